@@ -1,0 +1,62 @@
+# Two commands do everything: `make serve` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.run-installed
+DEV_STAMP := $(VENV)/.dev-installed
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test lint types fmt bench lock clean install unit
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Rookery needs Python 3.11 or newer; run make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# A stamp is newer than the lock it was made from: an unchanged lock installs nothing.
+$(RUN_STAMP): requirements.lock pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV_STAMP): requirements-dev.lock $(RUN_STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@
+
+install: $(DEV_STAMP)
+
+serve: $(RUN_STAMP) ## Install, start the embedded database and the server (ARGS="--listen ..." is passed on)
+	@exec $(BIN)/rookery serve $(ARGS)
+
+test: lint types unit ## Install, then lint, types and every test
+
+unit: $(DEV_STAMP)
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+lint: $(DEV_STAMP) ## Check style, formatting and spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+
+types: $(DEV_STAMP) ## Check types (mypy --strict)
+	$(BIN)/mypy
+
+fmt: $(DEV_STAMP) ## Format the code and apply safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV_STAMP) ## Run the benchmarks (ARGS=--quick for a short run)
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || exit 1; done
+
+lock: $(DEV_STAMP) ## Resolve the dependencies anew into the lock files
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --group build --custom-compile-command "make lock" --upgrade pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --group dev --custom-compile-command "make lock" --constraint requirements.lock --upgrade -o requirements-dev.lock
+
+clean: ## Remove the virtual environment and caches (never data)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

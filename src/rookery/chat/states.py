@@ -1,0 +1,85 @@
+"""What a chat is doing right now: statuses, execution states and the function from one to the other.
+
+An execution state is derived, never stored: it is a pure function of (row exists, status, archived, queue
+non-empty), so the row and its state can never disagree.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """The stored column `chats.status`."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    INTERRUPTING = "interrupting"
+    REQUIRES_ACTION = "requires_action"
+    ERROR = "error"
+
+
+class State(StrEnum):
+    """An execution state. 0: the queue is empty, 1: it is not; X: archived."""
+
+    N = "N"
+    W = "W"
+    E0 = "E0"
+    E1 = "E1"
+    R0 = "R0"
+    R1 = "R1"
+    I0 = "I0"
+    I1 = "I1"
+    A0 = "A0"
+    A1 = "A1"
+    XW = "XW"
+    XE0 = "XE0"
+    XE1 = "XE1"
+    INVALID = "INVALID"
+
+    @property
+    def is_runnable(self) -> bool:
+        """A worker should own the chat. A* needs an owner to enforce its deadline."""
+        return self in RUNNABLE
+
+    @property
+    def is_archived(self) -> bool:
+        return self in ARCHIVED
+
+    @property
+    def has_queue(self) -> bool:
+        return self in HAS_QUEUE
+
+
+RUNNABLE = frozenset({State.R0, State.R1, State.I0, State.I1, State.A0, State.A1})
+ARCHIVED = frozenset({State.XW, State.XE0, State.XE1})
+HAS_QUEUE = frozenset({State.E1, State.R1, State.I1, State.A1, State.XE1})
+EXISTING = frozenset(State) - {State.N}
+
+# The twelve valid tuples (status, archived, queue non-empty). Every other one is INVALID.
+_STATES: dict[tuple[str, bool, bool], State] = {
+    (Status.WAITING, False, False): State.W,
+    (Status.ERROR, False, False): State.E0,
+    (Status.ERROR, False, True): State.E1,
+    (Status.RUNNING, False, False): State.R0,
+    (Status.RUNNING, False, True): State.R1,
+    (Status.INTERRUPTING, False, False): State.I0,
+    (Status.INTERRUPTING, False, True): State.I1,
+    (Status.REQUIRES_ACTION, False, False): State.A0,
+    (Status.REQUIRES_ACTION, False, True): State.A1,
+    (Status.WAITING, True, False): State.XW,
+    (Status.ERROR, True, False): State.XE0,
+    (Status.ERROR, True, True): State.XE1,
+}
+
+STATUS_OF: dict[State, Status] = {state: Status(key[0]) for key, state in _STATES.items()}
+
+
+def classify(status: str | None, *, archived: bool = False, queue_len: int = 0) -> State:
+    """The execution state of a row. `None` stands for a missing row. Total: it never raises.
+
+    The status is a plain string: a restored or hand-edited row may hold one this version does not know.
+    """
+    if status is None:
+        return State.N
+    return _STATES.get((status, archived, queue_len > 0), State.INVALID)

@@ -1,0 +1,119 @@
+"""The transition table: which moves are legal, as data.
+
+Anything absent is refused. The store checks the state before a transition against the keys, and the state
+after it against the values; tests derive every legal triple and every illegal pair from here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from rookery.chat.states import EXISTING, State
+
+N, W, E0, E1 = State.N, State.W, State.E0, State.E1
+R0, R1, I0, I1, A0, A1 = State.R0, State.R1, State.I0, State.I1, State.A0, State.A1
+XW, XE0, XE1, INVALID = State.XW, State.XE0, State.XE1, State.INVALID
+
+
+class Transition(StrEnum):
+    """The name is the same word in table, code, log, metric, docs and UI."""
+
+    CREATE_CHAT = "create_chat"
+    SET_ARCHIVED = "set_archived"
+    SEND_MESSAGE_QUEUE = "send_message(queue)"
+    SEND_MESSAGE_STEER = "send_message(steer)"
+    SEND_MESSAGE_INTERRUPT = "send_message(interrupt)"
+    EDIT_MESSAGE = "edit_message"
+    REQUEST_COMPACTION = "request_compaction"
+    DELETE_QUEUED_MESSAGE = "delete_queued_message"
+    CLEAR_QUEUE = "clear_queue"
+    EDIT_QUEUED_MESSAGE = "edit_queued_message"
+    REORDER_QUEUE = "reorder_queue"
+    PROMOTE_QUEUED_MESSAGE = "promote_queued_message"
+    INTERRUPT = "interrupt"
+    RETRY_TURN = "retry_turn"
+    COMPLETE_REQUIRES_ACTION = "complete_requires_action"
+    RECORD_GENERATION_ATTEMPT = "record_generation_attempt"
+    RECORD_RETRY_STATE = "record_retry_state"
+    COMMIT_STEP = "commit_step"
+    ENTER_REQUIRES_ACTION = "enter_requires_action"
+    FINISH_TURN = "finish_turn"
+    FINISH_INTERRUPTION = "finish_interruption"
+    FINISH_ERROR = "finish_error"
+    CANCEL_REQUIRES_ACTION = "cancel_requires_action"
+    RECONCILE_INVALID_STATE = "reconcile_invalid_state"
+    ACQUIRE = "acquire"
+    ABANDON = "abandon"
+
+
+class BusyBehavior(StrEnum):
+    """What a message sent to a busy chat does."""
+
+    QUEUE = "queue"
+    STEER = "steer"
+    INTERRUPT = "interrupt"
+
+    @property
+    def transition(self) -> Transition:
+        return _SEND[self]
+
+
+_SEND = {
+    BusyBehavior.QUEUE: Transition.SEND_MESSAGE_QUEUE,
+    BusyBehavior.STEER: Transition.SEND_MESSAGE_STEER,
+    BusyBehavior.INTERRUPT: Transition.SEND_MESSAGE_INTERRUPT,
+}
+
+Moves = dict[State, frozenset[State]]
+
+
+def _moves(**targets: str) -> Moves:
+    """`_moves(R1="R0 R1")`: from R1 to R0 or R1."""
+    return {State[source]: frozenset(State[name] for name in names.split()) for source, names in targets.items()}
+
+
+def _stays(states: frozenset[State]) -> Moves:
+    return {state: frozenset({state}) for state in states}
+
+
+_SEND_QUEUE = _moves(W="R0", E0="R0", E1="R1", R0="R1", R1="R1", I0="I1", I1="I1", A0="A1", A1="A1")
+
+TABLE: dict[Transition, Moves] = {
+    Transition.CREATE_CHAT: _moves(N="R0"),
+    Transition.SET_ARCHIVED: _moves(W="XW", XW="W", E0="XE0", XE0="E0", E1="XE1", XE1="E1"),
+    Transition.SEND_MESSAGE_QUEUE: _SEND_QUEUE,
+    Transition.SEND_MESSAGE_STEER: _SEND_QUEUE,
+    Transition.SEND_MESSAGE_INTERRUPT: _moves(
+        W="R0", E0="R0", E1="R1", R0="I1", R1="I1", I0="I1", I1="I1", A0="R0", A1="R1"
+    ),
+    Transition.EDIT_MESSAGE: _moves(
+        W="R0", E0="R0", E1="R0", R0="R0", R1="R0", I0="R0", I1="R0", A0="R0", A1="R0"
+    ),
+    Transition.REQUEST_COMPACTION: _moves(W="R0", E0="R0", E1="R1"),
+    Transition.DELETE_QUEUED_MESSAGE: _moves(E1="E0 E1", R1="R0 R1", I1="I0 I1", A1="A0 A1"),
+    Transition.CLEAR_QUEUE: _moves(E1="E0", R1="R0", I1="I0", A1="A0"),
+    Transition.EDIT_QUEUED_MESSAGE: _moves(E1="E1", R1="R1", I1="I1", A1="A1"),
+    Transition.REORDER_QUEUE: _moves(E1="E1", R1="R1", I1="I1", A1="A1"),
+    Transition.PROMOTE_QUEUED_MESSAGE: _moves(E1="R0 R1", R1="I1", I1="I1", A1="R0 R1"),
+    Transition.INTERRUPT: _moves(R0="I0", R1="I1", A0="W", A1="R0 R1"),
+    Transition.RETRY_TURN: _moves(E0="R0", E1="R1", W="R0"),
+    Transition.COMPLETE_REQUIRES_ACTION: _moves(A0="R0", A1="R1"),
+    Transition.RECORD_GENERATION_ATTEMPT: _moves(R0="R0", R1="R1"),
+    Transition.RECORD_RETRY_STATE: _moves(R0="R0", R1="R1"),
+    Transition.COMMIT_STEP: _moves(R0="R0", R1="R0 R1"),
+    Transition.ENTER_REQUIRES_ACTION: _moves(R0="A0", R1="A1"),
+    Transition.FINISH_TURN: _moves(R0="W", R1="R0 R1"),
+    Transition.FINISH_INTERRUPTION: _moves(I0="W", I1="R0 R1"),
+    Transition.FINISH_ERROR: _moves(W="E0", R0="E0", R1="E1"),
+    Transition.CANCEL_REQUIRES_ACTION: _moves(A0="R0", A1="R1"),
+    Transition.RECONCILE_INVALID_STATE: _moves(INVALID="E0 E1"),
+    Transition.ACQUIRE: _stays(EXISTING),
+    Transition.ABANDON: _stays(EXISTING),
+}
+
+# The only transitions that may touch a chat whose row is INVALID.
+ALLOWED_WHEN_INVALID = frozenset({Transition.RECONCILE_INVALID_STATE, Transition.ACQUIRE, Transition.ABANDON})
+
+
+def is_legal(transition: Transition, source: State, target: State) -> bool:
+    return target in TABLE[transition].get(source, frozenset())
