@@ -1,0 +1,44 @@
+"""Fixtures every test may use: a database of its own, migrated or empty."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.database import Server, fresh_database, lease_server, wait_until_stopped
+
+
+@pytest.fixture(scope="session")
+def database_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.getbasetemp()
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    lease = lease_server(root.parent if is_worker else root)
+    yield lease.server
+    lease.release()
+
+
+@pytest.fixture
+async def database_url(database_server: Server) -> AsyncIterator[str]:
+    """A fresh database with the current schema."""
+    async with fresh_database(database_server) as url:
+        yield url
+
+
+@pytest.fixture
+async def empty_database_url(database_server: Server) -> AsyncIterator[str]:
+    """A fresh database with nothing in it."""
+    async with fresh_database(database_server, template=None) as url:
+        yield url
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        wait_until_stopped(_base_temp(session))
+
+
+def _base_temp(session: pytest.Session) -> Path:
+    factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
+    return factory.getbasetemp()
