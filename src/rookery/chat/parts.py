@@ -1,0 +1,418 @@
+"""What a message is made of: the parts, their JSON as it is stored, and what clients may see and send of them.
+
+Stored content is a JSON array of objects told apart by `type` (models.md, "Parts"). Three facts the structs do
+not show:
+
+- `args` and `result` are JSON nobody here looks into. They are kept as `msgspec.Raw`, so that nothing is decoded
+  while tokens pass and numbers stay as written. Absent is `UNSET`; `Raw(b"null")` is a present null. Two `Raw`s
+  are equal when their bytes are; jsonb changes spaces and the order of keys, so compare by value with `same`.
+- jsonb refuses U+0000 and lone surrogates. `encode` writes U+0000 as U+E000 U+E001 and U+E000 as U+E000 U+E000,
+  in every string and key, and `decode` undoes both; a lone surrogate becomes U+FFFD for good. Stored text is
+  therefore read by `decode` only, and text of clients and providers never is.
+- During an upgrade, rows of a newer version are read by an older one. Unknown fields are ignored (rows are never
+  rewritten, so nothing is lost); an unknown part type or content version is a `ContentError`, because a prompt
+  without the part would say something else than the chat does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from rookery.chat.errors import InvalidInput
+
+CONTENT_VERSION = 1
+
+# Both limits are chosen: what is stored must be readable later, wherever it is read. Python's stack allows a nesting
+# of about 900 at best, PostgreSQL's of some 10,000; Python reads integers of up to 4,300 digits, and jsonb writes
+# exponents out (1e4000 becomes 4,001 digits).
+MAX_DEPTH = 256
+MAX_NUMBER_DIGITS = 4000
+
+# A JSON value as Python has it. Narrowed by whoever looks into it.
+Json: TypeAlias = Any
+
+
+class ContentError(ValueError):
+    """Message content that cannot be stored, or stored content that cannot be read."""
+
+
+class _PartBase(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """Absent fields are omitted, required ones always written. The order of fields is the order on the wire."""
+
+
+class Text(_PartBase, frozen=True, tag="text"):
+    text: str
+    refusal: bool = False
+    provider_meta: dict[str, Json] | None = None
+
+
+class Reasoning(_PartBase, frozen=True, tag="reasoning"):
+    text: str
+    created_at: datetime | None = None
+    completed_at: datetime | None = None
+    provider_meta: dict[str, Json] | None = None
+
+
+class ToolCall(_PartBase, frozen=True, tag="tool-call"):
+    """`args_delta` is for live parts only. `parsed_commands` is set for shell text that parses."""
+
+    tool_call_id: str
+    tool_name: str
+    args: Raw | UnsetType = UNSET
+    args_delta: str | None = None
+    parsed_commands: tuple[tuple[str, ...], ...] | None = None
+    mcp_server_id: UUID | None = None
+    provider_executed: bool = False
+    hook_rewritten: bool = False
+    created_at: datetime | None = None
+    provider_meta: dict[str, Json] | None = None
+
+
+class ToolResult(_PartBase, frozen=True, tag="tool-result"):
+    """`result_delta` and `result_reset` are for live parts only."""
+
+    tool_call_id: str
+    tool_name: str
+    result: Raw | UnsetType = UNSET
+    result_delta: str | None = None
+    result_reset: bool = False
+    is_error: bool = False
+    is_media: bool = False
+    mcp_server_id: UUID | None = None
+    provider_executed: bool = False
+    created_at: datetime | None = None
+    provider_meta: dict[str, Json] | None = None
+
+
+class Source(_PartBase, frozen=True, tag="source"):
+    url: str
+    source_id: str | None = None
+    title: str | None = None
+    provider_meta: dict[str, Json] | None = None
+
+
+class File(_PartBase, frozen=True, tag="file"):
+    """`data` is base64; a file that is stored has a `file_id` instead."""
+
+    media_type: str
+    name: str | None = None
+    file_id: UUID | None = None
+    data: str | None = None
+    provider_meta: dict[str, Json] | None = None
+
+
+class FileReference(_PartBase, frozen=True, tag="file-reference"):
+    """A quoted snippet, not an upload."""
+
+    file_name: str
+    start_line: int
+    end_line: int
+    content: str
+
+
+class HookContext(_PartBase, frozen=True, tag="hook-context"):
+    """For the model only."""
+
+    text: str
+
+
+class HookNotice(_PartBase, frozen=True, tag="hook-notice"):
+    """For people only."""
+
+    text: str
+
+
+Part: TypeAlias = Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice
+
+_WITHOUT_META = (FileReference, HookContext, HookNotice)
+
+# `provider_meta` may hold Decimals: that is how its numbers survive as written.
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_decoder = msgspec.json.Decoder(tuple[Part, ...], float_hook=Decimal)
+_plain = msgspec.json.Decoder()
+_exact = msgspec.json.Decoder(float_hook=Decimal)
+
+
+def encode(parts: Sequence[Part]) -> str:
+    """JSON text for a jsonb column that takes it as it is; `ContentError` when no column could.
+
+    JSON that callers bring as `Raw` is checked one value at a time: checked as a whole, text that closes its own
+    object early could smuggle in a part.
+    """
+    try:
+        data = _checked_json(parts)
+    except (UnicodeEncodeError, ContentError):
+        # Lone surrogates fail both ways, as characters and as escapes. Mend them; what still fails is broken.
+        data = _checked_json([_mended_part(part) for part in parts])
+    text = data.decode()
+    return _NEEDS_ESCAPE.sub(_escape, text) if _may_need_escape(data) else text
+
+
+def decode(content: str | bytes, *, version: int = CONTENT_VERSION) -> tuple[Part, ...]:
+    """The parts of stored content; `ContentError` when it is damaged or of another version."""
+    if version != CONTENT_VERSION:
+        raise ContentError(
+            f"This message has content version {version}; this server reads version {CONTENT_VERSION}. "
+            "Upgrade all servers to the same release."
+        )
+    try:
+        if _may_be_escaped(content):
+            text = content if isinstance(content, str) else content.decode()
+            content = _IS_ESCAPED.sub(_unescape, text)
+        return _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeError, ArithmeticError, RecursionError) as error:
+        raise ContentError(f"The stored content of this message cannot be read: {error}.") from error
+
+
+def json_raw(value: Json) -> Raw:
+    """`value` as JSON for `args` and `result`. Lone surrogates become U+FFFD."""
+    try:
+        return Raw(_encode_json(value))
+    except UnicodeEncodeError:
+        return Raw(_encode_json(_mended(value)))
+
+
+def json_text(text: str | bytes) -> Raw:
+    """JSON text of a model or a tool for `args` and `result`, checked; `ContentError` when it is no storable JSON."""
+    try:
+        raw = Raw(text)
+        _check_json(raw)
+    except (UnicodeEncodeError, ContentError):
+        raw = _mended(Raw(_mended(text)))
+        _check_json(raw)
+    return raw
+
+
+def json_value(raw: Raw) -> Json:
+    """`raw` as Python values, with floats for fractions; `ContentError` when it is not JSON.
+
+    If one of its numbers is beyond floats, all its fractions are Decimals. Lone surrogates become U+FFFD.
+    """
+    try:
+        return _plain.decode(raw)
+    except (ValueError, RecursionError):
+        return _exact_value(_mended(raw))
+
+
+def same(left: Sequence[Part], right: Sequence[Part]) -> bool:
+    """Whether both say the same, however their JSON is spelled: spaces, order of keys, 1e2 or 100."""
+    return _same_value(_exact_value(_encoder.encode(left)), _exact_value(_encoder.encode(right)))
+
+
+def client_view(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """What clients may see: no hook context, nothing a provider wants back, no bytes of files they can download."""
+    return tuple(_without_internals(part) for part in parts if not isinstance(part, HookContext))
+
+
+def submitted(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """The parts, if clients may send them; else `InvalidInput` naming the first that is wrong.
+
+    Sizes are the business of the HTTP layer. What is kept from clients here is what the server itself would believe:
+    a `provider_meta` goes to the provider as the server's own.
+    """
+    checked = tuple(parts)
+    for index, part in enumerate(checked):
+        if problem := _submission_problem(part):
+            raise InvalidInput(f"content[{index}]", problem)
+    return checked
+
+
+def file_ids(parts: Iterable[Part]) -> frozenset[UUID]:
+    """The stored files these parts name."""
+    return frozenset(part.file_id for part in parts if isinstance(part, File) and part.file_id is not None)
+
+
+def plain_text(parts: Iterable[Part]) -> str:
+    """The text of the text parts, for search."""
+    return " ".join(part.text for part in parts if isinstance(part, Text))
+
+
+def _without_internals(part: Part) -> Part:
+    if isinstance(part, File) and part.file_id is not None and part.data is not None:
+        part = msgspec.structs.replace(part, data=None)
+    if isinstance(part, _WITHOUT_META) or part.provider_meta is None:
+        return part
+    return msgspec.structs.replace(part, provider_meta=None)
+
+
+def _submission_problem(part: Part) -> str | None:
+    match part:
+        case Text(refusal=False, provider_meta=None) | FileReference():
+            return None
+        case File(file_id=UUID(), data=None, provider_meta=None):
+            return None
+        case File(file_id=None) | File(data=str()):
+            return "Upload the file first, then send its file_id without data."
+        case Text() | File():
+            return "The fields refusal and provider_meta are set by the server only. Leave them out."
+    return f"A message can hold text, file and file-reference parts, not {_kind(part)}."
+
+
+def _kind(part: Part) -> str:
+    return str(type(part).__struct_config__.tag)
+
+
+# Storing: checks
+
+
+def _checked_json(parts: Sequence[Part]) -> bytes:
+    for index, part in enumerate(parts):
+        try:
+            _check_part(part)
+        except ContentError as error:
+            raise ContentError(f"Part {index} ({_kind(part)}) cannot be stored: {error}") from error
+    return _encoder.encode(parts)
+
+
+def _check_part(part: Part) -> None:
+    if isinstance(part, ToolCall):
+        if part.args is not UNSET:
+            _check_json(part.args)
+    elif isinstance(part, ToolResult) and part.result is not UNSET:
+        _check_json(part.result)
+    if not isinstance(part, _WITHOUT_META) and part.provider_meta is not None:
+        _check_json(_encode_json(part.provider_meta))
+
+
+def _encode_json(value: Json) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except RecursionError as error:
+        raise _too_deep() from error
+
+
+def _check_json(data: Raw | bytes) -> None:
+    try:
+        value = _checker.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ContentError(f"This is not usable JSON: {error}.") from error
+    except RecursionError as error:
+        raise _too_deep() from error
+    data = bytes(data)
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+        raise _too_deep()
+
+
+def _check_number(text: str) -> None:
+    """Called for every number that is not an integer; the decoder itself refuses integers of over 4,300 digits."""
+    mantissa, _, exponent = text.lower().partition("e")
+    # The length comes first: int() of an exponent with a million digits would be slow, or refused.
+    if len(exponent) > 6 or len(mantissa) + abs(int(exponent or 0)) > MAX_NUMBER_DIGITS:
+        raise ValueError(f"a number has more than {MAX_NUMBER_DIGITS} digits")
+
+
+_checker = msgspec.json.Decoder(float_hook=_check_number)
+
+
+def _is_deeper(value: Json, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        level = [node for node in level if isinstance(node, dict | list)]
+        if not level:
+            return False
+        level = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
+    return True
+
+
+def _too_deep() -> ContentError:
+    return ContentError(f"This is not usable JSON: it is nested deeper than {MAX_DEPTH} levels.")
+
+
+# Storing: characters. All patterns work on JSON text, where a backslash and what follows it go together: the pair
+# of an escaped backslash before `u0000` is text, not an escape.
+
+_SURROGATES = re.compile(r"[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
+_SURROGATE_ESCAPES = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+_NEEDS_ESCAPE = re.compile(r"(?P<nul>\\u0000)|(?P<mark>\\u[eE]000|\ue000)|\\.")
+_IS_ESCAPED = re.compile(r"(?:\\u[eE]000|\ue000)(?:(?P<nul>\\u[eE]001|\ue001)|(?P<mark>\\u[eE]000|\ue000))|\\.")
+
+
+def _may_need_escape(data: bytes) -> bool:
+    """A quick look that may say yes for nothing; four searches cost less than one pass of a pattern."""
+    return b"\xee\x80\x80" in data or b"\\u0000" in data or b"\\ue000" in data or b"\\uE000" in data
+
+
+def _may_be_escaped(content: str | bytes) -> bool:
+    if isinstance(content, str):
+        return "\ue000" in content or "\\ue000" in content or "\\uE000" in content
+    return b"\xee\x80\x80" in content or b"\\ue000" in content or b"\\uE000" in content
+
+
+def _escape(match: re.Match[str]) -> str:
+    if match["nul"]:
+        return "\ue000\ue001"
+    return "\ue000\ue000" if match["mark"] else match[0]
+
+
+def _unescape(match: re.Match[str]) -> str:
+    if match["nul"]:
+        return "\\u0000"
+    return "\ue000" if match["mark"] else match[0]
+
+
+def _mended_part(part: Part) -> Part:
+    return msgspec.structs.replace(part, **{name: _mended(getattr(part, name)) for name in part.__struct_fields__})
+
+
+def _mended(value: Json) -> Json:
+    """`value` with U+FFFD for each lone surrogate, however it is written."""
+    match value:
+        case str():
+            return _SURROGATES.sub(_mend, value)
+        case Raw():
+            return Raw(_SURROGATE_ESCAPES.sub(_mend_escape, _utf8(value)))
+        case dict():
+            return {_mended(key): _mended(child) for key, child in value.items()}
+        case list() | tuple():
+            return type(value)([_mended(child) for child in value])
+        case _:
+            return value
+
+
+def _mend(match: re.Match[str]) -> str:
+    """Two halves that stand together are one character, only spelled oddly."""
+    return match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le") if len(match[0]) == 2 else "\ufffd"
+
+
+def _mend_escape(match: re.Match[str]) -> str:
+    return "\\ufffd" if match["lone"] else match[0]
+
+
+def _utf8(raw: Raw) -> str:
+    try:
+        return bytes(raw).decode()
+    except UnicodeDecodeError as error:
+        raise ContentError(f"This is not usable JSON: {error}.") from error
+
+
+# Comparing
+
+
+def _exact_value(data: Raw | bytes) -> Json:
+    try:
+        return _exact.decode(data)
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise ContentError(f"This is not usable JSON: {error}.") from error
+
+
+def _same_value(left: Json, right: Json) -> bool:
+    match left, right:
+        case dict(), dict():
+            return left.keys() == right.keys() and all(_same_value(left[key], right[key]) for key in left)
+        case list(), list():
+            return len(left) == len(right) and all(map(_same_value, left, right))
+        case bool(), _:
+            return left is right
+        case _:
+            # For Python, true is 1; for JSON it is not.
+            return not isinstance(right, bool) and bool(left == right)
