@@ -1,0 +1,162 @@
+"""A clock that only moves when a test says so.
+
+It replaces what code asks for through `rookery.clock.Clock` and leaves the event loop's own time alone: sockets
+and databases in the same test go on as usual.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+# How often woken tasks get the event loop before `advance` goes on. Chosen: the longest chain of awaits without
+# input or output seen between two sleeps is below ten.
+SETTLE_TURNS = 25
+
+
+class Timer:
+    """One sleep in progress."""
+
+    __slots__ = ("_future", "due", "tag")
+
+    def __init__(self, due: float, tag: str) -> None:
+        self.due = due
+        self.tag = tag
+        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __repr__(self) -> str:
+        return f"<Timer {self.tag!r} due at {self.due:g}>"
+
+    def _fire(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+
+class Trap:
+    """Holds back everybody who starts to sleep under one tag, until the test lets them go."""
+
+    def __init__(self, clock: FakeClock, tag: str) -> None:
+        self.tag = tag
+        self._clock = clock
+        self._caught: list[asyncio.Future[None]] = []
+
+    async def caught(self, count: int = 1) -> None:
+        """Wait until so many tasks are held back at once."""
+        await self._clock._until(lambda: len(self._caught) >= count, f"{count} caught at {self.tag!r}")
+
+    def release(self) -> None:
+        """Let those caught so far start their sleep. Later ones are caught again."""
+        caught, self._caught = self._caught, []
+        for future in caught:
+            if not future.done():
+                future.set_result(None)
+
+    async def _hold(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._caught.append(future)
+        try:
+            await future
+        finally:
+            if future in self._caught:
+                self._caught.remove(future)
+
+
+class FakeClock:
+    """Stands still. `advance` moves it and wakes sleepers in the order in which they are due.
+
+    `patience_seconds` are real: a test that waits for somebody who never comes fails instead of hanging.
+    """
+
+    def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC), patience_seconds: float = 10.0) -> None:
+        self._start = start
+        self._patience_seconds = patience_seconds
+        self._elapsed = 0.0
+        self._timers: list[Timer] = []
+        self._traps: dict[str, list[Trap]] = {}
+        self._changed = asyncio.Event()
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self._elapsed)
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    async def sleep(self, seconds: float, tag: str) -> None:
+        for trap in tuple(self._traps.get(tag, ())):
+            self._announce()
+            await trap._hold()
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        timer = Timer(self._elapsed + seconds, tag)
+        self._timers.append(timer)
+        self._announce()
+        try:
+            await timer._future
+        finally:
+            self._timers.remove(timer)
+
+    def waiting(self, tag: str | None = None) -> list[Timer]:
+        """Who sleeps now, soonest first; under one tag, or all."""
+        timers = [timer for timer in self._timers if tag in (None, timer.tag) and not timer._future.done()]
+        return sorted(timers, key=lambda timer: timer.due)
+
+    async def advance(self, seconds: float) -> None:
+        """Move time forward, stopping at every timer on the way so that its task runs at its own moment.
+
+        A task that only computes between two sleeps is woken as often as it would be in real time. One that does
+        real input or output is not back asleep when time moves on: use `fire` once per sleep for it.
+        """
+        if seconds < 0:
+            raise ValueError("Time does not go backwards.")
+        await self._advance_to(self._elapsed + seconds)
+
+    async def _advance_to(self, target: float) -> None:
+        await self._settle()
+        while (timers := self.waiting()) and timers[0].due <= target:
+            self._elapsed = max(self._elapsed, timers[0].due)
+            for timer in timers:
+                if timer.due <= self._elapsed:
+                    timer._fire()
+            await self._settle()
+        self._elapsed = target
+        await self._settle()
+
+    async def until_waiting(self, tag: str, count: int = 1) -> None:
+        """Wait, in real time, until so many tasks sleep under the tag."""
+        await self._until(lambda: len(self.waiting(tag)) >= count, f"{count} waiting at {tag!r}")
+
+    async def fire(self, tag: str) -> None:
+        """Wait until a task sleeps under the tag, then move time just far enough to wake it."""
+        await self.until_waiting(tag)
+        # Not `advance` by the difference: adding it back may fall short of `due` by a rounding error.
+        await self._advance_to(max(self._elapsed, self.waiting(tag)[0].due))
+
+    @contextmanager
+    def trap(self, tag: str) -> Iterator[Trap]:
+        """Catch every task that starts to sleep under the tag while the block runs; at its end all go on."""
+        trap = Trap(self, tag)
+        self._traps.setdefault(tag, []).append(trap)
+        try:
+            yield trap
+        finally:
+            self._traps[tag].remove(trap)
+            trap.release()
+
+    async def _until(self, condition: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"Nobody came: expected {what}, found {self.waiting()}.") from None
+
+    def _announce(self) -> None:
+        self._changed.set()
+
+    async def _settle(self) -> None:
+        for _ in range(SETTLE_TURNS):
+            await asyncio.sleep(0)
