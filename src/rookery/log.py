@@ -1,0 +1,498 @@
+"""Structured logging: an event is a constant string, everything that varies is a field.
+
+Built on the standard `logging`, so libraries come out through the same lines. A line is made, with secrets hidden,
+in the thread that logs; only writing is left to a thread of its own, because a slow stderr must never hold up the
+event loop. The names and texts that are hidden are those of debug-and-operations.md, "Redaction".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import select
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import date, datetime, timedelta
+from enum import Enum
+from itertools import islice
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import TextIO
+from urllib.parse import quote, unquote_plus, urlsplit
+from uuid import UUID
+
+import msgspec
+
+from rookery.clock import Clock, SystemClock
+
+REDACTED = "[REDACTED]"
+# Chosen: a field is read by people. What is cut off is never looked at, so that no half of a secret is left over.
+MAX_TEXT = 4_096
+MAX_TRACEBACK = 16_384
+MAX_ITEMS = 50
+MAX_DEPTH = 4
+# Chosen: seconds of a busy server, and little memory.
+MAX_QUEUED_LINES = 8_192
+MAX_QUEUED_BYTES = 16 * 1024 * 1024
+REPEAT_SECONDS = 60.0
+_MAX_REPEATS = 1_024
+_ROOT = "rookery"
+_RESERVED = frozenset({"ts", "level", "event", "logger", "suppressed", "traceback"})
+
+Fields = Mapping[str, object]
+_context: ContextVar[Fields] = ContextVar("rookery_log_context", default=MappingProxyType({}))
+
+
+class Logger:
+    """Logs events of one part of Rookery. Warnings that repeat for the same chat appear once a minute, with a count."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(f"{_ROOT}.{name}")
+
+    def debug(self, event: str, /, **fields: object) -> None:
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, /, **fields: object) -> None:
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, /, **fields: object) -> None:
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, /, **fields: object) -> None:
+        self._log(logging.ERROR, event, fields)
+
+    def exception(self, event: str, error: BaseException, /, **fields: object) -> None:
+        """An error with its traceback (without local variables, which may hold anything)."""
+        self._log(logging.ERROR, event, fields, error)
+
+    def _log(self, level: int, event: str, fields: Fields, error: BaseException | None = None) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.handle(_record(self._logger.name, level, event, fields, error))
+
+
+def _record(name: str, level: int, event: str, fields: Fields, error: BaseException | None = None) -> logging.LogRecord:
+    exc_info = None if error is None else (type(error), error, error.__traceback__)
+    record = logging.LogRecord(name, level, "", 0, event, None, exc_info)
+    record.__dict__["fields"] = fields
+    return record
+
+
+def get_logger(name: str) -> Logger:
+    """`get_logger("store.machine")`: the name is the module's, without the package."""
+    return Logger(name)
+
+
+@contextmanager
+def bind(**fields: object) -> Iterator[None]:
+    """Add fields to every line logged inside, also by tasks started inside. Bound values lose against a line's own."""
+    token = _context.set({**_context.get(), **fields})
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+class SecretRegistry:
+    """The secrets this process knows by value, so that they are hidden wherever they turn up."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._pattern: re.Pattern[str] | None = None
+
+    def add(self, name: str, value: str) -> None:
+        """Values under 8 characters are not taken: hiding them would hide half of every text."""
+        if len(value) < 8:
+            return
+        # Replaced, not changed: another thread may be reading. Longest first, or a prefix would leave the rest.
+        names = {**self._names, value: name}
+        pattern = re.compile("|".join(re.escape(text) for text in sorted(names, key=len, reverse=True)))
+        self._names, self._pattern = names, pattern
+
+    def hide(self, text: str) -> str:
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda match: f"[REDACTED:{self._names[match[0]]}]", text)
+
+
+# Names that contain "token" are hidden too, unless they count tokens or are one of those that providers count with.
+_HIDDEN_NAMES = frozenset({"token", "cookie", "set-cookie", "private_key", "privatekey", "signing_key", "signingkey"})
+_HIDDEN_PARTS = ("secret", "password", "authorization", "credential", "api-key", "api_key", "apikey", "bearer")
+_SHOWN_NAMES = re.compile(
+    r"anthropic-(ratelimit-(requests|(input-|output-)?tokens)|(priority|fast)-(input|output)-tokens)-(limit|remaining|reset)"
+    r"|x-ratelimit-(limit|remaining|reset)-(requests|tokens)"
+)
+_SECRET_TEXTS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\b(?i:bearer)\s+[A-Za-z0-9._~+/=-]{8,}"
+    r"|\bsk-[A-Za-z0-9_-]{8,}|\b(?:AKIA|ASIA)[A-Z0-9]{12,}|\bgh[pousr]_[A-Za-z0-9]{16,}|\brk_[A-Za-z0-9_]{8,}"
+    r"|\beyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*",
+    re.DOTALL,
+)
+_URLS = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
+
+
+def is_secret_name(name: str, value: object = None) -> bool:
+    """Whether the value under this name is to be hidden. Numbers named after tokens are counters, and stay."""
+    folded = name.casefold()
+    if folded in _HIDDEN_NAMES or any(part in folded for part in _HIDDEN_PARTS):
+        return True
+    return "token" in folded and not isinstance(value, int | float) and not _SHOWN_NAMES.fullmatch(folded)
+
+
+def hide_secrets(text: str, secrets: SecretRegistry | None = None) -> str:
+    """The text rules: known secrets, then URLs, then what looks like a key of a known kind."""
+    if secrets is not None:
+        text = secrets.hide(text)
+    if "://" in text:
+        text = _URLS.sub(lambda match: _hide_in_url(match[0]), text)
+    return _SECRET_TEXTS.sub(REDACTED, text)
+
+
+def _hide_in_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "[REDACTED_URL]"
+    host = parts.netloc.rpartition("@")[2]
+    if ":" in host and "@" in parts.path + parts.query + parts.fragment:
+        # A password with a bare / ? or # in it: what looks like host and port may be a piece of it.
+        return "[REDACTED_URL]"
+    query, fragment = _hide_in_query(parts.query), _hide_in_query(parts.fragment)
+    return parts._replace(netloc=host, query=query, fragment=fragment).geturl()
+
+
+def _hide_in_query(query: str) -> str:
+    pairs = [item.partition("=") for item in query.split("&")]
+    return "&".join(
+        f"{name}={quote(REDACTED)}" if is_secret_name(unquote_plus(name), value) and value else name + equals + value
+        for name, equals, value in pairs
+    )
+
+
+_COLORS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
+# Everything that moves a cursor, ends a line or turns the writing direction; and halves of surrogate pairs.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """The text with control characters written as escapes, so that it cannot change what else is on a terminal."""
+    return _CONTROLS.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "\\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line before it is written: plain, bounded and free of secrets."""
+
+    ts: str
+    level: str
+    event: str
+    logger: str
+    replica: str
+    fields: dict[str, object]
+    traceback: str
+
+
+def json_line(entry: Entry) -> str:
+    head = {"ts": entry.ts, "level": entry.level, "event": entry.event, "logger": entry.logger}
+    tail = {"traceback": entry.traceback} if entry.traceback else {}
+    line = msgspec.json.encode({**head, "replica": entry.replica, **entry.fields, **tail}).decode()
+    # JSON itself allows the rest of the control characters; a terminal that shows the line does not care.
+    return printable(line) + "\n"
+
+
+def text_line(entry: Entry, *, color: bool) -> str:
+    level = f"{entry.level:7}"
+    if color:
+        level = f"{_COLORS.get(entry.level, '')}{level}\x1b[0m"
+    fields = " ".join(f"{printable(name)}={_text_value(value)}" for name, value in entry.fields.items())
+    line = f"{entry.ts[11:]} {level} {printable(entry.event):28} {fields} [{printable(entry.logger)}]\n"
+    return line + "".join(f"    | {printable(row)}\n" for row in entry.traceback.splitlines())
+
+
+def _text_value(value: object) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    quoted = isinstance(value, str) and (not text or re.search(r'[\s"=]', text))
+    return printable(msgspec.json.encode(text).decode() if quoted else text)
+
+
+class _LineMaker:
+    """From a record to a line: context, redaction, bounds, format."""
+
+    def __init__(self, replica: str, secrets: SecretRegistry, formatter: Callable[[Entry], str]) -> None:
+        self._replica = replica
+        self._secrets = secrets
+        self._formatter = formatter
+
+    def line(self, record: logging.LogRecord, now: datetime, suppressed: int = 0) -> str:
+        own: Fields | None = record.__dict__.get("fields")
+        # A library's message is text with values in it, so it is a field like any other text.
+        event, own = (record.msg, own) if own is not None else ("message", {"text": record.getMessage()})
+        merged = {**_context.get(), **own}
+        replica = str(merged.pop("replica", self._replica))
+        fields = {self._name(name): self._field(name, value) for name, value in merged.items()}
+        if suppressed:
+            fields["suppressed"] = suppressed
+        ts = now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03}Z"
+        name = record.name.removeprefix(f"{_ROOT}.")
+        level = record.levelname.lower()
+        return self._formatter(Entry(ts, level, self._text(event), name, replica, fields, self._traceback(record)))
+
+    def _name(self, name: str) -> str:
+        return f"{name}_" if name in _RESERVED else self._text(name)
+
+    def _field(self, name: str, value: object, depth: int = 0) -> object:
+        return REDACTED if value is not None and is_secret_name(name, value) else self._plain(value, depth)
+
+    def _plain(self, value: object, depth: int) -> object:
+        """Something JSON can hold. Anything unknown becomes its repr."""
+        match value:
+            case Enum():
+                return self._plain(value.value, depth)
+            case None | bool():
+                return value
+            case int():
+                return int(value)
+            case float():
+                return float(value)
+            case str() | UUID() | PurePath() | datetime() | date():
+                return self._text(str(value))
+            case timedelta():
+                return value.total_seconds()
+            case BaseException():
+                return self._text(f"{type(value).__name__}: {_safe(str, value)}")
+            case bytes() | bytearray() | memoryview():
+                return f"<{len(value)} bytes>"
+            case Mapping() if depth < MAX_DEPTH:
+                items = islice(value.items(), MAX_ITEMS)
+                return {self._text(str(key)): self._field(str(key), item, depth + 1) for key, item in items}
+            case Sequence() | Set() if depth < MAX_DEPTH:
+                return [self._plain(item, depth + 1) for item in islice(value, MAX_ITEMS)]
+        return self._text(_safe(repr, value))
+
+    def _text(self, text: str) -> str:
+        """Hidden first, cut afterwards. Of an overlong text the last part is dropped unseen: the cut may have split
+        a secret there, and half of one is not recognised."""
+        if len(text) <= MAX_TEXT:
+            return self._hidden(text)
+        return f"{self._hidden(text[: 2 * MAX_TEXT])[:-MAX_TEXT][:MAX_TEXT]}... ({len(text)} characters)"
+
+    def _hidden(self, text: str) -> str:
+        return _SURROGATES.sub(_escape, hide_secrets(text, self._secrets))
+
+    def _traceback(self, record: logging.LogRecord) -> str:
+        if not record.exc_info or record.exc_info[1] is None:
+            return ""
+        text = self._hidden("".join(traceback.format_exception(record.exc_info[1])))
+        return text if len(text) <= MAX_TRACEBACK else f"...{text[-MAX_TRACEBACK:]}"
+
+
+def _safe(show: Callable[[object], str], value: object) -> str:
+    try:
+        return show(value)
+    except Exception:  # a broken __repr__ must not take the line with it
+        return f"<unprintable {type(value).__name__}>"
+
+
+class _Repeats:
+    """Counts warnings that were said less than a minute ago for the same chat."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, str], tuple[float, int]] = {}
+
+    def check(self, record: logging.LogRecord, now: float) -> int | None:
+        """How many were suppressed since the last one; None if this one is to be suppressed too."""
+        own: Fields | None = record.__dict__.get("fields")
+        if own is None or record.levelno != logging.WARNING:
+            return 0
+        key = (record.name, record.msg, str(own.get("chat_id", _context.get().get("chat_id", ""))))
+        said_at, count = self._seen.get(key, (-REPEAT_SECONDS + now, 0))
+        if now - said_at < REPEAT_SECONDS:
+            self._seen[key] = (said_at, count + 1)
+            return None
+        self._seen[key] = (now, 0)
+        return count
+
+    def forget(self) -> list[Fields]:
+        """Start anew; what was suppressed and not yet told is returned, to be told now."""
+        seen, self._seen = self._seen, {}
+        return [{"warning": key[1], "chat_id": key[2] or None, "count": n} for key, (_, n) in seen.items() if n]
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+
+class Stats(msgspec.Struct, frozen=True):
+    written: int
+    dropped: int
+    queued: int
+
+
+class _Writer:
+    """A bounded queue and the thread that empties it. When it is full, new lines are dropped and counted."""
+
+    def __init__(self, write: Callable[[str], None], dropped_line: Callable[[int], str]) -> None:
+        self._write = write
+        self._dropped_line = dropped_line
+        self._lines: deque[str] = deque()
+        self._bytes = 0
+        self._written = 0
+        self._dropped = 0
+        self._unreported = 0
+        self._closing = False
+        self._changed = threading.Condition()
+        # A daemon: a stderr that nobody reads must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="rookery-log", daemon=True)
+        self._thread.start()
+
+    def put(self, line: str) -> None:
+        with self._changed:
+            if len(self._lines) >= MAX_QUEUED_LINES or self._bytes + len(line) > MAX_QUEUED_BYTES:
+                self._dropped += 1
+                self._unreported += 1
+                return
+            self._lines.append(line)
+            self._bytes += len(line)
+            self._changed.notify()
+
+    def close(self, timeout: float) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout)
+
+    def stats(self) -> Stats:
+        with self._changed:
+            return Stats(self._written, self._dropped, len(self._lines))
+
+    def _run(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            # stderr is gone or full: there is no place left to say so.
+            with suppress(OSError, ValueError):
+                self._write("".join(batch))
+            with self._changed:
+                self._written += len(batch)
+
+    def _next_batch(self) -> list[str] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines or self._closing)
+            batch = [self._lines.popleft() for _ in range(min(len(self._lines), 256))]
+            self._bytes -= sum(len(line) for line in batch)
+            if self._unreported and not self._lines:
+                batch.append(self._dropped_line(self._unreported))
+                self._unreported = 0
+            return batch or None
+
+
+class _Handler(logging.Handler):
+    def __init__(self, maker: _LineMaker, writer: _Writer, clock: Clock) -> None:
+        super().__init__()
+        self._maker = maker
+        self._writer = writer
+        self._clock = clock
+        self._repeats = _Repeats()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            suppressed = self._repeats.check(record, self._clock.monotonic())
+            if suppressed is not None:
+                self._writer.put(self._maker.line(record, self._clock.now(), suppressed))
+        except Exception as error:  # a value that cannot be shown; the standard way would print it, secrets and all
+            self.put("log_line_failed", {"from": record.name, "error": type(error).__name__})
+        if len(self._repeats) > _MAX_REPEATS:
+            self.tell_suppressed()
+
+    def put(self, event: str, fields: Fields) -> None:
+        self._writer.put(self._maker.line(_record("log", logging.WARNING, event, fields), self._clock.now()))
+
+    def tell_suppressed(self) -> None:
+        for fields in self._repeats.forget():
+            self.put("warnings_suppressed", fields)
+
+
+class Handle:
+    """The running log. Close it last: what is logged afterwards goes nowhere."""
+
+    def __init__(self, handler: _Handler, writer: _Writer) -> None:
+        self._handler = handler
+        self._writer = writer
+        root = logging.getLogger()
+        self._before = (root.handlers[:], root.level, logging.getLogger(_ROOT).level)
+
+    def stats(self) -> Stats:
+        return self._writer.stats()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Write what is queued, for at most `timeout` seconds, and give the standard logging back as it was."""
+        root = logging.getLogger()
+        if self._handler in root.handlers:
+            logging.captureWarnings(False)
+            root.handlers[:], level, own_level = self._before
+            root.setLevel(level)
+            logging.getLogger(_ROOT).setLevel(own_level)
+            self._handler.tell_suppressed()
+        self._writer.close(timeout)
+
+
+def configure(
+    level: str,
+    format: str,
+    *,
+    replica: str,
+    stream: TextIO,
+    secrets: SecretRegistry | None = None,
+    clock: Clock | None = None,
+) -> Handle:
+    """Send everything that is logged in this process to `stream`, until the handle is closed.
+
+    `format` is text, json, or auto: text on a terminal. Libraries log at info or above, whatever `level` is: their
+    debug lines may hold payloads. A `replica` bound in the context wins over the one given here.
+    """
+    clock = clock or SystemClock()
+    is_text = format == "text" or (format == "auto" and stream.isatty())
+    color = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    maker = _LineMaker(
+        replica, secrets or SecretRegistry(), (lambda entry: text_line(entry, color=color)) if is_text else json_line
+    )
+
+    def dropped_line(count: int) -> str:
+        return maker.line(_record("log", logging.WARNING, "log_lines_dropped", {"count": count}), clock.now())
+
+    writer = _Writer(_write_to(stream), dropped_line)
+    handler = _Handler(maker, writer, clock)
+    handle = Handle(handler, writer)
+    root, own = logging.getLogger(), logging.getLogger(_ROOT)
+    root.handlers[:] = [handler]
+    own.setLevel(level.upper())
+    root.setLevel(max(own.level, logging.INFO))
+    logging.captureWarnings(True)
+    return handle
+
+
+def _write_to(stream: TextIO) -> Callable[[str], None]:
+    """Past Python's own buffer where there is a file descriptor: a thread that is stuck in `stream.write` at exit
+    holds that buffer's lock, and the interpreter aborts when it flushes."""
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError):
+        return stream.write  # type: ignore[return-value]  # the count is of no interest
+
+    def write(text: str) -> None:
+        left = memoryview(text.encode())
+        while left:
+            try:
+                left = left[os.write(fd, left) :]
+            except BlockingIOError:
+                select.select([], [fd], [])
+
+    return write

@@ -1,0 +1,499 @@
+"""Every start setting: its name, its default, its check, and where its value comes from.
+
+A flag wins over the environment, the environment over the TOML file, the file over the default. Settings are read
+once and never change while a process lives; nothing below the composition root imports this module. To add a key,
+add a row to `KEYS` and a field of the same name (dots become underscores) to `Settings`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+PREFIX = "ROOKERY_"
+FILE_NAME = "rookery.toml"
+DEFAULT = "default"
+# Not start settings, but ours: pins of runtime settings, and the token of the terminal client.
+_OTHER_VARIABLES = re.compile(r"ROOKERY_(PIN_\w+|TOKEN)")
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where to listen. An empty host is every interface; port 0 is any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The effective settings of this process."""
+
+    config: Path | None
+    data_dir: Path
+    listen: Address
+    external_url: str
+    shutdown_delay: timedelta
+    drain_timeout: timedelta
+    database_url: str | None
+    database_pool_api: int
+    database_pool_worker: int
+    database_statement_timeout: timedelta
+    auto_migrate: bool
+    log_level: str
+    log_format: str
+    log_access: bool
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong, as a sentence about one key from one source. It never quotes a secret."""
+
+    key: str
+    source: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key} (from {self.source}): {self.message}"
+
+
+class SettingsError(Exception):
+    """The settings cannot be used. `problems` holds everything that is wrong, not only the first thing."""
+
+    def __init__(self, problems: list[Problem], warnings: list[Problem]) -> None:
+        self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """`sources` says for each key where it came from: a flag, a variable, a file, or `default`."""
+
+    settings: Settings
+    sources: dict[str, str]
+    warnings: tuple[Problem, ...]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of value. `parse` takes text or a TOML value, and raises ValueError with the end of a sentence that
+    begins with the value: "is not a whole number"."""
+
+    name: str
+    parse: Callable[[object], Any]
+    is_switch: bool = False
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw.strip():
+        raise ValueError("is empty or not text")
+    if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", raw):
+        raise ValueError("contains control characters or is not valid UTF-8")
+    return raw.strip()
+
+
+def _integer(raw: object) -> int:
+    text = str(raw).strip()
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise ValueError("is not a whole number")
+    return int(text)
+
+
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def _boolean(raw: object) -> bool:
+    value = _BOOLEANS.get(str(raw).strip().lower())
+    if value is None:
+        raise ValueError("is not true or false")
+    return value
+
+
+_SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600}
+
+
+def _duration(raw: object) -> timedelta:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|)", str(raw).strip())
+    if not match:
+        raise ValueError('is not a duration; write "500ms", "25s", "2m", "1h" or a number of seconds')
+    return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
+
+
+def _address(raw: object) -> Address:
+    host, colon, port = _text(raw).rpartition(":")
+    if not colon or not re.fullmatch("[0-9]{1,5}", port):
+        raise ValueError("is not an address; write host:port, for example 127.0.0.1:7117")
+    if int(port) > 65535:
+        raise ValueError("has a port that is not between 0 and 65535")
+    return Address(_host(host), int(port))
+
+
+def _host(text: str) -> str:
+    try:
+        if text.startswith("[") and text.endswith("]"):
+            return str(IPv6Address(text[1:-1]))
+        if re.fullmatch(r"[A-Za-z0-9._-]*", text):
+            return str(IPv4Address(text)) if re.fullmatch(r"[0-9.]+", text) else text
+    except ValueError:
+        pass
+    raise ValueError("has a host that is neither a name nor an IP address; IPv6 goes in brackets, like [::1]:7117")
+
+
+def _external_url(raw: object) -> str:
+    url = _text(raw).rstrip("/").lower()
+    match = re.fullmatch(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", url)
+    if not match or int(match[1] or 0) > 65535:
+        raise ValueError("is not scheme, host and perhaps a port, like https://rookery.example.org")
+    return url
+
+
+def _database_url(raw: object) -> str:
+    url = _text(raw)
+    if not re.match("postgres(ql)?://", url):
+        raise ValueError("does not begin with postgresql://")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError("is not a URL") from None
+    # The driver would take such a password apart in the wrong place, and the masking would show a piece of it.
+    if "#" in url or " " in url or "@" in parts.path + parts.query:
+        raise ValueError("has special characters; percent-encode them (@ is %40, / is %2F, # is %23, ? is %3F)")
+    return url
+
+
+def choice(*allowed: str) -> Kind:
+    def parse(raw: object) -> str:
+        if (word := str(raw).strip().lower()) not in allowed:
+            raise ValueError(f"is not one of {', '.join(allowed)}")
+        return word
+
+    return Kind(" or ".join(f"`{word}`" for word in allowed), parse)
+
+
+def list_of(item: Kind) -> Kind:
+    """Several values: an array in TOML, separated by commas everywhere else."""
+
+    def parse(raw: object) -> tuple[Any, ...]:
+        return tuple(item.parse(part) for part in (raw if isinstance(raw, list) else _text(raw).split(",")))
+
+    return Kind(f"list of {item.name}", parse)
+
+
+PATH = Kind("path", lambda raw: Path(_text(raw)))
+INTEGER = Kind("number", _integer)
+BOOLEAN = Kind("`true` or `false`", _boolean, is_switch=True)
+DURATION = Kind("duration", _duration)
+ADDRESS = Kind("host:port", _address)
+EXTERNAL_URL = Kind("URL", _external_url)
+DATABASE_URL = Kind("URL", _database_url)
+
+Check = Callable[[Any], str | None]
+
+
+def between(low: Any, high: Any) -> Check:
+    """Both ends are allowed."""
+
+    def check(value: Any) -> str | None:
+        return None if low <= value <= high else f"is not between {shown(low)} and {shown(high)}"
+
+    return check
+
+
+class Key(msgspec.Struct, frozen=True):
+    """One row of the table. `default` is written as in TOML; `otherwise` says what holds if there is none."""
+
+    name: str
+    kind: Kind
+    default: str | int | bool | None
+    meaning: str
+    otherwise: str = ""
+    secret: bool = False
+    in_file: bool = True
+    check: Check | None = None
+
+    @property
+    def field(self) -> str:
+        return self.name.replace(".", "_")
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.field.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.field.upper()
+
+
+_MS, _SECOND, _DAY = timedelta(milliseconds=1), timedelta(seconds=1), timedelta(days=1)
+_POOL, _TIMEOUT, _DELAY = between(1, 500), between(_MS, _DAY), between(timedelta(0), _DAY)
+_LEVEL, _FORMAT = choice("debug", "info", "warning", "error"), choice("auto", "text", "json")
+_DATA_HOME = "`$XDG_DATA_HOME/rookery`, usually `~/.local/share/rookery`"
+
+# One key, one line: the column of meanings is what `--help` and the reference say.
+# fmt: off
+KEYS: tuple[Key, ...] = (
+    Key("config", PATH, None, "TOML file with settings.", "`<data_dir>/rookery.toml` if present", in_file=False),
+    Key("data_dir", PATH, None, "State directory: embedded database, keys, sockets.", _DATA_HOME),
+    Key("listen", ADDRESS, "127.0.0.1:7117", "Address to serve on. `:7117` is every interface, port 0 any free one."),
+    Key("external_url", EXTERNAL_URL, None, "Address that people use: decides links, cookies, allowed origin and host.",
+        "derived from `listen`"),
+    Key("shutdown_delay", DURATION, "0s", "After a stop signal, serve on for this long while `/readyz` says no.",
+        check=_DELAY),
+    Key("drain_timeout", DURATION, "25s", "How long running work may take to reach a safe point at shutdown.",
+        check=_TIMEOUT),
+    Key("database_url", DATABASE_URL, None, "PostgreSQL to use, connected directly: transaction poolers do not work.",
+        "embedded PostgreSQL in `data_dir`", secret=True),
+    Key("database_pool_api", INTEGER, 8, "Most connections of a replica for requests and streams.", check=_POOL),
+    Key("database_pool_worker", INTEGER, 8, "Most connections of a replica for running chats.", check=_POOL),
+    Key("database_statement_timeout", DURATION, "30s", "A statement that runs longer is cancelled.", check=_TIMEOUT),
+    Key("auto_migrate", BOOLEAN, True, "Bring the schema up to date at start; else run `rookery admin migrate` first."),
+    Key("log_level", _LEVEL, "info", "Least level that is logged."),
+    Key("log_format", _FORMAT, "auto", "`auto` is text on a terminal and JSON lines elsewhere."),
+    Key("log_access", BOOLEAN, True, "Log one line for each request."),
+)
+# fmt: on
+
+_BY_NAME = {key.name: key for key in KEYS}
+
+
+def load(flags: Mapping[str, str], environ: Mapping[str, str], *, strict: bool = False) -> Loaded:
+    """Read everything once. `flags` maps key names to the text that was given.
+
+    Raises SettingsError with all problems at once. `strict` turns unknown names from warnings into problems.
+    """
+    loading = _Loading(flags, environ)
+    loading.settle_all()
+    (loading.problems if strict else loading.warnings).extend(loading.unknown)
+    if loading.problems:
+        raise SettingsError(loading.problems, loading.warnings)
+    settings = Settings(**{key.field: loading.values[key.name] for key in KEYS})
+    return Loaded(settings, {key.name: loading.sources[key.name] for key in KEYS}, tuple(loading.warnings))
+
+
+class _Loading:
+    """What is known so far while the sources are read."""
+
+    def __init__(self, flags: Mapping[str, str], environ: Mapping[str, str]) -> None:
+        self.flags = flags
+        self.environ = environ
+        self.file: Path | None = None
+        self.table: dict[str, object] = {}
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        self.problems, self.warnings, self.unknown = list[Problem](), list[Problem](), list[Problem]()
+
+    def settle_all(self) -> None:
+        # These two say where the file is, so they are settled before there is one.
+        self._settle(_BY_NAME["config"])
+        self._settle(_BY_NAME["data_dir"])
+        if self.sources["data_dir"] == DEFAULT:
+            self.values["data_dir"] = (self._data_home() / "rookery").absolute()
+        self._read_file()
+        for key in KEYS:
+            if key.name not in self.sources:
+                self._settle(key)
+        self._settle_external_url()
+        self._look_for_unknown_variables()
+
+    def _settle(self, key: Key) -> None:
+        raw, source = self._given(key)
+        self.sources[key.name], self.values[key.name] = source, None
+        if raw is None:
+            return
+        try:
+            value = key.kind.parse(raw)
+            wrong = key.check(value) if key.check else None
+        except ValueError as error:
+            value, wrong = None, str(error)
+        if wrong:
+            self._problem(key.name, source, f"{'the value' if key.secret else f'{raw!r:.80}'} {wrong}.")
+        self.values[key.name] = self._absolute(value, source) if isinstance(value, Path) else value
+
+    def _given(self, key: Key) -> tuple[object, str]:
+        if key.name in self.flags:
+            return self.flags[key.name], key.flag
+        # An empty variable counts as not set: that is how compose files and CI pass "nothing".
+        text = self.environ.get(key.variable)
+        file = self.environ.get(key.variable + "_FILE") if key.secret else None
+        if text and file:
+            self._problem(key.name, key.variable, f"{key.variable}_FILE is set as well; set one of the two.")
+        if text:
+            return text, key.variable
+        if file:
+            return self._secret_file(key, Path(file))
+        if key.name in self.table:
+            return self.table[key.name], str(self.file)
+        return key.default, DEFAULT
+
+    def _secret_file(self, key: Key, path: Path) -> tuple[object, str]:
+        source = key.variable + "_FILE"
+        try:
+            return path.read_text("utf-8").removesuffix("\n"), source
+        except (OSError, ValueError) as error:
+            self._problem(key.name, source, f"{path} {_why(error)}.")
+            return None, source
+
+    def _read_file(self) -> None:
+        """Read the TOML file. The one in data_dir may be missing; one that was asked for may not."""
+        asked_for = self.sources["config"] != DEFAULT
+        directory: Path | None = self.values["data_dir"]
+        path = self.values["config"] if asked_for else directory and directory / FILE_NAME
+        if path is None or (document := self._parse_file(path, asked_for=asked_for)) is None:
+            return
+        self.file = self.values["config"] = path
+        known = [key.name for key in KEYS if key.in_file]
+        for name, value in _flat(document):
+            if name in known:
+                self.table[name] = value
+            else:
+                self.unknown.append(_unknown(name, known, str(path)))
+        if "data_dir" in self.table and not asked_for:
+            message = "this file was found through data_dir, so it cannot move it. Use --data-dir or ROOKERY_DATA_DIR."
+            self._problem("data_dir", str(path), message)
+        elif "data_dir" in self.table and self.sources["data_dir"] == DEFAULT:
+            self._settle(_BY_NAME["data_dir"])
+
+    def _parse_file(self, path: Path, *, asked_for: bool) -> dict[str, Any] | None:
+        import tomllib  # here, because `rookery --help` does not need it and starts faster without
+
+        try:
+            return tomllib.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            if asked_for or not isinstance(error, FileNotFoundError | NotADirectoryError):
+                self._problem("config", self.sources["config"], f"{path} {_why(error)}.")
+            return None
+
+    def _data_home(self) -> Path:
+        # The XDG specification: a relative path there is invalid and to be ignored.
+        given = Path(self.environ.get("XDG_DATA_HOME", ""))
+        return given if given.is_absolute() else self._home() / ".local" / "share"
+
+    def _home(self) -> Path:
+        given = self.environ.get("HOME")
+        return Path(given) if given else Path("~").expanduser()
+
+    def _absolute(self, path: Path, source: str) -> Path:
+        """`~` is the home directory; a path in the file is relative to the file."""
+        if path.parts[:1] == ("~",):
+            return self._home().joinpath(*path.parts[1:])
+        return (self.file.parent / path if self.file and source == str(self.file) else path).absolute()
+
+    def _settle_external_url(self) -> None:
+        if self.sources["external_url"] == DEFAULT and self.values["listen"]:
+            self.values["external_url"] = url_of(self.values["listen"])
+            self.sources["external_url"] = "derived from listen"
+        url = self.values["external_url"] or ""
+        if url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
+            message = f"{url} is neither https nor this machine: passwords and chats cross the network unprotected."
+            self.warnings.append(Problem("external_url", self.sources["external_url"], message))
+
+    def _look_for_unknown_variables(self) -> None:
+        known = [key.variable for key in KEYS] + [f"{key.variable}_FILE" for key in KEYS if key.secret]
+        for name in sorted(self.environ):
+            if name.startswith(PREFIX) and name not in known and not _OTHER_VARIABLES.fullmatch(name):
+                self.unknown.append(_unknown(name, known, "environment"))
+
+    def _problem(self, key: str, source: str, message: str) -> None:
+        self.problems.append(Problem(key, source, message))
+
+
+def _why(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror}"
+    return "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"is not valid TOML: {error}"
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in table.items():
+        if isinstance(value, dict) and value and prefix + name not in _BY_NAME:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _unknown(name: str, known: list[str], source: str) -> Problem:
+    import difflib  # only for this sentence; see the import of tomllib
+
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return Problem(name, source, "there is no such setting." + (f" Did you mean {nearest[0]}?" if nearest else ""))
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return f".{host}".endswith(".localhost")
+
+
+def url_of(address: Address) -> str:
+    """The URL of an address for somebody on this machine; call it again once port 0 became a real one."""
+    everywhere = address.host in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    return f"http://{Address('localhost', address.port) if everywhere else address}"
+
+
+Shown = str | int | bool | list[Any] | None
+
+
+def shown(value: Any) -> Shown:
+    """A value as it would be written in TOML or JSON. For secrets see `masked`."""
+    if isinstance(value, timedelta):
+        return f"{value / _MS:g}ms" if value % _SECOND else f"{value // _SECOND}s"
+    if isinstance(value, tuple):
+        return [shown(item) for item in value]
+    return value if value is None or isinstance(value, int) else str(value)
+
+
+# Where a database URL has passwords. Exact, because `_database_url` refuses what would make it ambiguous.
+_PASSWORD = re.compile(r"(//[^:/?]*:)([^/?]*)(?=@)|([?&][^=&]*pass[^=&]*=)([^&]*)", re.IGNORECASE)
+
+
+def masked(settings: Settings) -> dict[str, Shown]:
+    """Every setting by key, fit to be seen: of a database URL the password is hidden, of any other secret all."""
+    values = [(key, getattr(settings, key.field)) for key in KEYS]
+    return {key.name: _masked(key, value) if key.secret and value else shown(value) for key, value in values}
+
+
+def _masked(key: Key, secret: str) -> str:
+    return _PASSWORD.sub(lambda m: f"{m[1] or m[3]}***", secret) if key.kind is DATABASE_URL else "***"
+
+
+def secret_literals(settings: Settings) -> Iterator[tuple[str, str]]:
+    """What must not appear in any log: the secret parts of secret settings, each with the key it belongs to."""
+    for key in KEYS:
+        if key.secret and (value := getattr(settings, key.field)):
+            found = [m[2] or m[4] or "" for m in _PASSWORD.finditer(value)] if key.kind is DATABASE_URL else [value]
+            yield from ((key.name, form) for literal in found for form in sorted({literal, unquote(literal)}))
+
+
+_REFERENCE_HEAD = """\
+# Settings
+
+Generated from `src/rookery/settings.py`. A flag wins over the environment, the environment over the TOML file, the
+file over the default. `rookery admin config --sources` shows what is in effect and where it came from.
+
+- Key `a.b_c` is the flag `--a-b-c`, the variable `ROOKERY_A_B_C`, and `b_c` in the table `[a]` of the TOML file.
+- A key marked *secret* can also come from a file: `ROOKERY_A_B_C_FILE` holds its path. Setting both is an error.
+- Durations are written `500ms`, `25s`, `2m`, `1h`, or as a number of seconds.
+- Lists are arrays in TOML and separated by commas elsewhere. An empty variable is not set.
+- A path in the file is relative to the file.
+- A name that does not exist is a warning, and an error with `--strict-config`.
+
+| Key | Flag | Variable | Value | Default | Meaning |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+def reference_markdown() -> str:
+    """The page docs/reference/settings.md."""
+    rows = []
+    for key in KEYS:
+        default = key.otherwise or f"`{str(key.default).lower() if key.kind.is_switch else key.default}`"
+        value = f"{key.kind.name}, *secret*" if key.secret else key.kind.name
+        rows.append(f"| `{key.name}` | `{key.flag}` | `{key.variable}` | {value} | {default} | {key.meaning} |\n")
+    return _REFERENCE_HEAD + "".join(rows)
