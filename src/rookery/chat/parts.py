@@ -148,10 +148,12 @@ def encode(parts: Sequence[Part]) -> str:
     object early could smuggle in a part.
     """
     try:
-        data = _checked_json(parts)
+        for part in parts:
+            _check_part(part)
+        data = _encoder.encode(parts)
     except (UnicodeEncodeError, ContentError):
         # Lone surrogates fail both ways, as characters and as escapes. Mend them; what still fails is broken.
-        data = _checked_json([_mended_part(part) for part in parts])
+        data = _encoder.encode([_mended_part(part, index) for index, part in enumerate(parts)])
     text = data.decode()
     return _NEEDS_ESCAPE.sub(_escape, text) if _may_need_escape(data) else text
 
@@ -170,6 +172,26 @@ def decode(content: str | bytes, *, version: int = CONTENT_VERSION) -> tuple[Par
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeError, ArithmeticError, RecursionError) as error:
         raise ContentError(f"The stored content of this message cannot be read: {error}.") from error
+
+
+def unescape(text: str) -> str:
+    """Stored JSON text with the codec undone, for readers that do not need whole parts."""
+    return _IS_ESCAPED.sub(_unescape, text) if _may_be_escaped(text) else text
+
+
+def to_jsonb(value: msgspec.Struct) -> str:
+    """JSON text of any struct for a jsonb column, under the same codec as content; `unescape` is its reverse."""
+    data = bytes(json_raw(msgspec.to_builtins(value)))
+    return _NEEDS_ESCAPE.sub(_escape, data.decode()) if _may_need_escape(data) else data.decode()
+
+
+def is_json(text: str) -> bool:
+    """Whether `json_text` would take it."""
+    try:
+        json_text(text)
+    except ContentError:
+        return False
+    return True
 
 
 def json_raw(value: Json) -> Raw:
@@ -263,15 +285,6 @@ def _kind(part: Part) -> str:
 # Storing: checks
 
 
-def _checked_json(parts: Sequence[Part]) -> bytes:
-    for index, part in enumerate(parts):
-        try:
-            _check_part(part)
-        except ContentError as error:
-            raise ContentError(f"Part {index} ({_kind(part)}) cannot be stored: {error}") from error
-    return _encoder.encode(parts)
-
-
 def _check_part(part: Part) -> None:
     if isinstance(part, ToolCall):
         if part.args is not UNSET:
@@ -303,6 +316,8 @@ def _check_json(data: Raw | bytes) -> None:
 
 def _check_number(text: str) -> None:
     """Called for every number that is not an integer; the decoder itself refuses integers of over 4,300 digits."""
+    if len(text) < 32 and "e" not in text and "E" not in text:
+        return
     mantissa, _, exponent = text.lower().partition("e")
     # The length comes first: int() of an exponent with a million digits would be slow, or refused.
     if len(exponent) > 6 or len(mantissa) + abs(int(exponent or 0)) > MAX_NUMBER_DIGITS:
@@ -313,12 +328,17 @@ _checker = msgspec.json.Decoder(float_hook=_check_number)
 
 
 def _is_deeper(value: Json, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit + 1):
-        level = [node for node in level if isinstance(node, dict | list)]
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(limit):
+        # Level by level, not by recursion, and exact types: the decoder makes no others.
+        level = [
+            child
+            for node in level
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) is dict or type(child) is list
+        ]
         if not level:
             return False
-        level = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
     return True
 
 
@@ -326,32 +346,47 @@ def _too_deep() -> ContentError:
     return ContentError(f"This is not usable JSON: it is nested deeper than {MAX_DEPTH} levels.")
 
 
-# Storing: characters. All patterns work on JSON text, where a backslash and what follows it go together: the pair
-# of an escaped backslash before `u0000` is text, not an escape.
+# Storing: characters. The patterns for JSON text also match the escaped backslash, and leave it as it is: without
+# that, the second half of one that stands before `u0000` would be taken for the start of an escape.
 
 _SURROGATES = re.compile(r"[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
 _SURROGATE_ESCAPES = re.compile(
-    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\\\"
 )
-_NEEDS_ESCAPE = re.compile(r"(?P<nul>\\u0000)|(?P<mark>\\u[eE]000|\ue000)|\\.")
-_IS_ESCAPED = re.compile(r"(?:\\u[eE]000|\ue000)(?:(?P<nul>\\u[eE]001|\ue001)|(?P<mark>\\u[eE]000|\ue000))|\\.")
+_NEEDS_ESCAPE = re.compile(r"\\(?:u0000|u[eE]000|\\)|\ue000")
+_ESCAPED = {
+    "\\u0000": "\ue000\ue001",
+    "\ue000": "\ue000\ue000",
+    "\\ue000": "\ue000\ue000",
+    "\\uE000": "\ue000\ue000",
+    "\\\\": "\\\\",
+}
+_IS_ESCAPED = re.compile(r"(?:\\u[eE]000|\ue000)(?:(?P<nul>\\u[eE]001|\ue001)|(?P<mark>\\u[eE]000|\ue000))|\\\\")
+_SPECIAL_ESCAPES = re.compile(rb"\\u(?:0000|[eE]000)")
+_MARK_ESCAPE = re.compile(r"\\u[eE]000")
 
 
 def _may_need_escape(data: bytes) -> bool:
-    """A quick look that may say yes for nothing; four searches cost less than one pass of a pattern."""
-    return b"\xee\x80\x80" in data or b"\\u0000" in data or b"\\ue000" in data or b"\\uE000" in data
+    """Whether `_NEEDS_ESCAPE` has to pass over this at all; may say yes for nothing.
+
+    The searches for one byte come first because they cost next to nothing, and most content ends there.
+    """
+    if b"\xee" in data and b"\xee\x80\x80" in data:
+        return True
+    return b"\\" in data and _SPECIAL_ESCAPES.search(data) is not None
 
 
 def _may_be_escaped(content: str | bytes) -> bool:
-    if isinstance(content, str):
-        return "\ue000" in content or "\\ue000" in content or "\\uE000" in content
-    return b"\xee\x80\x80" in content or b"\\ue000" in content or b"\\uE000" in content
+    """Whether `_IS_ESCAPED` has to pass over this. PostgreSQL gives U+E000 as a character, other writers may not."""
+    if isinstance(content, bytes):
+        return _may_need_escape(content)
+    if "\ue000" in content:
+        return True
+    return "\\" in content and _MARK_ESCAPE.search(content) is not None
 
 
 def _escape(match: re.Match[str]) -> str:
-    if match["nul"]:
-        return "\ue000\ue001"
-    return "\ue000\ue000" if match["mark"] else match[0]
+    return _ESCAPED[match[0]]
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -360,21 +395,35 @@ def _unescape(match: re.Match[str]) -> str:
     return "\ue000" if match["mark"] else match[0]
 
 
-def _mended_part(part: Part) -> Part:
-    return msgspec.structs.replace(part, **{name: _mended(getattr(part, name)) for name in part.__struct_fields__})
+def _mended_part(part: Part, index: int) -> Part:
+    try:
+        mended = msgspec.structs.replace(
+            part, **{name: _mended(getattr(part, name)) for name in part.__struct_fields__}
+        )
+        _check_part(mended)
+    except ContentError as error:
+        raise ContentError(f"Part {index} ({_kind(part)}) cannot be stored: {error}") from error
+    return mended
 
 
 def _mended(value: Json) -> Json:
     """`value` with U+FFFD for each lone surrogate, however it is written."""
+    try:
+        return _mended_tree(value)
+    except RecursionError as error:
+        raise _too_deep() from error
+
+
+def _mended_tree(value: Json) -> Json:
     match value:
         case str():
             return _SURROGATES.sub(_mend, value)
         case Raw():
             return Raw(_SURROGATE_ESCAPES.sub(_mend_escape, _utf8(value)))
         case dict():
-            return {_mended(key): _mended(child) for key, child in value.items()}
+            return {_mended_tree(key): _mended_tree(child) for key, child in value.items()}
         case list() | tuple():
-            return type(value)([_mended(child) for child in value])
+            return [_mended_tree(child) for child in value]
         case _:
             return value
 
