@@ -142,7 +142,7 @@ def test_json_null_is_a_value_and_not_an_absent_field() -> None:
 def test_marks_are_written_as_the_codec_says() -> None:
     content: list[Part] = [
         Text("\0|\ue000|\ue001|\ud800|\\u0000|\ud83d\udc26"),
-        ToolCall("c", "t", Raw(rb'{"\u0000\uE000":"\ue000\\u0000\\\u0000\uD800\ud83D\uDC26"}')),
+        ToolCall("c", "t", Raw(rb'{"\u0000\uE000":"\ue000\\u0000\\\u0000\uD800\ud83D\uDC26\\ud800"}')),
     ]
 
     text = parts.encode(content)
@@ -153,7 +153,7 @@ def test_marks_are_written_as_the_codec_says() -> None:
             "type": "tool-call",
             "tool_call_id": "c",
             "tool_name": "t",
-            "args": {"\ue000\ue001\ue000\ue000": "\ue000\ue000\\u0000\\\ue000\ue001\ufffd\U0001f426"},
+            "args": {"\ue000\ue001\ue000\ue000": "\ue000\ue000\\u0000\\\ue000\ue001\ufffd\U0001f426\\ud800"},
         },
     ]
 

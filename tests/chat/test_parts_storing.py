@@ -31,7 +31,6 @@ from rookery.chat.parts import (
     ToolResult,
 )
 
-
 # A busy machine is no reason to fail.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
