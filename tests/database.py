@@ -130,9 +130,7 @@ async def _prepare(server: Server) -> None:
         f"CREATE ROLE rookery LOGIN CREATEDB PASSWORD '{PASSWORD}'",
         f"CREATE DATABASE {TEMPLATE} OWNER rookery",
     )
-    if importlib.util.find_spec("rookery.store.migrate") is None:
-        return
-    from rookery.store import migrate
+    from rookery.store import migrate  # here, because the server is also started by this file as a script
 
     connection = await asyncpg.connect(server.url(TEMPLATE))
     try:
