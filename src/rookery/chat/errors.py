@@ -5,7 +5,7 @@ ChatError
 ├── Refused               the request is understood and not possible now; nothing was changed
 │   ├── TransitionNotAllowed
 │   │   └── ChatArchived
-│   ├── InvalidState, ParentArchived, QueueFull, QueueChanged, NothingToCompact
+│   ├── InvalidState, ChatBusy, ParentArchived, QueueFull, QueueChanged, NothingToCompact
 ├── InvalidInput          the request itself is wrong: `field` and `rule` say where and why
 │   └── ChatNotRoot, EditTargetNotUser, ToolResultRejected, FileCapExceeded, FileUnavailable
 ├── StaleFence            the caller's view is old; end quietly, somebody else is right
@@ -79,6 +79,14 @@ class InvalidState(Refused):
         super().__init__(
             f"Chat {chat_id} is in a state that should not exist. Reconcile it, then repeat what you wanted to do."
         )
+
+
+class ChatBusy(Refused):
+    """A chat of the family is at work, so the family cannot be deleted."""
+
+    def __init__(self, chat_id: UUID) -> None:
+        self.chat_id = chat_id
+        super().__init__("This chat, or one of its subagents, is still at work. Stop it first.")
 
 
 class ParentArchived(Refused):
@@ -174,4 +182,6 @@ class InvariantViolation(ChatError):
 
 def _word(state: State) -> str:
     status = STATUS_OF.get(state)
-    return "missing" if status is None else {Status.REQUIRES_ACTION: "waiting for tool results"}.get(status, str(status))
+    return (
+        "missing" if status is None else {Status.REQUIRES_ACTION: "waiting for tool results"}.get(status, str(status))
+    )

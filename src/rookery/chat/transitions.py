@@ -73,7 +73,7 @@ def _moves(**targets: str) -> Moves:
 
 
 def _stays(states: frozenset[State]) -> Moves:
-    return {state: frozenset({state}) for state in states}
+    return {state: frozenset({state}) for state in State if state in states}
 
 
 _SEND_QUEUE = _moves(W="R0", E0="R0", E1="R1", R0="R1", R1="R1", I0="I1", I1="I1", A0="A1", A1="A1")
@@ -86,9 +86,7 @@ TABLE: dict[Transition, Moves] = {
     Transition.SEND_MESSAGE_INTERRUPT: _moves(
         W="R0", E0="R0", E1="R1", R0="I1", R1="I1", I0="I1", I1="I1", A0="R0", A1="R1"
     ),
-    Transition.EDIT_MESSAGE: _moves(
-        W="R0", E0="R0", E1="R0", R0="R0", R1="R0", I0="R0", I1="R0", A0="R0", A1="R0"
-    ),
+    Transition.EDIT_MESSAGE: _moves(W="R0", E0="R0", E1="R0", R0="R0", R1="R0", I0="R0", I1="R0", A0="R0", A1="R0"),
     Transition.REQUEST_COMPACTION: _moves(W="R0", E0="R0", E1="R1"),
     Transition.DELETE_QUEUED_MESSAGE: _moves(E1="E0 E1", R1="R0 R1", I1="I0 I1", A1="A0 A1"),
     Transition.CLEAR_QUEUE: _moves(E1="E0", R1="R0", I1="I0", A1="A0"),

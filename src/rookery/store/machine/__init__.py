@@ -1,0 +1,90 @@
+"""The transitions, applied in SQL. Nothing else writes a chat's execution state.
+
+`Machine` runs bundles (see `lock`); the functions below are what a bundle may do. Start with `lock`, then `send`.
+"""
+
+from rookery.store.machine.archive import delete_family, set_archived, set_family_archived
+from rookery.store.machine.commit import (
+    StepCommitted,
+    TurnFinished,
+    commit_step,
+    finish_error,
+    finish_turn,
+    record_generation_attempt,
+    record_retry_state,
+    request_compaction,
+    require_compactable,
+    retry_turn,
+)
+from rookery.store.machine.create import ChatSpec, Created, create_chat
+from rookery.store.machine.edit import Edited, edit_message
+from rookery.store.machine.interrupt import (
+    Interrupted,
+    cancel_requires_action,
+    complete_requires_action,
+    enter_requires_action,
+    finish_interruption,
+    interrupt,
+)
+from rookery.store.machine.lock import Bundle, ChatMachine, Machine, Publisher, Tx, View
+from rookery.store.machine.ownership import Candidate, abandon, acquire, list_candidates, try_acquire
+from rookery.store.machine.queue import (
+    Promoted,
+    clear_queue,
+    delete_queued_message,
+    edit_queued_message,
+    promote_queued_message,
+    reorder_queue,
+)
+from rookery.store.machine.repair import reconcile_invalid_state
+from rookery.store.machine.rows import MAX_FILES_PER_CHAT, MAX_QUEUE
+from rookery.store.machine.send import Sent, send_message
+
+__all__ = [
+    "MAX_FILES_PER_CHAT",
+    "MAX_QUEUE",
+    "Bundle",
+    "Candidate",
+    "ChatMachine",
+    "ChatSpec",
+    "Created",
+    "Edited",
+    "Interrupted",
+    "Machine",
+    "Promoted",
+    "Publisher",
+    "Sent",
+    "StepCommitted",
+    "TurnFinished",
+    "Tx",
+    "View",
+    "abandon",
+    "acquire",
+    "cancel_requires_action",
+    "clear_queue",
+    "commit_step",
+    "complete_requires_action",
+    "create_chat",
+    "delete_family",
+    "delete_queued_message",
+    "edit_message",
+    "edit_queued_message",
+    "enter_requires_action",
+    "finish_error",
+    "finish_interruption",
+    "finish_turn",
+    "interrupt",
+    "list_candidates",
+    "promote_queued_message",
+    "reconcile_invalid_state",
+    "record_generation_attempt",
+    "record_retry_state",
+    "reorder_queue",
+    "request_compaction",
+    "require_compactable",
+    "retry_turn",
+    "send_message",
+    "set_archived",
+    "set_family_archived",
+    "try_acquire",
+]

@@ -1,0 +1,75 @@
+"""Families: archiving and deleting a chat together with its subagents' chats.
+
+Both target the root and are atomic. The root is locked first, then the members by (`created_at`, `id`).
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from rookery.chat.chats import Chat
+from rookery.chat.errors import ChatBusy, ChatNotRoot, InvalidState, TransitionNotAllowed
+from rookery.chat.states import State, Status
+from rookery.chat.transitions import Transition
+from rookery.store.machine.lock import Bundle, Tx, transition
+
+_LIST_MEMBERS = "SELECT id FROM chats WHERE root_chat_id = $1 ORDER BY created_at, id"
+_DELETE_PINS = "DELETE FROM chat_pins WHERE chat_id = $1"
+_DELETE = "DELETE FROM chats WHERE id = $1"
+_BUSY = frozenset({Status.RUNNING, Status.INTERRUPTING, Status.REQUIRES_ACTION})
+
+
+@transition
+async def set_archived(tx: Tx, archived: bool) -> Chat:
+    """Archive or unarchive one chat. Asking for what is so already is refused: there is no silent no-op."""
+    source = tx.require(Transition.SET_ARCHIVED)
+    if tx.chat.archived == archived:
+        cause = "already_archived" if archived else "not_archived"
+        raise TransitionNotAllowed(
+            Transition.SET_ARCHIVED, source, f"The chat is {cause.replace('_', ' ')}.", cause=cause
+        )
+    if archived:
+        await tx.conn.execute(_DELETE_PINS, tx.chat.id)
+    await tx.settle(
+        Transition.SET_ARCHIVED, "archived = $2, archived_at = CASE WHEN $2 THEN clock_timestamp() END", archived
+    )
+    return tx.chat
+
+
+async def set_family_archived(bundle: Bundle, root_id: UUID, *, archived: bool) -> list[Chat]:
+    """Archive or unarchive a whole family, or nothing of it. Returns the members, the root first.
+
+    A member that is already as asked passes, and is announced too; one that is busy or invalid fails them all.
+    """
+    members = []
+    for tx in await _open_family(bundle, root_id):
+        if tx.state is State.INVALID:
+            error = bundle.refused = InvalidState(tx.chat.id)
+            raise error
+        if tx.chat.archived != archived:
+            await set_archived(tx, archived)
+        members.append(tx.chat)
+    return members
+
+
+async def delete_family(bundle: Bundle, root_id: UUID) -> list[Chat]:
+    """Delete a family with everything that hangs on it. Refused while any member is at work."""
+    members = await _open_family(bundle, root_id)
+    for tx in members:
+        if tx.chat.status in _BUSY:
+            error = bundle.refused = ChatBusy(tx.chat.id)
+            raise error
+    await bundle.conn.execute(_DELETE, root_id)
+    for tx in members:
+        tx.gone = True
+    return [tx.chat for tx in members]
+
+
+async def _open_family(bundle: Bundle, root_id: UUID) -> list[Tx]:
+    root = await bundle.open(root_id)
+    if not root.chat.is_root:
+        error = bundle.refused = ChatNotRoot(root_id)
+        raise error
+    # Listed after the root is locked: creating a child shares that lock, so none can slip in between.
+    records = await bundle.conn.fetch(_LIST_MEMBERS, root_id)
+    return [root, *[await bundle.open(record["id"]) for record in records]]

@@ -1,0 +1,147 @@
+"""The worker's side: attempts, steps, and the end of a turn.
+
+Every one of these runs behind a fence (`ChatMachine.update(..., fence=...)`), so stale work can never commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rookery.chat import parts
+from rookery.chat.chats import LastError, RetryState
+from rookery.chat.errors import InvalidInput, NothingToCompact, TransitionNotAllowed
+from rookery.chat.messages import Message, NewMessage, Role
+from rookery.chat.states import State
+from rookery.chat.toolcalls import CloseReason
+from rookery.chat.transitions import Transition
+from rookery.store.machine import rows
+from rookery.store.machine.lock import Tx, transition
+
+_LAST_LIVE_ROLE = """
+    SELECT role
+      FROM chat_messages
+     WHERE chat_id = $1 AND NOT deleted AND NOT compressed
+     ORDER BY id DESC
+     LIMIT 1
+"""
+
+# Something to compact: a live assistant row after the newest boundary.
+_HAS_COMPACTABLE = """
+    SELECT EXISTS (
+      SELECT FROM chat_messages m
+       WHERE m.chat_id = $1 AND m.role = 'assistant' AND NOT m.deleted AND NOT m.compressed
+         AND m.id > coalesce((
+             SELECT b.id
+               FROM chat_messages b
+              WHERE b.chat_id = $1 AND b.compressed AND b.visibility = 'model' AND NOT b.deleted
+              ORDER BY b.id DESC
+              LIMIT 1), 0))
+"""
+
+# A fresh epoch although no message moves: attempt numbers restart without reusing the key of a streaming episode.
+# Ownership is dropped so that a hint goes out and any worker may take the chat.
+_FRESH_EPOCH = (
+    "status = 'running', last_error = NULL, worker_id = NULL, runner_id = NULL,"
+    f" history_version = snapshot_version, generation_attempt = 0, {rows.TOUCH}"
+)
+
+
+class StepCommitted(msgspec.Struct, frozen=True):
+    """`promoted`: steering messages that are heard from the next step on."""
+
+    inserted: Sequence[Message]
+    promoted: Sequence[Message] = ()
+
+
+class TurnFinished(msgspec.Struct, frozen=True):
+    """`closures` answer calls the turn left open; `promoted` starts the next turn."""
+
+    closures: Sequence[Message] = ()
+    promoted: Message | None = None
+
+
+@transition
+async def record_generation_attempt(tx: Tx) -> int:
+    """Count an attempt and return its number, from 1. It names the streaming episode together with the history."""
+    tx.require(Transition.RECORD_GENERATION_ATTEMPT)
+    await tx.settle(Transition.RECORD_GENERATION_ATTEMPT, "generation_attempt = generation_attempt + 1")
+    return tx.chat.generation_attempt
+
+
+@transition
+async def record_retry_state(tx: Tx, retry: RetryState) -> None:
+    """Say why the last attempt failed and when the next one starts. The same value again moves nothing."""
+    tx.require(Transition.RECORD_RETRY_STATE)
+    await tx.settle(Transition.RECORD_RETRY_STATE, "retry_state = $2", parts.to_jsonb(retry))
+
+
+@transition
+async def commit_step(tx: Tx, messages: Sequence[NewMessage], *, consume_compaction: bool = False) -> StepCommitted:
+    """Commit one step. When no call is open afterwards, steering messages enter the history behind it."""
+    tx.require(Transition.COMMIT_STEP)
+    if not messages:
+        raise InvalidInput("messages", "A step without messages is not committed.")
+    inserted = await rows.insert(tx, [rows.row_of(message) for message in messages])
+    steering = await rows.pop_steering(tx) if tx.chat.queue_len else []
+    promoted = await rows.insert(tx, [rows.promoted_row(queued) for queued in steering]) if steering else []
+    model, effort = rows.model_choice(tx, [*inserted, *promoted])
+    consumed = f", {rows.DROP_COMPACTION}" if consume_compaction else ""
+    await tx.settle(Transition.COMMIT_STEP, f"{rows.TOUCH}, {rows.CHOOSE_MODEL}{consumed}", model, effort)
+    return StepCommitted(inserted, promoted)
+
+
+@transition
+async def finish_turn(tx: Tx) -> TurnFinished:
+    """End the turn: rest, or go on with the head of the queue."""
+    source = tx.require(Transition.FINISH_TURN)
+    if source is State.R0:
+        await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {rows.DROP_COMPACTION}, {rows.TOUCH}")
+        return TurnFinished()
+    head = await rows.pop_head(tx)
+    inserted = await rows.insert_after_closing(tx, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
+    await rows.settle_running(tx, Transition.FINISH_TURN, inserted)
+    return TurnFinished(inserted[:-1], inserted[-1])
+
+
+@transition
+async def finish_error(tx: Tx, error: LastError) -> None:
+    """Stop with an error. Queue and history stay; open calls are answered by the next user row."""
+    tx.require(Transition.FINISH_ERROR)
+    await tx.settle(
+        Transition.FINISH_ERROR,
+        f"status = 'error', last_error = $2, {rows.DROP_COMPACTION}, {rows.TOUCH}",
+        parts.to_jsonb(error),
+    )
+
+
+@transition
+async def request_compaction(tx: Tx) -> None:
+    """Order the worker to compact at its next decision. From an error the unfinished turn goes on afterwards.
+
+    The caller checks `require_compactable` in the same bundle.
+    """
+    source = tx.require(Transition.REQUEST_COMPACTION)
+    await tx.settle(
+        Transition.REQUEST_COMPACTION,
+        f"{_FRESH_EPOCH}, compaction_requested_at = clock_timestamp(), compaction_resume = $2",
+        source is not State.W,
+    )
+
+
+async def require_compactable(tx: Tx) -> None:
+    if not await tx.conn.fetchval(_HAS_COMPACTABLE, tx.chat.id):
+        error = tx.bundle.refused = NothingToCompact()
+        raise error
+
+
+@transition
+async def retry_turn(tx: Tx) -> None:
+    """Run the turn again without a new message: after an error, or when it rests on an unanswered row."""
+    source = tx.require(Transition.RETRY_TURN)
+    if source is State.W and await tx.conn.fetchval(_LAST_LIVE_ROLE, tx.chat.id) not in (Role.USER, Role.TOOL):
+        raise TransitionNotAllowed(
+            Transition.RETRY_TURN, source, "The last turn is complete; there is nothing to retry.", cause="complete"
+        )
+    await tx.settle(Transition.RETRY_TURN, _FRESH_EPOCH)

@@ -1,0 +1,114 @@
+"""Creating a chat: a root, or a subagent's chat inside a family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat.chats import Chat
+from rookery.chat.errors import ChatNotFound, InvalidInput, ParentArchived
+from rookery.chat.messages import Message, NewMessage
+from rookery.chat.transitions import Transition
+from rookery.store.machine import rows
+from rookery.store.machine.lock import CHAT_COLUMNS, Bundle
+
+# FOR SHARE makes creation and archiving of a family take turns: a child either commits before the archive lists the
+# members, or finds the root archived.
+_ROOT = "SELECT archived, owner_id FROM chats WHERE id = $1 AND parent_chat_id IS NULL FOR SHARE"
+_PARENT_ROOT = "SELECT root_chat_id FROM chats WHERE id = $1"
+
+_INSERT = """
+    INSERT INTO chats
+           (id, owner_id, parent_chat_id, root_chat_id, status, title, labels, workspace_id, last_model_config_id,
+            last_reasoning_effort, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type)
+    VALUES (coalesce($1, gen_random_uuid()), $2, $3, $4, 'running', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    RETURNING id
+"""
+_READ = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
+
+
+class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat to create. `dynamic_tools` (JSON text of a list) declares the tools its client executes."""
+
+    owner_id: UUID
+    title: str
+    model_config_id: UUID
+    messages: tuple[NewMessage, ...]
+    id: UUID | None = None
+    parent_chat_id: UUID | None = None
+    root_chat_id: UUID | None = None
+    reasoning_effort: str | None = None
+    labels: Mapping[str, str] = {}
+    workspace_id: UUID | None = None
+    mode: str | None = None
+    plan_mode: bool = False
+    mcp_server_ids: tuple[UUID, ...] = ()
+    dynamic_tools: str | None = None
+    client_type: str = "api"
+
+
+class Created(msgspec.Struct, frozen=True):
+    chat: Chat
+    messages: list[Message]
+
+
+async def create_chat(bundle: Bundle, spec: ChatSpec) -> Created:
+    """Insert the chat with its first messages; it starts `running` and unowned, so a worker is asked for at once."""
+    try:
+        return await _create(bundle, spec)
+    except BaseException as error:
+        bundle.refused = error
+        raise
+
+
+async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
+    if not spec.messages:
+        raise InvalidInput("messages", "A chat needs at least one message to start with.")
+    await _check_family(bundle, spec)
+    chat_id = await bundle.conn.fetchval(
+        _INSERT,
+        spec.id,
+        spec.owner_id,
+        spec.parent_chat_id,
+        spec.root_chat_id,
+        spec.title,
+        msgspec.json.encode(spec.labels).decode(),
+        spec.workspace_id,
+        spec.model_config_id,
+        spec.reasoning_effort,
+        spec.mode,
+        spec.plan_mode,
+        list(spec.mcp_server_ids),
+        spec.dynamic_tools,
+        spec.client_type,
+    )
+    record = await bundle.conn.fetchrow(_READ, chat_id)
+    assert record is not None
+    tx = bundle.enlist(Chat(*record), entered=None)
+    messages = await rows.insert(tx, [rows.row_of(message) for message in spec.messages])
+    model, effort = rows.model_choice(tx, messages)
+    await tx.settle(Transition.CREATE_CHAT, "last_model_config_id = $2, last_reasoning_effort = $3", model, effort)
+    return Created(tx.chat, messages)
+
+
+async def _check_family(bundle: Bundle, spec: ChatSpec) -> None:
+    if spec.parent_chat_id is None and spec.root_chat_id is None:
+        return
+    if spec.parent_chat_id is None or spec.root_chat_id is None:
+        raise InvalidInput("parent_chat_id", "A subagent's chat needs both a parent and a root.")
+    root = await bundle.conn.fetchrow(_ROOT, spec.root_chat_id)
+    if root is None:
+        raise ChatNotFound(spec.root_chat_id)
+    if root["archived"]:
+        raise ParentArchived(spec.root_chat_id)
+    if root["owner_id"] != spec.owner_id:
+        raise InvalidInput("owner_id", "A subagent's chat belongs to the owner of its root.")
+    if spec.parent_chat_id == spec.root_chat_id:
+        return
+    parent = await bundle.conn.fetchrow(_PARENT_ROOT, spec.parent_chat_id)
+    if parent is None:
+        raise ChatNotFound(spec.parent_chat_id)
+    if parent["root_chat_id"] != spec.root_chat_id:
+        raise InvalidInput("parent_chat_id", "The parent chat does not belong to that root.")

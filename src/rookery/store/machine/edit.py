@@ -1,0 +1,91 @@
+"""Editing a user message: the history from there on is cut off and a new turn starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat import parts
+from rookery.chat.errors import EditTargetNotUser, MessageNotFound
+from rookery.chat.messages import Effort, Message, MessageId, NewMessage, QueuedMessageId, Role, Visibility
+from rookery.chat.parts import Part
+from rookery.chat.toolcalls import CloseReason
+from rookery.chat.transitions import Transition
+from rookery.store.machine import rows
+from rookery.store.machine.lock import Tx, transition
+from rookery.store.machine.rows import Row
+
+_TARGET = """
+    SELECT role, visibility, model_config_id, reasoning_effort
+      FROM chat_messages
+     WHERE chat_id = $1 AND id = $2 AND NOT deleted AND NOT compressed AND visibility <> 'model'
+"""
+
+# Always a suffix, and never undone: streams rely on both. Hidden and compressed rows go with it; a deleted
+# compaction boundary brings the older rows back into the prompt.
+_CUT = """
+    UPDATE chat_messages
+       SET deleted = true
+     WHERE chat_id = $1 AND id >= $2 AND NOT deleted
+    RETURNING id, visibility
+"""
+
+
+class Edited(msgspec.Struct, frozen=True):
+    """What an edit did. Only ids that people could see are in `deleted_ids`."""
+
+    replacement: Message
+    closures: Sequence[Message]
+    suffix: Sequence[Message]
+    deleted_ids: list[MessageId]
+    deleted_queued_ids: list[QueuedMessageId]
+
+
+@transition
+async def edit_message(
+    tx: Tx,
+    message_id: MessageId,
+    *,
+    content: tuple[Part, ...],
+    edited_by: UUID,
+    model_config_id: UUID | None = None,
+    reasoning_effort: Effort | None = None,
+    suffix: Sequence[NewMessage] = (),
+) -> Edited:
+    """Cut the history at the message, put the new one in its place and start a turn.
+
+    Partial output of active work is discarded: the history version moves, so its fence fails. The queue goes too.
+    """
+    tx.require(Transition.EDIT_MESSAGE)
+    target = await tx.conn.fetchrow(_TARGET, tx.chat.id, message_id)
+    if target is None:
+        raise MessageNotFound(message_id)
+    if target["role"] != Role.USER:
+        raise EditTargetNotUser(message_id)
+    cut = await tx.conn.fetch(_CUT, tx.chat.id, message_id)
+    replacement = Row(
+        role=Role.USER,
+        content=parts.encode(content),
+        visibility=Visibility(target["visibility"]),
+        created_by=edited_by,
+        model_config_id=model_config_id or target["model_config_id"],
+        reasoning_effort=reasoning_effort or _effort(target["reasoning_effort"]),
+        files=parts.file_ids(content),
+    )
+    closed = rows.closures(tx, await rows.turn_calls(tx), CloseReason.MESSAGE_EDITED)
+    inserted = await rows.insert(tx, [*closed, replacement, *(rows.row_of(message) for message in suffix)])
+    deleted_queue = await rows.delete_queue(tx) if tx.chat.queue_len else []
+    await rows.settle_running(tx, Transition.EDIT_MESSAGE, inserted)
+    return Edited(
+        replacement=inserted[len(closed)],
+        closures=inserted[: len(closed)],
+        suffix=inserted[len(closed) + 1 :],
+        deleted_ids=sorted(row["id"] for row in cut if row["visibility"] != Visibility.MODEL),
+        deleted_queued_ids=[row.id for row in deleted_queue],
+    )
+
+
+def _effort(value: str | None) -> Effort | None:
+    return None if value is None else Effort(value)

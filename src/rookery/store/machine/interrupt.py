@@ -1,0 +1,132 @@
+"""Stopping: the request to stop, what saves the partial output, and waiting for a client's tools.
+
+Stop means stop: from `requires_action`, as from `running`, an interrupt never lets the model talk on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat import toolcalls
+from rookery.chat.errors import TransitionNotAllowed
+from rookery.chat.messages import Message, NewMessage
+from rookery.chat.states import State
+from rookery.chat.toolcalls import CloseReason, OpenCall, SubmittedResult
+from rookery.chat.transitions import Transition
+from rookery.store.machine import rows
+from rookery.store.machine.lock import Tx, transition
+
+DYNAMIC_TOOL_TIMEOUT_SECONDS = 300.0
+
+_DEADLINE_PASSED = "SELECT requires_action_deadline_at <= clock_timestamp() FROM chats WHERE id = $1"
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """`inserted`: partial output, then closures, then the promoted queue head, in the order of their ids."""
+
+    inserted: Sequence[Message] = ()
+    promoted: Message | None = None
+
+
+@transition
+async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
+    """Ask the worker to stop. A chat that waits for a client's tools stops at once; `note` says why to the model."""
+    source = tx.require(Transition.INTERRUPT)
+    if source in (State.R0, State.R1):
+        await tx.settle(Transition.INTERRUPT, f"status = 'interrupting', {rows.DROP_COMPACTION}, {rows.TOUCH}")
+        return Interrupted()
+    closed = rows.closures(tx, await rows.turn_calls(tx), CloseReason.INTERRUPTED_BY_USER, note=note)
+    return await _stop(tx, Transition.INTERRUPT, closed)
+
+
+@transition
+async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> Interrupted:
+    """Save what was said, answer what is still open, and go on with the queue or rest."""
+    tx.require(Transition.FINISH_INTERRUPTION)
+    saved = await rows.insert(tx, [rows.row_of(message) for message in partials]) if partials else []
+    closed = rows.closures(tx, await rows.turn_calls(tx), CloseReason.INTERRUPTED)
+    stopped = await _stop(tx, Transition.FINISH_INTERRUPTION, closed)
+    return Interrupted([*saved, *stopped.inserted], stopped.promoted)
+
+
+async def _stop(tx: Tx, by: Transition, closed: list[rows.Row]) -> Interrupted:
+    """End the turn after its closures: the queue head runs next, or the chat rests."""
+    head = await rows.pop_head(tx) if tx.chat.queue_len else None
+    pending = [*closed, *([rows.promoted_row(head)] if head else [])]
+    inserted = await rows.insert(tx, pending) if pending else []
+    if head is not None:
+        await rows.settle_running(tx, by, inserted)
+        return Interrupted(inserted, inserted[-1])
+    await tx.settle(by, f"status = 'waiting', requires_action_deadline_at = NULL, {rows.DROP_COMPACTION}, {rows.TOUCH}")
+    return Interrupted(inserted)
+
+
+@transition
+async def enter_requires_action(tx: Tx, *, timeout_seconds: float = DYNAMIC_TOOL_TIMEOUT_SECONDS) -> datetime:
+    """Park the chat until its client answers. The committed assistant row is the durable set of calls."""
+    tx.require(Transition.ENTER_REQUIRES_ACTION)
+    await _pending(tx, Transition.ENTER_REQUIRES_ACTION)
+    await tx.settle(
+        Transition.ENTER_REQUIRES_ACTION,
+        "status = 'requires_action', requires_action_deadline_at = clock_timestamp() + make_interval(secs => $2),"
+        f" {rows.DROP_COMPACTION}, {rows.TOUCH}",
+        timeout_seconds,
+    )
+    deadline = tx.chat.requires_action_deadline_at
+    assert deadline is not None
+    return deadline
+
+
+@transition
+async def complete_requires_action(
+    tx: Tx,
+    results: Sequence[SubmittedResult],
+    *,
+    submitted_by: UUID,
+    model_config_id: UUID | None = None,
+    suffix: Sequence[NewMessage] = (),
+) -> list[Message]:
+    """Take the client's results, which must answer exactly the pending calls, and run on."""
+    tx.require(Transition.COMPLETE_REQUIRES_ACTION)
+    pending = await rows.dynamic_calls(tx)
+    toolcalls.check_results(pending, results)
+    answers = toolcalls.result_rows(
+        pending,
+        results,
+        created_by=submitted_by,
+        model_config_id=model_config_id or tx.chat.last_model_config_id,
+        at=tx.clock.now(),
+    )
+    inserted = await rows.insert(tx, [rows.row_of(message) for message in (*answers, *suffix)])
+    await rows.settle_running(tx, Transition.COMPLETE_REQUIRES_ACTION, inserted)
+    return inserted
+
+
+@transition
+async def cancel_requires_action(tx: Tx) -> list[Message]:
+    """Answer the client's calls for it once the deadline has passed by the database clock, and run on."""
+    tx.require(Transition.CANCEL_REQUIRES_ACTION)
+    pending = await _pending(tx, Transition.CANCEL_REQUIRES_ACTION)
+    if await tx.conn.fetchval(_DEADLINE_PASSED, tx.chat.id) is False:
+        raise TransitionNotAllowed(
+            Transition.CANCEL_REQUIRES_ACTION,
+            tx.state,
+            "The client still has time to send its tool results.",
+            cause="deadline_not_reached",
+        )
+    has_deadline = tx.chat.requires_action_deadline_at is not None
+    reason = CloseReason.ACTION_TIMED_OUT if has_deadline else CloseReason.ACTION_DEADLINE_MISSING
+    inserted = await rows.insert(tx, rows.closures(tx, pending, reason))
+    await rows.settle_running(tx, Transition.CANCEL_REQUIRES_ACTION, inserted)
+    return inserted
+
+
+async def _pending(tx: Tx, by: Transition) -> tuple[OpenCall, ...]:
+    pending = await rows.dynamic_calls(tx)
+    if not pending:
+        raise TransitionNotAllowed(by, tx.state, "No tool call is waiting for its client.", cause="no_open_calls")
+    return pending

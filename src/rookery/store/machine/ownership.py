@@ -1,0 +1,133 @@
+"""Who drives a chat: finding candidates, acquiring, abandoning.
+
+Ownership is orthogonal to the execution state: nothing here changes what the chat is doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import asyncpg
+import msgspec
+from asyncpg.pool import PoolConnectionProxy
+
+from rookery.chat.chats import Chat
+from rookery.chat.errors import TransitionNotAllowed
+from rookery.chat.messages import ChatId
+from rookery.chat.states import Status
+from rookery.chat.transitions import Transition
+from rookery.store.machine.lock import Bundle, Machine, Tx, transition
+
+_TRY_LOCK = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED"
+
+_BEAT = """
+    INSERT INTO chat_heartbeats (chat_id, runner_id, heartbeat_at)
+    VALUES ($1, $2, clock_timestamp())
+        ON CONFLICT (chat_id, runner_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
+"""
+
+# Each of the six partitions is limited by itself, so a backlog is never ranked as a whole and one full pool cannot
+# hide the other. The predicates are literals: only so do they match the partial index chats_acquire.
+_PARTITION = """
+    (SELECT c.id, c.status, c.parent_chat_id IS NULL AS is_root, c.runnable_since
+       FROM chats c
+      WHERE c.status = '{status}'
+        AND (c.parent_chat_id IS NULL) = {is_root}
+        AND NOT c.archived
+        AND (c.runner_id IS NULL
+             OR NOT EXISTS (
+                SELECT FROM chat_heartbeats h
+                  JOIN replicas r ON r.id = c.worker_id
+                 WHERE h.chat_id = c.id
+                   AND h.runner_id = c.runner_id
+                   AND h.heartbeat_at > clock_timestamp() - lease_ttl()))
+      ORDER BY c.runnable_since, c.id
+      LIMIT $1)
+"""
+_STATUS_ORDER = (Status.INTERRUPTING, Status.REQUIRES_ACTION, Status.RUNNING)
+LIST_CANDIDATES = "UNION ALL".join(
+    _PARTITION.format(status=status, is_root=is_root) for status in _STATUS_ORDER for is_root in ("true", "false")
+)
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A chat that looked free when it was listed; `try_acquire` looks again under its lock."""
+
+    chat_id: ChatId
+    status: str
+    is_root: bool
+
+
+async def list_candidates(conn: PoolConnectionProxy[asyncpg.Record], limit: int) -> list[Candidate]:
+    """Runnable chats without a lease: by status, and inside each status roots and subagents taking turns by age."""
+    partitions: dict[tuple[str, bool], list[Candidate]] = {}
+    records = await conn.fetch(LIST_CANDIDATES, limit)
+    for record in sorted(records, key=lambda row: (row["runnable_since"], row["id"])):
+        key = (record["status"], record["is_root"])
+        partitions.setdefault(key, []).append(Candidate(record["id"], *key))
+    return [
+        candidate
+        for status in _STATUS_ORDER
+        for candidate in _take_turns(partitions.get((status, True), []), partitions.get((status, False), []))
+    ]
+
+
+def _take_turns(roots: list[Candidate], children: list[Candidate]) -> list[Candidate]:
+    merged: list[Candidate] = []
+    for index in range(max(len(roots), len(children))):
+        merged.extend(roots[index : index + 1])
+        merged.extend(children[index : index + 1])
+    return merged
+
+
+@transition
+async def acquire(tx: Tx, *, worker_id: UUID, runner_id: UUID) -> Chat:
+    """Take the chat, whoever had it, with a fresh lease. The caller has checked under the lock that it may."""
+    tx.require(Transition.ACQUIRE)
+    await tx.conn.execute(_BEAT, tx.chat.id, runner_id)
+    await tx.settle(Transition.ACQUIRE, "worker_id = $2, runner_id = $3", worker_id, runner_id)
+    tx.acquired = True
+    return tx.chat
+
+
+@transition
+async def abandon(tx: Tx) -> Chat:
+    """Let go of the chat. The heartbeat row is the runner's to delete, or the sweeper's."""
+    source = tx.require(Transition.ABANDON)
+    if tx.chat.runner_id is None:
+        raise TransitionNotAllowed(Transition.ABANDON, source, "Nobody owns this chat.", cause="not_owned")
+    await tx.settle(Transition.ABANDON, "worker_id = NULL, runner_id = NULL")
+    return tx.chat
+
+
+class _NotAcquired(Exception):
+    """Rolls the bundle back: a commit here would raise a hint and wake every worker into the same refusal."""
+
+
+async def try_acquire(
+    machine: Machine,
+    chat_id: UUID,
+    *,
+    worker_id: UUID,
+    runner_id: UUID,
+    admit: Callable[[Tx], Awaitable[bool]],
+) -> Chat | None:
+    """Acquire a candidate if it is still free and `admit` (capacity) agrees; else leave no trace and return None.
+
+    A row that somebody else has locked is skipped, not waited for: N workers racing for one chat become one winner
+    and N-1 immediate skips, and a user's transition that holds the lock sends its own hint.
+    """
+
+    async def run(bundle: Bundle) -> Chat:
+        if await bundle.conn.fetchval(_TRY_LOCK, chat_id) is None:
+            raise _NotAcquired
+        tx = await bundle.open(chat_id)
+        if not tx.state.is_runnable or tx.chat.leased or not await admit(tx):
+            raise _NotAcquired
+        return await acquire(tx, worker_id=worker_id, runner_id=runner_id)
+
+    try:
+        return await machine.bundle(run)
+    except _NotAcquired:
+        return None

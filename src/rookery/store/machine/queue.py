@@ -1,0 +1,133 @@
+"""The backlog: deleting, clearing, editing, reordering and promoting queued messages.
+
+There is no edit lock and no paused state: a row promoted while someone edits it is gone, and an editor never holds
+up a chat. None of these but `promote_queued_message` moves `updated_at`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat import parts
+from rookery.chat.errors import QueueChanged, QueuedMessageNotFound
+from rookery.chat.messages import CONTENT_VERSION, Effort, Message, QueuedMessage, QueuedMessageId
+from rookery.chat.parts import Part
+from rookery.chat.states import State, Status
+from rookery.chat.toolcalls import CloseReason
+from rookery.chat.transitions import Transition
+from rookery.store.machine import rows
+from rookery.store.machine.lock import Tx, transition
+
+_EDIT = f"""
+    UPDATE chat_queued_messages
+       SET content = $3,
+           content_version = $4,
+           model_config_id = coalesce($5, model_config_id),
+           reasoning_effort = coalesce($6, reasoning_effort)
+     WHERE chat_id = $1 AND id = $2
+    RETURNING {rows.QUEUE_COLUMNS}
+"""
+
+_REORDER = """
+    UPDATE chat_queued_messages q
+       SET position = o.position
+      FROM unnest($2::bigint[]) WITH ORDINALITY AS o (id, position)
+     WHERE q.chat_id = $1 AND q.id = o.id
+"""
+
+# Below the lowest, possibly below zero: gaps and signs do not matter, only the order does.
+_MOVE_TO_HEAD = f"""
+    UPDATE chat_queued_messages
+       SET position = (SELECT min(q.position) - 1 FROM chat_queued_messages q WHERE q.chat_id = $1)
+     WHERE chat_id = $1 AND id = $2
+    RETURNING {rows.QUEUE_COLUMNS}
+"""
+
+
+class Promoted(msgspec.Struct, frozen=True):
+    """`inserted` holds closures and then the message, when it went into the history at once."""
+
+    queued: QueuedMessage
+    inserted: Sequence[Message] = ()
+    reordered: bool = False
+
+
+@transition
+async def delete_queued_message(tx: Tx, queued_id: QueuedMessageId) -> QueuedMessage:
+    tx.require(Transition.DELETE_QUEUED_MESSAGE)
+    deleted = await rows.delete_queued(tx, queued_id)
+    await tx.reload(Transition.DELETE_QUEUED_MESSAGE)
+    return deleted
+
+
+@transition
+async def clear_queue(tx: Tx) -> list[QueuedMessage]:
+    tx.require(Transition.CLEAR_QUEUE)
+    deleted = await rows.delete_queue(tx)
+    await tx.reload(Transition.CLEAR_QUEUE)
+    return deleted
+
+
+@transition
+async def edit_queued_message(
+    tx: Tx,
+    queued_id: QueuedMessageId,
+    *,
+    content: tuple[Part, ...],
+    model_config_id: UUID | None = None,
+    reasoning_effort: Effort | None = None,
+) -> QueuedMessage:
+    """Replace the content, and model and effort where given, in place. Files it names are linked at once."""
+    tx.require(Transition.EDIT_QUEUED_MESSAGE)
+    if files := parts.file_ids(content):
+        await rows.link_files(tx, files)
+    record = await tx.conn.fetchrow(
+        _EDIT, tx.chat.id, queued_id, parts.encode(content), CONTENT_VERSION, model_config_id, reasoning_effort
+    )
+    if record is None:
+        raise QueuedMessageNotFound(queued_id)
+    await tx.reload(Transition.EDIT_QUEUED_MESSAGE)
+    return rows.queued_of(record)
+
+
+@transition
+async def reorder_queue(tx: Tx, queued_ids: Sequence[QueuedMessageId]) -> list[QueuedMessage]:
+    """Give the queue a new order, which must name exactly the rows that are in it now."""
+    tx.require(Transition.REORDER_QUEUE)
+    queue = await rows.list_queue(tx)
+    current = [row.id for row in queue]
+    if sorted(current) != sorted(queued_ids):
+        raise QueueChanged(queue)
+    if current != list(queued_ids):
+        await tx.conn.execute(_REORDER, tx.chat.id, list(queued_ids))
+        queue = await rows.list_queue(tx)
+    await tx.reload(Transition.REORDER_QUEUE)
+    return queue
+
+
+@transition
+async def promote_queued_message(tx: Tx, queued_id: QueuedMessageId) -> Promoted:
+    """Let a queued message be the next one: at once when nothing runs, else by interrupting what does."""
+    source = tx.require(Transition.PROMOTE_QUEUED_MESSAGE)
+    if source in (State.E1, State.A1):
+        queued = await rows.delete_queued(tx, queued_id)
+        inserted = await rows.insert_after_closing(tx, rows.promoted_row(queued), CloseReason.QUEUED_MESSAGE)
+        await rows.settle_running(tx, Transition.PROMOTE_QUEUED_MESSAGE, inserted)
+        return Promoted(queued, inserted)
+    queued, reordered = await _move_to_head(tx, queued_id)
+    interrupt = f"status = 'interrupting', {rows.DROP_COMPACTION}, " if tx.chat.status == Status.RUNNING else ""
+    await tx.settle(Transition.PROMOTE_QUEUED_MESSAGE, interrupt + rows.TOUCH)
+    return Promoted(queued, reordered=reordered)
+
+
+async def _move_to_head(tx: Tx, queued_id: QueuedMessageId) -> tuple[QueuedMessage, bool]:
+    queue = await rows.list_queue(tx)
+    if queue and queue[0].id == queued_id:
+        return queue[0], False
+    record = await tx.conn.fetchrow(_MOVE_TO_HEAD, tx.chat.id, queued_id)
+    if record is None:
+        raise QueuedMessageNotFound(queued_id)
+    return rows.queued_of(record), True

@@ -1,0 +1,92 @@
+"""Sending: a user's message enters the history or the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rookery.chat.messages import Message, MessageId, NewQueuedMessage, QueuedMessage
+from rookery.chat.states import State, Status
+from rookery.chat.toolcalls import CloseReason
+from rookery.chat.transitions import BusyBehavior, Transition
+from rookery.store.machine import rows
+from rookery.store.machine.lock import Tx, transition
+
+_FIND_MESSAGE = "SELECT id FROM chat_messages WHERE chat_id = $1 AND client_id = $2"
+_FIND_QUEUED = f"SELECT {rows.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1 AND client_id = $2"
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What a send did. `inserted` holds the closures too: clients that resume by id must get them.
+
+    `repeats` is set when a message with this client id is in the history already: nothing was written.
+    """
+
+    inserted: Sequence[Message] = ()
+    queued: QueuedMessage | None = None
+    repeats: MessageId | None = None
+
+
+@transition
+async def send_message(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
+    """Insert the message when the chat is idle; queue it, or interrupt with it, when it is busy.
+
+    A message whose `client_id` is known already is not sent again, whatever state the chat is in by now.
+    """
+    if message.client_id is not None and (first := await _find_sent(tx, message.client_id)):
+        return first
+    source = tx.require(busy.transition)
+    match source:
+        case State.W | State.E0:
+            return await _insert(tx, message, busy.transition, CloseReason.NEW_USER_MESSAGE)
+        case State.E1:
+            return await _resume_backlog(tx, message, busy)
+        case State.A0 if busy is BusyBehavior.INTERRUPT:
+            return await _insert(tx, message, busy.transition, CloseReason.INTERRUPTED_BY_MESSAGE)
+        case State.A1 if busy is BusyBehavior.INTERRUPT:
+            return await _interrupt_action(tx, message)
+        case _:
+            return await _enqueue(tx, message, busy)
+
+
+async def _find_sent(tx: Tx, client_id: str) -> Sent | None:
+    if (message_id := await tx.conn.fetchval(_FIND_MESSAGE, tx.chat.id, client_id)) is not None:
+        return Sent(repeats=message_id)
+    if (record := await tx.conn.fetchrow(_FIND_QUEUED, tx.chat.id, client_id)) is not None:
+        return Sent(queued=rows.queued_of(record))
+    return None
+
+
+async def _insert(tx: Tx, message: NewQueuedMessage, by: Transition, reason: CloseReason) -> Sent:
+    inserted = await rows.insert_after_closing(tx, rows.user_row(message), reason)
+    await rows.settle_running(tx, by, inserted)
+    return Sent(inserted)
+
+
+async def _resume_backlog(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
+    # Pop before append: a full queue in error still takes the message that will drain it.
+    head = await rows.pop_head(tx)
+    inserted = await rows.insert_after_closing(tx, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
+    queued = await rows.append(tx, message, steer=busy is BusyBehavior.STEER)
+    await rows.settle_running(tx, busy.transition, inserted)
+    return Sent(inserted, queued)
+
+
+async def _interrupt_action(tx: Tx, message: NewQueuedMessage) -> Sent:
+    rows.require_room(tx)
+    queued = await rows.append(tx, message)
+    head = await rows.pop_head(tx)
+    inserted = await rows.insert_after_closing(tx, rows.promoted_row(head), CloseReason.INTERRUPTED_BY_MESSAGE)
+    await rows.settle_running(tx, Transition.SEND_MESSAGE_INTERRUPT, inserted)
+    return Sent(inserted, queued)
+
+
+async def _enqueue(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
+    rows.require_room(tx)
+    queued = await rows.append(tx, message, steer=busy is BusyBehavior.STEER)
+    if busy is BusyBehavior.INTERRUPT and tx.chat.status == Status.RUNNING:
+        await tx.settle(busy.transition, f"status = 'interrupting', {rows.DROP_COMPACTION}, {rows.TOUCH}")
+    else:
+        await tx.settle(busy.transition, rows.TOUCH)
+    return Sent(queued=queued)
