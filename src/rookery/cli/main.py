@@ -1,0 +1,276 @@
+"""The entry point of `rookery`: arguments, settings, exit codes, and which module does the work.
+
+Commands are imported when they are chosen. An expected failure is one line on stderr and an exit code from one
+table; a traceback is only shown when the log level is debug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from rookery import __version__, settings
+from rookery.settings import Loaded, SettingsError
+from rookery.store import errors
+
+if TYPE_CHECKING:
+    # At run time it is imported late: it brings the log and asyncio, half the time that `rookery --help` takes.
+    from rookery.cli.output import Output
+
+Command: TypeAlias = "Callable[[argparse.Namespace, Loaded, Output], int]"
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    SCHEMA = 3
+    UNREACHABLE = 4
+    NOT_ALLOWED = 5
+    INTERRUPTED = 130
+
+
+# The first class that fits decides. An error that is in no row is a bug, and is reported as one.
+EXIT_CODES: tuple[tuple[type[Exception], Exit], ...] = (
+    (SettingsError, Exit.USAGE),
+    (errors.DatabaseUnreachable, Exit.UNREACHABLE),
+    (errors.DatabaseUnsuitable, Exit.USAGE),
+    (errors.SchemaUnusable, Exit.SCHEMA),
+    (errors.StoreError, Exit.FAILED),
+    (PermissionError, Exit.NOT_ALLOWED),
+    (OSError, Exit.FAILED),
+)
+
+
+def exit_code(error: BaseException) -> Exit | None:
+    """The exit code of an expected error; None for one that nobody expected."""
+    if isinstance(error, OSError) and error.errno is None:
+        return None  # raised by code, not by the operating system: a timeout that nobody handled
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), None)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    from rookery.cli.output import Output
+
+    return run(lambda out: _execute(arguments, out), Output(sys.stdout, sys.stderr, json=arguments.json))
+
+
+def run(command: Callable[[Output], int], out: Output) -> int:
+    """Run a command to its exit code, whatever happens inside it."""
+    from rookery.cli.output import OutputClosed
+
+    try:
+        code = _guarded(command, out)
+        out.finish()
+    except OutputClosed as closed:
+        out.abandon()
+        if closed.reason:
+            out.error(f"The output cannot be written: {closed.reason}.")
+        return Exit.FAILED
+    return code
+
+
+def _guarded(command: Callable[[Output], int], out: Output) -> int:
+    from rookery.cli.output import OutputClosed
+
+    try:
+        return command(out)
+    except OutputClosed:
+        raise
+    except KeyboardInterrupt:
+        out.error("Interrupted.")
+        return _failed(out, Exit.INTERRUPTED, "Interrupted.")
+    except SettingsError as error:
+        return _refuse_settings(error, out)
+    except Exception as error:
+        if out.show_tracebacks:
+            out.traceback(error)
+        return _report(_cause(error), out)
+
+
+def _execute(arguments: argparse.Namespace, out: Output) -> int:
+    flags = {key.name: value for key in settings.KEYS if (value := getattr(arguments, key.field, None)) is not None}
+    loaded = settings.load(flags, os.environ, strict=arguments.strict_config)
+    for name, literal in settings.secret_literals(loaded.settings):
+        out.secrets.add(name, literal)
+    out.show_tracebacks = loaded.settings.log_level == "debug"
+    for warning in loaded.warnings:
+        out.warning(str(warning))
+    command: Command = arguments.run
+    return command(arguments, loaded, out)
+
+
+# The commands
+
+
+def _serve(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+    from rookery.cli import serve
+
+    form, level = loaded.settings.log_format, loaded.settings.log_level
+    return run_async(serve.run(loaded.settings, out), out, log_format=form, log_level=level)
+
+
+def _migrate(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+    from rookery.cli import admin
+
+    return _run_admin(admin.migrate(loaded.settings, out, dry_run=arguments.dry_run), loaded, out)
+
+
+def _status(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+    from rookery.cli import admin
+
+    return _run_admin(admin.status(loaded.settings, out), loaded, out)
+
+
+def _doctor(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+    from rookery.cli import admin
+
+    return _run_admin(admin.doctor(loaded.settings, out), loaded, out)
+
+
+def _config(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+    values = settings.masked(loaded.settings)
+    headers = ["key", "value", "source"] if arguments.sources else ["key", "value"]
+    rows = [[name, value, loaded.sources[name]][: len(headers)] for name, value in values.items()]
+    out.table(headers, rows)
+    sources = {name: {"value": value, "source": loaded.sources[name]} for name, value in values.items()}
+    out.result(sources if arguments.sources else values)
+    return Exit.OK
+
+
+def _run_admin(command: Coroutine[Any, Any, int], loaded: Loaded, out: Output) -> int:
+    """Admin commands talk to people: unless a level was asked for, they log warnings only."""
+    is_default = loaded.sources["log_level"] == settings.DEFAULT
+    level = "warning" if is_default else loaded.settings.log_level
+    return run_async(command, out, log_format=loaded.settings.log_format, log_level=level)
+
+
+def run_async(command: Coroutine[Any, Any, int], out: Output, *, log_format: str, log_level: str) -> int:
+    """Run on uvloop where there is one, with the log on stderr until the command has ended."""
+    import asyncio
+
+    from rookery import log
+
+    handle = log.configure(log_level, log_format, replica="", stream=sys.stderr, secrets=out.secrets)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(command)
+    finally:
+        handle.close()
+
+
+def _loop_factory() -> Callable[[], Any] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+# What is said when it goes wrong
+
+
+def _refuse_settings(error: SettingsError, out: Output) -> int:
+    for warning in error.warnings:
+        out.warning(str(warning))
+    for problem in error.problems:
+        out.error(str(problem))
+    return _failed(out, Exit.USAGE, "The settings cannot be used.", problems=error.problems)
+
+
+def _cause(error: Exception) -> Exception:
+    """What a group of tasks failed of: an expected error if there is one, else the first."""
+    while isinstance(error, ExceptionGroup):
+        error = next((one for one in error.exceptions if exit_code(one) is not None), error.exceptions[0])
+    return error
+
+
+def _report(error: Exception, out: Output) -> int:
+    from rookery.log import hide_secrets
+
+    code = exit_code(error)
+    text = hide_secrets(_sentence(error) if code is not None else _bug(error), out.secrets)
+    out.error(text)
+    return _failed(out, code or Exit.FAILED, text)
+
+
+def _failed(out: Output, code: Exit, message: str, **more: object) -> int:
+    out.result({"error": {"exit_code": int(code), "message": message, **more}})
+    return code
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _bug(error: Exception) -> str:
+    """One line that says what and where; the rest is for whoever asks for it."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    own = [frame for frame in frames if frame.filename.startswith(package)] or frames
+    where = f" at {os.path.relpath(own[-1].filename, package)}:{own[-1].lineno}" if own else ""
+    text = " ".join(str(error).split())[:200]
+    return f"Unexpected {type(error).__name__}{where}: {text} (--log-level debug shows the traceback)"
+
+
+# The arguments
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line and without the usage, which has grown to a screen by the number of settings."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(Exit.USAGE, f"rookery: {message}. Try: {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = _Parser(prog="rookery", description="A self-hosted server for durable AI agent chats.", allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"rookery {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add(commands, "serve", _serve, "start the database if it is embedded, migrate, and serve", has_json=False)
+    admin = commands.add_parser("admin", help="look after an installation", description="Look after an installation.")
+    tasks = admin.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    migrate = _add(tasks, "migrate", _migrate, "bring the database schema up to date")
+    migrate.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    _add(tasks, "status", _status, "show replicas, running chats and the schema")
+    _add(tasks, "doctor", _doctor, "check configuration, database and environment; exit 1 if something fails")
+    config = _add(tasks, "config", _config, "show the effective settings, with secrets masked")
+    config.add_argument("--sources", action="store_true", help="say where each value came from")
+    return top
+
+
+def _add(commands: Any, name: str, run: Command, summary: str, *, has_json: bool = True) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
+    )
+    command.set_defaults(run=run, json=False)
+    if has_json:
+        command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    group = command.add_argument_group("settings", "A flag wins over its ROOKERY_ variable, which wins over the file.")
+    group.add_argument("--strict-config", action="store_true", help="refuse names of settings that do not exist")
+    for key in settings.KEYS:
+        _add_flag(group, key)
+    return command
+
+
+def _add_flag(group: Any, key: settings.Key) -> None:
+    default = key.otherwise or key.default
+    text = f"{key.meaning} Default: {str(default).lower() if key.kind.is_switch else default}.".replace("`", "")
+    metavar = key.kind.name.replace("`", "").replace(" or ", "|").replace(" ", "-")
+    # `--log-access` alone is yes, `--log-access false` is no.
+    options = {"nargs": "?", "const": "true"} if key.kind.is_switch else {}
+    # argparse fills in percent signs.
+    group.add_argument(key.flag, dest=key.field, metavar=metavar, help=text.replace("%", "%%"), **options)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

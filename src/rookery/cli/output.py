@@ -1,0 +1,137 @@
+"""What a command says: lines and tables for people, or one JSON document for programs.
+
+In JSON mode stdout carries that document and nothing else; everything for people goes to stderr or nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
+
+import msgspec
+
+from rookery.log import SecretRegistry, hide_secrets, printable
+
+_CLEAR_LINE = "\r\x1b[2K"
+
+
+class OutputClosed(Exception):
+    """stdout takes nothing more. Without a reason its reader has left, as `head` does: nothing is wrong then."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Output:
+    """Everything a command prints goes through here. `finish` writes the JSON document, once, at the end.
+
+    `secrets` are hidden in all that goes to stderr. `show_tracebacks` is for those who asked for debug output.
+    """
+
+    def __init__(self, stdout: TextIO | None, stderr: TextIO | None, *, json: bool = False) -> None:
+        # Python has no streams when the process was started with them closed.
+        self._stdout = stdout
+        self._stderr = stderr
+        self._document: object = None
+        self._has_progress = False
+        self.json = json
+        self.secrets = SecretRegistry()
+        self.show_tracebacks = False
+
+    def line(self, text: str = "") -> None:
+        """A line for people. Control characters are shown, not obeyed: the text may come from anywhere."""
+        if not self.json:
+            self._print(self._stdout, printable(text))
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Aligned columns; numbers to the right."""
+        if self.json:
+            return
+        cells = [[_cell(value) for value in row] for row in rows]
+        widths = [max(len(row[column]) for row in [list(headers), *cells]) for column in range(len(headers))]
+        numeric = [bool(rows) and all(_is_number(row[column]) for row in rows) for column in range(len(headers))]
+        for row in [list(headers), *cells]:
+            padded = [
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(row, widths, numeric, strict=True)
+            ]
+            self._print(self._stdout, "  ".join(padded).rstrip())
+
+    def progress(self, text: str) -> None:
+        """What goes on right now: one line that changes on a terminal, plain lines elsewhere. Always on stderr."""
+        if self._stderr is None or not self._stderr.isatty():
+            self._print(self._stderr, printable(text))
+            return
+        width = shutil.get_terminal_size().columns - 1
+        self._write(self._stderr, f"{_CLEAR_LINE}{printable(text)[:width]}")
+        self._has_progress = True
+
+    def warning(self, text: str) -> None:
+        self.error(f"warning: {text}")
+
+    def error(self, text: str) -> None:
+        """One line, for people, in both modes."""
+        self._print(self._stderr, f"rookery: {printable(hide_secrets(text, self.secrets))}")
+
+    def traceback(self, error: BaseException) -> None:
+        text = hide_secrets("".join(traceback.format_exception(error)), self.secrets)
+        self._print(self._stderr, "\n".join(printable(row) for row in text.splitlines()))
+
+    def result(self, document: object) -> None:
+        """The document for programs. A later one replaces it: an error that ends a command wins."""
+        self._document = document
+
+    def finish(self) -> None:
+        self._clear_progress()
+        if self.json and self._document is not None:
+            text = msgspec.json.format(msgspec.json.encode(self._document, enc_hook=str), indent=2).decode()
+            self._write(self._stdout, f"{text}\n")
+            self._document = None
+
+    def abandon(self) -> None:
+        """Send what is still buffered for stdout nowhere, or the interpreter complains about it at exit."""
+        with suppress(OSError, ValueError):
+            if self._stdout is not None:
+                devnull = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(devnull, self._stdout.fileno())
+                os.close(devnull)
+
+    def _print(self, stream: TextIO | None, text: str) -> None:
+        self._clear_progress()
+        self._write(stream, f"{text}\n")
+
+    def _clear_progress(self) -> None:
+        if self._has_progress:
+            self._has_progress = False
+            self._write(self._stderr, _CLEAR_LINE)
+
+    def _write(self, stream: TextIO | None, text: str) -> None:
+        if stream is None:
+            return
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError as error:
+            # Without stderr there is nobody to tell anything; the work itself goes on.
+            if stream is self._stdout:
+                raise OutputClosed("" if isinstance(error, BrokenPipeError) else str(error.strerror)) from error
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "true" if value else "false"
+        case list() | tuple():
+            return ", ".join(_cell(item) for item in value)
+    return printable(str(value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,434 @@
+"""Settings: where values come from, what is refused, and that everything wrong is said at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rookery import settings
+from rookery.settings import KEYS, Address, Loaded, Settings, SettingsError
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def load(home: Path, *, strict: bool = False, flags: dict[str, str] | None = None, **environ: str) -> Loaded:
+    return settings.load(flags or {}, {"HOME": str(home), **environ}, strict=strict)
+
+
+def problems(home: Path, *, strict: bool = False, flags: dict[str, str] | None = None, **environ: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load(home, strict=strict, flags=flags, **environ)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_without_anything_given_the_defaults_hold(home: Path) -> None:
+    loaded = load(home)
+
+    assert loaded.settings == Settings(
+        config=None,
+        data_dir=home / ".local" / "share" / "rookery",
+        listen=Address("127.0.0.1", 7117),
+        external_url="http://127.0.0.1:7117",
+        shutdown_delay=timedelta(0),
+        drain_timeout=timedelta(seconds=25),
+        database_url=None,
+        database_pool_api=8,
+        database_pool_worker=8,
+        database_statement_timeout=timedelta(seconds=30),
+        auto_migrate=True,
+        log_level="info",
+        log_format="auto",
+        log_access=True,
+    )
+    assert loaded.warnings == ()
+    assert loaded.sources["external_url"] == "derived from listen"
+    assert {loaded.sources[key.name] for key in KEYS if key.name != "external_url"} == {settings.DEFAULT}
+
+
+def test_flag_wins_over_variable_over_file_over_default(home: Path) -> None:
+    file = write(home / "r.toml", 'log_level = "error"\ndrain_timeout = 3\nlisten = ":1"\n')
+
+    loaded = load(
+        home,
+        flags={"config": str(file), "listen": "127.0.0.1:3"},
+        ROOKERY_LISTEN=":2",
+        ROOKERY_DRAIN_TIMEOUT="4s",
+    )
+
+    assert loaded.settings.listen == Address("127.0.0.1", 3)
+    assert loaded.settings.drain_timeout == timedelta(seconds=4)
+    assert loaded.settings.log_level == "error"
+    assert loaded.settings.log_format == "auto"
+    assert {name: loaded.sources[name] for name in ("listen", "drain_timeout", "log_level", "log_format")} == {
+        "listen": "--listen",
+        "drain_timeout": "ROOKERY_DRAIN_TIMEOUT",
+        "log_level": str(file),
+        "log_format": "default",
+    }
+
+
+def test_all_wrong_settings_are_reported_at_once_with_key_and_source(home: Path) -> None:
+    file = write(home / "r.toml", "database_pool_worker = 501\n")
+
+    found = problems(home, flags={"config": str(file), "listen": "nowhere"}, ROOKERY_LOG_LEVEL="loud")
+
+    assert found == [
+        "listen (from --listen): 'nowhere' is not an address; write host:port, for example 127.0.0.1:7117.",
+        f"database_pool_worker (from {file}): 501 is not between 1 and 500.",
+        "log_level (from ROOKERY_LOG_LEVEL): 'loud' is not one of debug, info, warning, error.",
+    ]
+
+
+def test_empty_variable_counts_as_not_set(home: Path) -> None:
+    loaded = load(home, ROOKERY_LISTEN="", ROOKERY_DATABASE_URL="", ROOKERY_DATABASE_URL_FILE="")
+
+    assert loaded.settings.listen.port == 7117
+    assert loaded.settings.database_url is None
+
+
+def test_empty_flag_is_a_problem(home: Path) -> None:
+    assert problems(home, flags={"listen": ""}) == ["listen (from --listen): '' is empty or not text."]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:7117", Address("127.0.0.1", 7117)),
+        (":80", Address("", 80)),
+        ("[::1]:7117", Address("::1", 7117)),
+        ("rookery.example.org:0", Address("rookery.example.org", 0)),
+        ("localhost:65535", Address("localhost", 65535)),
+    ],
+)
+def test_listen_takes_an_address(home: Path, text: str, address: Address) -> None:
+    listen = load(home, ROOKERY_LISTEN=text).settings.listen
+
+    assert listen == address
+    assert str(listen) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["7117", "localhost", "::1:7117", "[::1]", "[::g]:1", "1.2.3:1", "a b:1", "h:65536", "h:-1", "h:+1", "h:٣"]
+)
+def test_listen_refuses_what_is_no_address(home: Path, text: str) -> None:
+    assert len(problems(home, ROOKERY_LISTEN=text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [(":80", "http://localhost:80"), ("0.0.0.0:1", "http://localhost:1"), ("[::1]:7", "http://[::1]:7")],
+)
+def test_external_url_follows_from_listen(home: Path, listen: str, url: str) -> None:
+    assert load(home, ROOKERY_LISTEN=listen).settings.external_url == url
+
+
+def test_external_url_loses_its_trailing_slash(home: Path) -> None:
+    loaded = load(home, ROOKERY_EXTERNAL_URL="https://Rookery.example.org:8443/")
+
+    assert loaded.settings.external_url == "https://rookery.example.org:8443"
+    assert loaded.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "url", ["rookery.org", "ftp://a", "https://a/b", "https://u:p@a", "https://a?b", "https://a:99999", "https://"]
+)
+def test_external_url_is_scheme_host_and_port_only(home: Path, url: str) -> None:
+    assert len(problems(home, ROOKERY_EXTERNAL_URL=url)) == 1
+
+
+@pytest.mark.parametrize(("url", "warns"), [("http://10.0.0.1:7117", True), ("http://127.0.0.9", False)])
+def test_plain_http_beyond_this_machine_is_a_warning(home: Path, url: str, warns: bool) -> None:
+    loaded = load(home, ROOKERY_EXTERNAL_URL=url)
+
+    assert [warning.key for warning in loaded.warnings] == (["external_url"] if warns else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("25s", 25), ("500ms", 0.5), ("2m", 120), ("1h", 3600), ("3", 3), ("1.5", 1.5), (" 7 s ", 7)]
+)
+def test_durations_have_units_or_are_seconds(home: Path, text: str, seconds: float) -> None:
+    assert load(home, ROOKERY_DRAIN_TIMEOUT=text).settings.drain_timeout == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["0", "-1s", "inf", "nan", "1e3", "1w", "s", "25h", "9" * 5000])
+def test_drain_timeout_refuses_what_is_no_time_above_zero(home: Path, text: str) -> None:
+    assert len(problems(home, ROOKERY_DRAIN_TIMEOUT=text)) == 1
+
+
+def test_shutdown_delay_may_be_zero(home: Path) -> None:
+    assert load(home, ROOKERY_SHUTDOWN_DELAY="0").settings.shutdown_delay == timedelta(0)
+
+
+@pytest.mark.parametrize("toml", ["true", "nan", "inf", "-1", '"x"', "[1]", "{ a = 1 }", "2030-01-01"])
+def test_file_value_of_the_wrong_type_is_a_problem(home: Path, toml: str) -> None:
+    file = write(home / "r.toml", f"drain_timeout = {toml}\ndatabase_pool_api = {toml}\nlisten = {toml}\n")
+
+    found = problems(home, ROOKERY_CONFIG=str(file))
+
+    assert [line.split(" ")[0] for line in found] == ["listen", "drain_timeout", "database_pool_api"]
+
+
+@pytest.mark.parametrize(("text", "value"), [("yes", True), ("OFF", False), ("1", True), ("false", False)])
+def test_switches_take_the_usual_words(home: Path, text: str, value: bool) -> None:
+    assert load(home, ROOKERY_LOG_ACCESS=text).settings.log_access is value
+
+
+@pytest.mark.parametrize(("number", "fits"), [("1", True), ("500", True), ("0", False), ("501", False), ("8.0", False)])
+def test_pool_size_is_one_to_five_hundred(home: Path, number: str, fits: bool) -> None:
+    if fits:
+        assert load(home, ROOKERY_DATABASE_POOL_API=number).settings.database_pool_api == int(number)
+    else:
+        assert len(problems(home, ROOKERY_DATABASE_POOL_API=number)) == 1
+
+
+def test_lists_are_arrays_or_separated_by_commas() -> None:
+    numbers = settings.list_of(settings.INTEGER)
+
+    assert numbers.parse("1, 2,3") == numbers.parse([1, 2, 3]) == (1, 2, 3)
+    with pytest.raises(ValueError, match="whole number"):
+        numbers.parse("1,,2")
+
+
+def test_file_in_the_data_directory_is_read_when_there_is_one(home: Path) -> None:
+    file = write(home / "data" / "rookery.toml", "database_pool_api = 3\n")
+
+    loaded = load(home, ROOKERY_DATA_DIR=str(home / "data"))
+
+    assert loaded.settings.config == file
+    assert loaded.settings.database_pool_api == 3
+
+
+def test_file_that_was_asked_for_must_exist(home: Path) -> None:
+    found = problems(home, flags={"config": str(home / "no.toml")})
+
+    assert found == [f"config (from --config): {home}/no.toml cannot be read: No such file or directory."]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"listen = [", "is not valid TOML"),
+        (b"listen = \xff", "is not UTF-8 text"),
+        (b"a = 1\na = 2", "is not valid TOML"),
+    ],
+)
+def test_broken_file_is_a_problem_beside_the_others(home: Path, content: bytes, reason: str) -> None:
+    file = home / ".local" / "share" / "rookery" / "rookery.toml"
+    write(file, "").write_bytes(content)
+
+    found = problems(home, ROOKERY_LOG_LEVEL="loud")
+
+    assert [line.split(" ")[0] for line in found] == ["config", "log_level"]
+    assert f"{file} {reason}" in found[0]
+
+
+def test_directory_in_place_of_the_file_is_a_problem(home: Path) -> None:
+    (home / "rookery.toml").mkdir(parents=True)
+
+    assert "Is a directory" in problems(home, ROOKERY_DATA_DIR=str(home))[0]
+
+
+def test_file_found_through_the_data_directory_cannot_move_it(home: Path) -> None:
+    write(home / "rookery.toml", 'data_dir = "/elsewhere"\n')
+
+    assert "cannot move it" in problems(home, ROOKERY_DATA_DIR=str(home))[0]
+
+
+def test_path_in_the_file_is_relative_to_the_file(home: Path) -> None:
+    file = write(home / "etc" / "r.toml", 'data_dir = "state"\n')
+
+    loaded = load(home, ROOKERY_CONFIG=str(file))
+
+    assert loaded.settings.data_dir == home / "etc" / "state"
+    assert loaded.sources["data_dir"] == str(file)
+
+
+def test_path_given_elsewhere_is_relative_to_where_the_command_runs(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir()
+    monkeypatch.chdir(home)
+
+    assert load(home, flags={"data_dir": "state"}).settings.data_dir == home / "state"
+    assert load(home, flags={"data_dir": "~/state"}).settings.data_dir == home / "state"
+
+
+@pytest.mark.parametrize(("xdg", "is_used"), [("/xdg", True), ("xdg", False), ("", False)])
+def test_data_home_counts_only_when_absolute(home: Path, xdg: str, is_used: bool) -> None:
+    data_dir = load(home, XDG_DATA_HOME=xdg).settings.data_dir
+
+    assert data_dir == (Path("/xdg/rookery") if is_used else home / ".local" / "share" / "rookery")
+
+
+def test_unknown_names_are_warnings_with_the_nearest_one(home: Path) -> None:
+    file = write(home / "r.toml", 'lisen = ":1"\n[worker]\nx = 1\n[empty]\n')
+
+    loaded = load(home, ROOKERY_CONFIG=str(file), ROOKERY_LOG_LEVLE="debug", ROOKERY_LISTEN_FILE="x")
+
+    assert [str(warning) for warning in loaded.warnings] == [
+        f"lisen (from {file}): there is no such setting. Did you mean listen?",
+        f"worker.x (from {file}): there is no such setting.",
+        f"empty (from {file}): there is no such setting.",
+        "ROOKERY_LISTEN_FILE (from environment): there is no such setting. Did you mean ROOKERY_LISTEN?",
+        "ROOKERY_LOG_LEVLE (from environment): there is no such setting. Did you mean ROOKERY_LOG_LEVEL?",
+    ]
+
+
+def test_unknown_names_are_problems_when_strict(home: Path) -> None:
+    assert len(problems(home, strict=True, ROOKERY_LISEN=":1", ROOKERY_LOG_FORMT="json")) == 2
+
+
+def test_config_cannot_be_set_in_the_file(home: Path) -> None:
+    file = write(home / "r.toml", 'config = "other.toml"\n')
+
+    assert [warning.key for warning in load(home, ROOKERY_CONFIG=str(file)).warnings] == ["config"]
+
+
+def test_pins_of_runtime_settings_and_the_client_token_are_not_unknown(home: Path) -> None:
+    assert load(home, strict=True, ROOKERY_PIN_RETENTION_DAYS="3", ROOKERY_TOKEN="rk_x").warnings == ()
+
+
+def test_secret_comes_from_a_file_without_its_last_newline(home: Path) -> None:
+    file = write(home / "url", "postgresql://u:p@h/db\n")
+
+    loaded = load(home, ROOKERY_DATABASE_URL_FILE=str(file))
+
+    assert loaded.settings.database_url == "postgresql://u:p@h/db"
+    assert loaded.sources["database_url"] == "ROOKERY_DATABASE_URL_FILE"
+
+
+def test_secret_given_twice_is_a_problem(home: Path) -> None:
+    file = write(home / "url", "postgresql://h/db\n")
+
+    found = problems(home, ROOKERY_DATABASE_URL="postgresql://h/db", ROOKERY_DATABASE_URL_FILE=str(file))
+
+    assert found == [
+        "database_url (from ROOKERY_DATABASE_URL): ROOKERY_DATABASE_URL_FILE is set as well; set one of the two."
+    ]
+
+
+def test_secret_file_that_cannot_be_read_is_a_problem(home: Path) -> None:
+    assert "cannot be read" in problems(home, ROOKERY_DATABASE_URL_FILE=str(home / "none"))[0]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://u:hunter22@h/db",
+        "hunter22",
+        "postgresql://u:hunter22/x@h/db",
+        "postgresql://u:hunter22#x@h/db",
+        "postgresql://u:hunter22?x@h/db",
+        "postgresql://u:hunter22 x@h/db",
+        "postgresql://u:hunter22@[::1/db",
+        "postgresql://u:hunter22@h/db\x00",
+    ],
+)
+def test_refused_database_url_is_not_quoted(home: Path, url: str) -> None:
+    (found,) = problems(home, ROOKERY_DATABASE_URL=url)
+
+    assert "hunter22" not in found
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        ("postgresql://u:hunter22@h:5432/db", "postgresql://u:***@h:5432/db"),
+        ("postgresql://u:p@hunter22@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:a:hunter22@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://:hunter22@h/db", "postgresql://:***@h/db"),
+        ("postgresql://u@h1:1,h2:2/db", "postgresql://u@h1:1,h2:2/db"),
+        ("postgresql:///db?host=/run/pg&PassWord=hunter22&user=u", "postgresql:///db?host=/run/pg&PassWord=***&user=u"),
+        ("postgres://u@h/db?sslpassword=hunter22", "postgres://u@h/db?sslpassword=***"),
+    ],
+)
+def test_masked_database_url_keeps_host_and_database(home: Path, url: str, seen: str) -> None:
+    effective = load(home, ROOKERY_DATABASE_URL=url).settings
+
+    assert effective.database_url == url
+    assert settings.masked(effective)["database_url"] == seen
+
+
+# What a password can hold inside the user part of a URL that is accepted.
+_PASSWORDS = st.text("abcXYZ019:@!$&'()*+,;=._~-", min_size=8, max_size=20)
+
+
+@given(_PASSWORDS)
+def test_no_password_survives_the_masking(password: str) -> None:
+    effective = settings.load({"database_url": f"postgresql://user:{password}@host/db"}, {"HOME": "/home/x"}).settings
+
+    assert settings.masked(effective)["database_url"] == "postgresql://user:***@host/db"
+    assert ("database_url", password) in set(settings.secret_literals(effective))
+
+
+def test_secret_literals_hold_the_password_as_written_and_as_meant(home: Path) -> None:
+    effective = load(home, ROOKERY_DATABASE_URL="postgresql://u:a%40b@h/db?sslpassword=c").settings
+
+    assert set(settings.secret_literals(effective)) == {
+        ("database_url", "a%40b"),
+        ("database_url", "a@b"),
+        ("database_url", "c"),
+    }
+
+
+def test_masked_values_can_be_written_back(home: Path) -> None:
+    effective = load(home, ROOKERY_SHUTDOWN_DELAY="1500ms", ROOKERY_DRAIN_TIMEOUT="2m").settings
+
+    seen = settings.masked(effective)
+    again = load(home, flags={name: str(value) for name, value in seen.items() if value is not None})
+
+    assert seen["shutdown_delay"] == "1500ms"
+    assert seen["drain_timeout"] == "120s"
+    assert again.settings == effective
+
+
+def test_table_and_struct_name_the_same_settings_in_the_same_order() -> None:
+    assert tuple(key.field for key in KEYS) == Settings.__struct_fields__
+
+
+def test_names_of_flags_and_variables_are_unique_and_follow_the_rule() -> None:
+    key = settings.Key("worker.lease_ttl", settings.DURATION, "30s", "How long a lease holds.")
+
+    assert (key.field, key.flag, key.variable) == ("worker_lease_ttl", "--worker-lease-ttl", "ROOKERY_WORKER_LEASE_TTL")
+    assert len({key.variable for key in KEYS}) == len(KEYS)
+
+
+def test_every_default_passes_its_own_check() -> None:
+    for key in KEYS:
+        if key.default is not None:
+            assert key.check is None or key.check(key.kind.parse(key.default)) is None
+
+
+def test_every_key_without_a_default_says_what_holds_instead() -> None:
+    assert [key.name for key in KEYS if key.default is None and not key.otherwise] == []
+
+
+def test_settings_cannot_be_changed(home: Path) -> None:
+    effective = load(home).settings
+
+    with pytest.raises(AttributeError):
+        effective.log_level = "debug"  # type: ignore[misc]
+
+
+def test_reference_page_is_current() -> None:
+    page = REFERENCE.read_text()
+
+    assert page == settings.reference_markdown(), (
+        "Write it anew: python -c 'from rookery import settings; print(settings.reference_markdown(), end=\"\")' "
+        "> docs/reference/settings.md"
+    )
