@@ -68,14 +68,14 @@ json_texts = st.recursive(
 raws = json_texts.map(parts.json_text)
 
 
-def is_not_minus_zero(number: str) -> bool:
+def is_not_minus_zero(number: Decimal) -> bool:
     """As an integer it is plain zero, for Python as for jsonb."""
-    return number != "-0"
+    return str(number) != "-0"
 
 
 metas = _members(
     st.recursive(
-        texts | st.none() | st.booleans() | st.integers() | numbers.filter(is_not_minus_zero).map(Decimal),
+        texts | st.none() | st.booleans() | st.integers() | numbers.map(Decimal).filter(is_not_minus_zero),
         lambda inner: st.lists(inner, max_size=3) | _members(inner).map(dict),
         max_leaves=8,
     )
