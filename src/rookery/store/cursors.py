@@ -1,0 +1,76 @@
+"""Read cursors: up to which message a person has read a chat. No version of the chat moves.
+
+A cursor is written on the person's request only, never by merely looking. It only grows, unless it is forced
+(marking a chat unread).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from rookery.chat.errors import ChatNotFound
+from rookery.chat.messages import ChatId, MessageId
+from rookery.store.pool import Connection
+
+_MAX_BIGINT = 2**63 - 1
+
+# Never beyond the newest row there is: a cursor ahead of the chat would hide answers that are yet to come.
+# `least` skips nulls: without a message the cursor goes to the newest.
+MOVE = """
+    INSERT INTO chat_read_cursors AS cursor (chat_id, user_id, last_read_message_id)
+    SELECT c.id, $2, least($3::bigint, coalesce(newest.id, 0))
+      FROM chats c
+      LEFT JOIN LATERAL (
+           SELECT m.id
+             FROM chat_messages m
+            WHERE m.chat_id = c.id
+              AND NOT m.deleted
+            ORDER BY m.id DESC
+            LIMIT 1) newest ON true
+     WHERE c.id = $1
+        ON CONFLICT (chat_id, user_id) DO UPDATE
+       SET last_read_message_id = CASE WHEN $4 THEN excluded.last_read_message_id
+                                       ELSE greatest(cursor.last_read_message_id, excluded.last_read_message_id) END
+    RETURNING last_read_message_id
+"""
+
+# The newest answer decides. The literals match the partial index messages_role: one descent per chat, however long
+# it is and however far back the cursor.
+LIST_UNREAD = """
+    SELECT asked.chat_id
+      FROM unnest($2::uuid[]) AS asked (chat_id)
+     CROSS JOIN LATERAL (
+           SELECT m.id
+             FROM chat_messages m
+            WHERE m.chat_id = asked.chat_id
+              AND m.role = 'assistant'
+              AND NOT m.deleted
+              AND m.visibility IN ('user', 'both')
+            ORDER BY m.id DESC
+            LIMIT 1) newest
+      LEFT JOIN chat_read_cursors cursor ON cursor.chat_id = asked.chat_id AND cursor.user_id = $1
+     WHERE newest.id > coalesce(cursor.last_read_message_id, 0)
+"""
+
+
+async def mark_read(
+    conn: Connection, chat_id: ChatId, *, user_id: UUID, message_id: MessageId | None = None, force: bool = False
+) -> MessageId:
+    """Move the cursor forward to a message, or to the newest; `force` moves it back, too. Returns where it is now."""
+    # Whatever number a client sends: one that is no bigint names no message, and is clamped like any other.
+    target = None if message_id is None else min(max(message_id, 0), _MAX_BIGINT)
+    moved: MessageId | None = await conn.fetchval(MOVE, chat_id, user_id, target, force)
+    if moved is None:
+        raise ChatNotFound(chat_id)
+    return moved
+
+
+async def has_unread(conn: Connection, chat_id: ChatId, *, user_id: UUID) -> bool:
+    """Whether an answer that people can see came after the cursor. Without a cursor every answer is unread."""
+    return chat_id in await list_unread(conn, [chat_id], user_id=user_id)
+
+
+async def list_unread(conn: Connection, chat_ids: Sequence[ChatId], *, user_id: UUID) -> frozenset[ChatId]:
+    """Those of the chats that have something unread."""
+    return frozenset(record["chat_id"] for record in await conn.fetch(LIST_UNREAD, user_id, chat_ids))

@@ -1,0 +1,211 @@
+"""Reading messages: what people see, what changed since a version, what the model is told.
+
+All order is by `id`. Predicates are literals (`NOT deleted`, visibilities, roles), because only so do they match the
+partial indexes; a bind parameter would turn a page of a long chat into a scan of it.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+import msgspec
+
+from rookery.chat.messages import ChatId, Effort, Message, MessageId, Role, Visibility
+from rookery.store.pool import Connection
+
+WINDOW_MAX_BYTES = 8 * 1024 * 1024
+
+_AFTER_ALL = 2**63 - 1
+
+# The fields of `Message`, in its order.
+COLUMNS = (
+    "m.id, m.chat_id, m.revision, m.role, m.visibility, m.compressed, m.deleted, m.content, m.content_version, "
+    "m.created_by, m.model_config_id, m.reasoning_effort, m.client_id, m.created_at"
+)
+_ROLE, _VISIBILITY, _EFFORT = (
+    Message.__struct_fields__.index(name) for name in ("role", "visibility", "reasoning_effort")
+)
+
+# A dict of plain strings answers in a tenth of the time that calling the enum takes, and every read pays per row.
+_ROLES = {role.value: role for role in Role}
+_VISIBILITIES = {visibility.value: visibility for visibility in Visibility}
+_EFFORTS: dict[str | None, Effort | None] = {None: None} | {effort.value: effort for effort in Effort}
+
+FIND_VISIBLE = f"""
+    SELECT {COLUMNS}
+      FROM chat_messages m
+     WHERE m.chat_id = $1
+       AND m.id = $2
+       AND NOT m.deleted
+       AND m.visibility IN ('user', 'both')
+"""
+
+# Index messages_live, read backward.
+NEWEST = f"""
+    SELECT {COLUMNS}
+      FROM chat_messages m
+     WHERE m.chat_id = $1
+       AND m.id > $2
+       AND m.id < $3
+       AND NOT m.deleted
+       AND m.visibility IN ('user', 'both')
+     ORDER BY m.id DESC
+     LIMIT $4
+"""
+
+# Index messages_live, read forward.
+OLDEST = f"""
+    SELECT {COLUMNS}
+      FROM chat_messages m
+     WHERE m.chat_id = $1
+       AND m.id > $2
+       AND NOT m.deleted
+       AND m.visibility IN ('user', 'both')
+     ORDER BY m.id
+     LIMIT $3
+"""
+
+# Sizes are summed from the newest row on, so that what does not fit never leaves the server. The newest row is in
+# whatever its size.
+WINDOW = f"""
+    SELECT {COLUMNS}
+      FROM (SELECT w.id,
+                   sum(octet_length(w.content::text)) OVER newer AS bytes,
+                   row_number() OVER newer AS place
+              FROM (SELECT id, content
+                      FROM chat_messages
+                     WHERE chat_id = $1
+                       AND NOT deleted
+                       AND visibility IN ('user', 'both')
+                     ORDER BY id DESC
+                     LIMIT $2) w
+            WINDOW newer AS (ORDER BY w.id DESC)) fits
+      JOIN chat_messages m ON m.id = fits.id
+     WHERE fits.bytes <= $3 OR fits.place = 1
+     ORDER BY m.id DESC
+"""
+
+HAS_OLDER = """
+    SELECT EXISTS (
+           SELECT
+             FROM chat_messages m
+            WHERE m.chat_id = $1
+              AND m.id < $2
+              AND NOT m.deleted
+              AND m.visibility IN ('user', 'both'))
+"""
+
+# Index messages_revision. A deleted row is only a marker: an edit of a long chat must not load what it removed.
+DELTA = f"""
+    SELECT {COLUMNS.replace("m.content,", "CASE WHEN m.deleted THEN '[]' ELSE m.content END,")}
+      FROM chat_messages m
+     WHERE m.chat_id = $1
+       AND m.revision > $2
+       AND m.visibility IN ('user', 'both')
+     ORDER BY m.id
+     LIMIT $3
+"""
+
+# Three disjoint ranges, one index each (messages_role, messages_boundary, messages_live): with OR instead, a long
+# compacted chat would be read from its first row on.
+PROMPT = f"""
+    WITH boundary AS (
+         SELECT coalesce(max(id), 0) AS id
+           FROM chat_messages
+          WHERE chat_id = $1
+            AND compressed
+            AND visibility = 'model'
+            AND NOT deleted)
+    SELECT {COLUMNS}
+      FROM chat_messages m
+     WHERE m.chat_id = $1
+       AND m.role = 'system'
+       AND NOT m.compressed
+       AND NOT m.deleted
+       AND m.visibility IN ('model', 'both')
+     UNION ALL
+    SELECT {COLUMNS}
+      FROM chat_messages m
+     WHERE m.id = (SELECT id FROM boundary)
+     UNION ALL
+    SELECT {COLUMNS}
+      FROM chat_messages m
+     WHERE m.chat_id = $1
+       AND m.id > (SELECT id FROM boundary)
+       AND m.role <> 'system'
+       AND NOT m.compressed
+       AND NOT m.deleted
+       AND m.visibility IN ('model', 'both')
+     ORDER BY id
+"""
+
+
+class MessagePage(msgspec.Struct, frozen=True):
+    """Messages in ascending order. `has_more` says that the side the page was cut at goes on."""
+
+    messages: tuple[Message, ...]
+    has_more: bool
+
+
+async def find_visible(conn: Connection, chat_id: ChatId, *, message_id: MessageId) -> Message | None:
+    """One message of the client view: in this chat, visible to people and not deleted."""
+    record = await conn.fetchrow(FIND_VISIBLE, chat_id, message_id)
+    return None if record is None else _message(record)
+
+
+async def list_newest(
+    conn: Connection, chat_id: ChatId, *, limit: int, before_id: int | None = None, after_id: int = 0
+) -> MessagePage:
+    """The client view from its end, or from before an id, back to after another; `has_more`: older ones exist."""
+    before = _AFTER_ALL if before_id is None else before_id
+    records = await conn.fetch(NEWEST, chat_id, after_id, before, limit + 1)
+    return MessagePage(_ascending(records[:limit]), len(records) > limit)
+
+
+async def list_oldest(conn: Connection, chat_id: ChatId, *, limit: int, after_id: int = 0) -> MessagePage:
+    """The client view forward from after an id: who follows skips no row. `has_more`: newer ones exist."""
+    records = await conn.fetch(OLDEST, chat_id, after_id, limit + 1)
+    return MessagePage(tuple(map(_message, records[:limit])), len(records) > limit)
+
+
+async def list_window(
+    conn: Connection, chat_id: ChatId, *, tail: int, max_bytes: int = WINDOW_MAX_BYTES
+) -> MessagePage:
+    """The newest of the client view: `tail` messages at most, and `max_bytes` of content unless the first is larger."""
+    records = await conn.fetch(WINDOW, chat_id, tail, max_bytes)
+    if not records:
+        return MessagePage((), await _has_older(conn, chat_id, before_id=_AFTER_ALL))
+    messages = _ascending(records)
+    return MessagePage(messages, await _has_older(conn, chat_id, before_id=messages[0].id))
+
+
+async def list_delta(conn: Connection, chat_id: ChatId, *, seen: int, limit: int | None = None) -> tuple[Message, ...]:
+    """What changed for people since history version `seen`: rows written, and rows deleted with their content left out.
+
+    A deleted row that the client holds means that its history was cut (streaming.md, "Message synchronization").
+    """
+    return tuple(map(_message, await conn.fetch(DELTA, chat_id, seen, limit)))
+
+
+async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[Message, ...]:
+    """What the model is told: system rows, the newest summary, and everything after it.
+
+    The summary is the newest live compressed row for the model only. An edit before it deletes it, which brings the
+    older history back.
+    """
+    return tuple(map(_message, await conn.fetch(PROMPT, chat_id)))
+
+
+async def _has_older(conn: Connection, chat_id: ChatId, *, before_id: int) -> bool:
+    return bool(await conn.fetchval(HAS_OLDER, chat_id, before_id))
+
+
+def _ascending(records: list[asyncpg.Record]) -> tuple[Message, ...]:
+    return tuple(map(_message, reversed(records)))
+
+
+def _message(record: asyncpg.Record) -> Message:
+    values = list(record)
+    values[_ROLE] = _ROLES[values[_ROLE]]
+    values[_VISIBILITY] = _VISIBILITIES[values[_VISIBILITY]]
+    values[_EFFORT] = _EFFORTS[values[_EFFORT]]
+    return Message(*values)

@@ -1,0 +1,154 @@
+"""Full-text search over titles and over what people and the model wrote.
+
+Titles are indexed as they are. A message enters `chat_message_search` pending, by trigger, and a sweep fills it in.
+No version of a chat moves. Only text parts are searchable; tool calls, reasoning and files are not.
+
+PostgreSQL's parser sets three traps for text that anybody may write, and one such row must not stop the sweep:
+
+- a tsvector over 1 MiB raises: the input is cut, and a row that still fails is filled with nothing;
+- words over 2 kB are dropped with a notice: they are broken up before;
+- some inputs take quadratic time (measured, 200,000 characters: "a_" repeated over 60 s, "<!--" repeated 55 s, both
+  under 1 s as prepared here): long runs without a space are broken up, and "<" never reaches the parser. That also
+  makes the words inside tags searchable, which the parser would skip.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.chat.errors import InvalidInput
+from rookery.chat.messages import ChatId, MessageId
+from rookery.store.pool import Connection
+
+MAX_TEXT_CHARS = 200_000
+MAX_QUERY_CHARS = 1_000
+
+# PostgreSQL refuses query words over 2,046 bytes. Half of that is chosen, as folding case can lengthen a word.
+_MAX_QUERY_WORD_BYTES = 1_023
+
+# Chosen: longer than words are, short enough that quadratic time stays small.
+_LONGEST_RUN = 200
+
+# U+E000 and U+E001 are how stored content escapes U+E000 and U+0000 (`chat.parts`): both sides of a search read
+# them, and "<", as spaces.
+_ESCAPES = "<\ue000\ue001"
+_UNSEARCHABLE = re.compile("[<\0\ue000\ue001\ud800-\udfff]")
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_LONG_RUN = re.compile(rf"\S{{{_LONGEST_RUN}}}")
+
+# Newest first. SKIP LOCKED: a sweep neither waits for another replica's nor for an edit that removes rows, and so
+# can never be part of a deadlock. Index search_pending holds pending rows only.
+TAKE_PENDING = """
+    SELECT message_id
+      FROM chat_message_search
+     WHERE tsv IS NULL
+     ORDER BY message_id DESC
+     LIMIT $1
+       FOR UPDATE SKIP LOCKED
+"""
+
+# Lax jsonpath passes over whatever is not an object with a text: odd content has nothing to search for, no error.
+FILL = f"""
+    UPDATE chat_message_search s
+       SET tsv = to_tsvector('simple', regexp_replace(
+                   translate(left(t.text, {MAX_TEXT_CHARS}), '{_ESCAPES}', '{" " * len(_ESCAPES)}'),
+                   '\\S{{{_LONGEST_RUN}}}', '\\& ', 'g'))
+      FROM chat_messages m
+     CROSS JOIN LATERAL (
+           SELECT coalesce(string_agg(part.text #>> '{{}}', ' ' ORDER BY part.place), '') AS text
+             FROM jsonb_path_query(m.content, '$[*] ? (@.type == "text").text ? (@.type() == "string")')
+                  WITH ORDINALITY AS part (text, place)) t
+     WHERE m.id = s.message_id
+       AND s.message_id = ANY($1::bigint[])
+"""
+
+FILL_WITH_NOTHING = """
+    UPDATE chat_message_search
+       SET tsv = ''
+     WHERE message_id = $1
+"""
+
+# Errors that lie in a row's text, not in the state of the database. A timeout counts: it would come again.
+_BAD_TEXT = (asyncpg.ProgramLimitExceededError, asyncpg.DataError, asyncpg.QueryCanceledError)
+
+# Two indexes (chats_title, search_tsv), each scanned once; a hit in a subagent's chat finds its root.
+SEARCH = """
+    WITH hits AS (
+         SELECT coalesce(c.root_chat_id, c.id) AS chat_id, NULL::bigint AS message_id
+           FROM chats c
+          WHERE to_tsvector('simple', c.title) @@ websearch_to_tsquery('simple', $3)
+            AND c.owner_id = $1
+          UNION ALL
+         SELECT coalesce(c.root_chat_id, c.id), s.message_id
+           FROM chat_message_search s
+           JOIN chats c ON c.id = s.chat_id
+          WHERE s.tsv IS NOT NULL
+            AND s.tsv @@ websearch_to_tsquery('simple', $4)
+            AND c.owner_id = $1)
+    SELECT c.id, max(h.message_id)
+      FROM hits h
+      JOIN chats c ON c.id = h.chat_id
+     WHERE c.archived = $2
+     GROUP BY c.id
+     ORDER BY c.updated_at DESC, c.id DESC
+     LIMIT $5
+"""
+
+
+class SearchHit(msgspec.Struct, frozen=True):
+    """A root chat that matches. `message_id` is the newest match in its family, None when only a title matches."""
+
+    chat_id: ChatId
+    message_id: MessageId | None
+
+
+async def sweep(conn: Connection, *, batch: int = 20) -> int:
+    """Fill the newest pending rows, at most `batch` of them. Returns how many; zero means that nothing is left.
+
+    A batch is one transaction and holds its rows: an edit that removes one of them waits for it, so keep it small.
+    """
+    async with conn.transaction():
+        pending = [record["message_id"] for record in await conn.fetch(TAKE_PENDING, batch)]
+        if pending and not await _try_fill(conn, pending):
+            for message_id in pending:
+                if not await _try_fill(conn, [message_id]):
+                    await conn.execute(FILL_WITH_NOTHING, message_id)
+        return len(pending)
+
+
+async def search(
+    conn: Connection, query: str, *, owner_id: UUID, archived: bool = False, limit: int = 50
+) -> list[SearchHit]:
+    """The owner's root chats that match, by last activity, newest first; a query without words matches nothing.
+
+    The syntax is that of web searches: words, "phrases", OR and -not. A title and each message match by themselves.
+    """
+    _check_query(query)
+    in_titles = _UNSTORABLE.sub(" ", query)
+    in_messages = _LONG_RUN.sub(r"\g<0> ", _UNSEARCHABLE.sub(" ", query))
+    records = await conn.fetch(SEARCH, owner_id, archived, in_titles, in_messages, limit)
+    return [SearchHit(*record) for record in records]
+
+
+async def _try_fill(conn: Connection, message_ids: Sequence[MessageId]) -> bool:
+    """Fill the rows, or none of them when the text of one makes PostgreSQL give up."""
+    try:
+        async with conn.transaction():
+            await conn.execute(FILL, message_ids)
+    except _BAD_TEXT:
+        return False
+    return True
+
+
+def _check_query(query: str) -> None:
+    if len(query) > MAX_QUERY_CHARS:
+        raise InvalidInput(
+            "q", f"A search can have at most {MAX_QUERY_CHARS:,} characters; this one has {len(query):,}."
+        )
+    if any(len(word.encode(errors="replace")) > _MAX_QUERY_WORD_BYTES for word in query.split()):
+        raise InvalidInput("q", "A word of this search is too long to be found. Shorten it.")

@@ -1,0 +1,164 @@
+"""Read cursors, and what is unread."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from rookery.chat.errors import ChatNotFound
+from rookery.chat.messages import ChatId, MessageId
+from rookery.store import cursors
+from tests.store.builders import World, open_world
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[World]:
+    async with open_world(database_url) as world:
+        yield world
+
+
+async def test_every_answer_is_unread_before_the_first_look(world: World) -> None:
+    user = await world.user()
+    chat = await world.chat(user)
+    await world.message(chat)
+
+    assert await cursors.has_unread(world.conn, chat, user_id=user)
+
+
+async def test_reading_to_the_newest_leaves_nothing_unread(world: World) -> None:
+    user = await world.user()
+    chat = await world.chat(user)
+    await world.message(chat)
+    newest = await world.message(chat)
+
+    assert await cursors.mark_read(world.conn, chat, user_id=user) == newest
+
+    assert not await cursors.has_unread(world.conn, chat, user_id=user)
+
+
+async def test_an_answer_after_the_cursor_is_unread(world: World) -> None:
+    user = await world.user()
+    chat = await world.chat(user)
+    first = await world.message(chat)
+    await world.message(chat)
+
+    await cursors.mark_read(world.conn, chat, user_id=user, message_id=first)
+
+    assert await cursors.has_unread(world.conn, chat, user_id=user)
+
+
+async def test_the_cursor_never_goes_back_by_itself(world: World) -> None:
+    user = await world.user()
+    chat = await world.chat(user)
+    first, second = await world.message(chat), await world.message(chat)
+    await cursors.mark_read(world.conn, chat, user_id=user, message_id=second)
+
+    assert await cursors.mark_read(world.conn, chat, user_id=user, message_id=first) == second
+
+    assert not await cursors.has_unread(world.conn, chat, user_id=user)
+
+
+async def test_the_cursor_goes_back_when_forced(world: World) -> None:
+    user = await world.user()
+    chat = await world.chat(user)
+    first, second = await world.message(chat), await world.message(chat)
+    await cursors.mark_read(world.conn, chat, user_id=user, message_id=second)
+
+    assert await cursors.mark_read(world.conn, chat, user_id=user, message_id=first, force=True) == first
+
+    assert await cursors.has_unread(world.conn, chat, user_id=user)
+
+
+@pytest.mark.parametrize("claimed", [10**6, 2**63 - 1, 2**63, 10**30])
+async def test_a_cursor_beyond_the_chat_does_not_hide_later_answers(world: World, claimed: int) -> None:
+    user = await world.user()
+    chat = await world.chat(user)
+    newest = await world.message(chat)
+
+    assert await cursors.mark_read(world.conn, chat, user_id=user, message_id=MessageId(claimed)) == newest
+    await world.message(chat)
+
+    assert await cursors.has_unread(world.conn, chat, user_id=user)
+
+
+async def test_reading_an_empty_chat_hides_nothing(world: World) -> None:
+    user = await world.user()
+    chat = await world.chat(user)
+
+    assert await cursors.mark_read(world.conn, chat, user_id=user) == 0
+    await world.message(chat)
+
+    assert await cursors.has_unread(world.conn, chat, user_id=user)
+
+
+@pytest.mark.parametrize(
+    ("role", "visibility", "is_unread"),
+    [
+        ("assistant", "both", True),
+        ("assistant", "user", True),
+        ("assistant", "model", False),
+        ("user", "both", False),
+        ("tool", "both", False),
+        ("system", "user", False),
+    ],
+)
+async def test_only_answers_that_people_see_are_unread(
+    world: World, role: str, visibility: str, is_unread: bool
+) -> None:
+    user = await world.user()
+    chat = await world.chat(user)
+    await world.message(chat, role=role, visibility=visibility)
+
+    assert await cursors.has_unread(world.conn, chat, user_id=user) is is_unread
+
+
+async def test_a_deleted_answer_is_not_unread(world: World) -> None:
+    user = await world.user()
+    chat = await world.chat(user)
+    message = await world.message(chat)
+
+    await world.cut(chat, from_id=message)
+
+    assert not await cursors.has_unread(world.conn, chat, user_id=user)
+
+
+async def test_one_query_tells_for_a_list_of_chats(world: World) -> None:
+    user, other = await world.user(), await world.user()
+    unread, read, empty = [await world.chat(user) for _ in range(3)]
+    for chat in (unread, read):
+        await world.message(chat)
+    await cursors.mark_read(world.conn, read, user_id=user)
+    await cursors.mark_read(world.conn, unread, user_id=other)
+
+    chats = [unread, read, empty, ChatId(uuid4())]
+
+    assert await cursors.list_unread(world.conn, chats, user_id=user) == {unread}
+    assert await cursors.list_unread(world.conn, chats, user_id=other) == {read}
+    assert await cursors.list_unread(world.conn, [], user_id=user) == frozenset()
+
+
+async def test_cursors_move_no_version(world: World) -> None:
+    user = await world.user()
+    chat = await world.chat(user)
+    await world.message(chat)
+    before = await world.versions(chat)
+
+    await cursors.mark_read(world.conn, chat, user_id=user)
+
+    assert await world.versions(chat) == before
+
+
+async def test_a_missing_chat_is_not_found(world: World) -> None:
+    with pytest.raises(ChatNotFound):
+        await cursors.mark_read(world.conn, ChatId(uuid4()), user_id=await world.user())
+
+
+async def test_unread_marks_of_long_chats_come_from_the_index(world: World) -> None:
+    user = await world.user()
+    chat = await world.long_chat(user)
+
+    for plan in await world.plans(cursors.LIST_UNREAD, user, f"{{{chat}}}"):
+        assert "messages_role" in plan
+        assert "Seq Scan on chat_messages" not in plan
