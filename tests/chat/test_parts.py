@@ -339,6 +339,36 @@ def test_parts_with_other_values_are_not_the_same(left: bytes, right: bytes) -> 
     assert not parts.same([ToolCall("c", "t", Raw(left))], [ToolCall("c", "t")])
 
 
+# The codec outside of content
+
+
+class Failure(msgspec.Struct):
+    message: str
+    detail: dict[str, str]
+
+
+def test_other_structs_are_stored_under_the_same_codec() -> None:
+    stored = parts.to_jsonb(Failure("a\0b\ue000\ud800", {"\0": "\\u0000"}))
+
+    assert json.loads(stored) == {
+        "message": "a\ue000\ue001b\ue000\ue000\ufffd",
+        "detail": {"\ue000\ue001": "\\u0000"},
+    }
+    assert json.loads(parts.unescape(stored)) == {"message": "a\0b\ue000\ufffd", "detail": {"\0": "\\u0000"}}
+
+
+def test_json_without_marks_is_stored_and_read_untouched() -> None:
+    stored = parts.to_jsonb(Failure("plain", {}))
+
+    assert stored == '{"message":"plain","detail":{}}'
+    assert parts.unescape(stored) == stored
+
+
+def test_is_json_agrees_with_json_text() -> None:
+    assert parts.is_json('{"a": [1.10, "\\ud800"]}')
+    assert not parts.is_json("{")
+
+
 # Clients
 
 
