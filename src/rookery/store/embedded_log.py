@@ -14,23 +14,17 @@ MAX_LOG_BYTES = 10 * 1024 * 1024
 TAIL_BYTES = 64 * 1024
 FULL_BELOW_BYTES = 1024 * 1024
 
+# Lines with a severity. initdb's own progress ("selecting dynamic shared memory ...") has none.
+_SAID = re.compile(r"^.*(?:PANIC|FATAL|ERROR|WARNING|LOG|DETAIL|HINT|error):  ?\S.*$", re.MULTILINE)
 _FAILURE = re.compile(r"^.*?(?:PANIC|FATAL|ERROR|error):\s+(?P<text>.+)$", re.MULTILINE)
 _BUSY = re.compile(
     r"lock file .+ already exists|lock file .+ is empty|bogus data in lock file|pre-existing shared memory"
 )
 
-# In order: the first that matches is the cause. {dir} is the data directory, {line} what PostgreSQL said.
+_DISK_FULL = "There is no space left on the disk that holds {dir}. Free some space, then start again."
+
+# In order: the first that matches is the cause ("no space left" is also what a lack of shared memory looks like). {dir} is the data directory, {line} what PostgreSQL said.
 _CAUSES = (
-    (
-        r"No space left on device|Disk quota exceeded",
-        "There is no space left on the disk that holds {dir}. Free some space, then start again.",
-    ),
-    (r"Read-only file system", "{dir} is on a read-only file system. Choose another directory with --data-dir."),
-    (
-        r"could not become user",
-        "Root may not become another user here, and PostgreSQL refuses to run as root ({line}). "
-        "Run rookery as a normal user, or set database_url to use a PostgreSQL of your own.",
-    ),
     (
         _BUSY.pattern,
         "Another PostgreSQL still uses {dir}/postgres ({line}). Stop it, then start again.",
@@ -38,6 +32,16 @@ _CAUSES = (
     (
         r"shared memory|semaphores|Cannot allocate memory|out of memory",
         "PostgreSQL does not get the memory it needs ({line}). Free some memory, then start again.",
+    ),
+    (
+        r"No space left on device|Disk quota exceeded|Check free disk space|wrote only",
+        _DISK_FULL,
+    ),
+    (r"Read-only file system", "{dir} is on a read-only file system. Choose another directory with --data-dir."),
+    (
+        r"could not become user",
+        "Root may not become another user here, and PostgreSQL refuses to run as root ({line}). "
+        "Run rookery as a normal user, or set database_url to use a PostgreSQL of your own.",
     ),
     (
         r"invalid permissions|wrong ownership|Permission denied|Operation not permitted",
@@ -77,15 +81,17 @@ def is_busy(output: str) -> bool:
 
 def explain(output: str, data_dir: Path) -> str:
     """One sentence for why initdb or the server gave up."""
-    lines = [match["text"].strip() for match in _FAILURE.finditer(output)]
-    line = lines[-1] if lines else (output.strip().splitlines() or ["it left no message"])[-1]
+    failures = [match["text"].strip() for match in _FAILURE.finditer(output)]
+    last = (failures or output.strip().splitlines() or ["it left no message"])[-1]
+    said = _SAID.findall(output)
     for pattern, sentence in _CAUSES:
-        if found := re.search(f"^.*(?:{pattern}).*$", output, re.MULTILINE):
-            said = _FAILURE.search(found[0])
-            return sentence.format(dir=data_dir, line=said["text"].strip() if said else line)
+        for line in said:
+            if re.search(pattern, line):
+                failure = _FAILURE.search(line)
+                return sentence.format(dir=data_dir, line=failure["text"].strip() if failure else last)
     if _free_bytes(data_dir) < FULL_BELOW_BYTES:  # a full disk also swallows the log
-        return _CAUSES[0][1].format(dir=data_dir)
-    return f"The embedded PostgreSQL does not start ({line}). Details are in {data_dir}/postgres.log."
+        return _DISK_FULL.format(dir=data_dir)
+    return f"The embedded PostgreSQL does not start ({last}). Details are in {data_dir}/postgres.log."
 
 
 def _free_bytes(folder: Path) -> int:
