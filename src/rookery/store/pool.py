@@ -63,13 +63,19 @@ class Database:
     @classmethod
     async def connect(cls, config: DatabaseConfig) -> Self:
         """Open the pools and refuse a server Rookery cannot work with."""
-        async with contextlib.AsyncExitStack() as stack:
+        pools: list[asyncpg.Pool] = []
+        try:
             with _plain_errors(config.url):
-                api = await stack.enter_async_context(_pool(config, "api", size=config.pool_api))
-                worker = await stack.enter_async_context(_pool(config, "worker", size=config.pool_worker))
+                for purpose, size in (("api", config.pool_api), ("worker", config.pool_worker)):
+                    pools.append(await _pool(config, purpose, size=size))
+                api, worker = pools
                 async with api.acquire() as first, worker.acquire() as second:
                     await check_server(first, other=second)
-            stack.pop_all()
+        except BaseException:
+            # Not closed politely: whatever answered may never answer a goodbye.
+            for opened in pools:
+                opened.terminate()
+            raise
         return cls(config, api=api, worker=worker)
 
     async def dedicated(self, purpose: str) -> asyncpg.Connection:
@@ -117,11 +123,10 @@ async def check_server(connection: Connection, *, other: Connection | None = Non
     An idle pooler may hand out the same session again and look like the real thing. With a second connection it
     cannot: that one holds a session in a transaction while the first comes back for its own.
     """
-    version = connection.get_server_version()
-    if version.major < OLDEST_MAJOR:
+    if connection.get_server_version().major < OLDEST_MAJOR:
         raise DatabaseUnsuitable(
-            f"The database server is PostgreSQL {version.major}.{version.minor}, and Rookery needs {OLDEST_MAJOR} or "
-            "newer. Upgrade the server, or leave database_url unset to use the embedded one."
+            f"The database server is PostgreSQL {connection.get_settings().server_version}, and Rookery needs "
+            f"{OLDEST_MAJOR} or newer. Upgrade the server, or leave database_url unset to use the embedded one."
         )
     try:
         async with contextlib.AsyncExitStack() as stack:
