@@ -423,23 +423,27 @@ class _Handler(logging.Handler):
 class Handle:
     """The running log. Close it last: what is logged afterwards goes nowhere."""
 
-    def __init__(self, handler: _Handler, writer: _Writer) -> None:
+    def __init__(self, handler: _Handler, writer: _Writer, level: int) -> None:
         self._handler = handler
         self._writer = writer
-        root = logging.getLogger()
-        self._before = (root.handlers[:], root.level, logging.getLogger(_ROOT).level)
+        root, own = logging.getLogger(), logging.getLogger(_ROOT)
+        self._levels = (root.level, own.level)
+        root.addHandler(handler)
+        own.setLevel(level)
+        root.setLevel(max(level, logging.INFO))
+        logging.captureWarnings(True)
 
     def stats(self) -> Stats:
         return self._writer.stats()
 
     def close(self, timeout: float = 5.0) -> None:
         """Write what is queued, for at most `timeout` seconds, and give the standard logging back as it was."""
-        root = logging.getLogger()
+        root, own = logging.getLogger(), logging.getLogger(_ROOT)
         if self._handler in root.handlers:
             logging.captureWarnings(False)
-            root.handlers[:], level, own_level = self._before
-            root.setLevel(level)
-            logging.getLogger(_ROOT).setLevel(own_level)
+            root.removeHandler(self._handler)
+            root.setLevel(self._levels[0])
+            own.setLevel(self._levels[1])
             self._handler.tell_suppressed()
         self._writer.close(timeout)
 
@@ -469,14 +473,7 @@ def configure(
         return maker.line(_record("log", logging.WARNING, "log_lines_dropped", {"count": count}), clock.now())
 
     writer = _Writer(_write_to(stream), dropped_line)
-    handler = _Handler(maker, writer, clock)
-    handle = Handle(handler, writer)
-    root, own = logging.getLogger(), logging.getLogger(_ROOT)
-    root.handlers[:] = [handler]
-    own.setLevel(level.upper())
-    root.setLevel(max(own.level, logging.INFO))
-    logging.captureWarnings(True)
-    return handle
+    return Handle(_Handler(maker, writer, clock), writer, logging.getLevelNamesMapping()[level.upper()])
 
 
 def _write_to(stream: TextIO) -> Callable[[str], None]:
