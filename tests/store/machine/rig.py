@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -171,6 +171,9 @@ class Rig:
         message = self.message(words, **fields)
         return await self.update(chat_id, lambda tx: machine.send_message(tx, message, busy))
 
+    async def commit(self, chat_id: UUID, *messages: NewMessage) -> machine.StepCommitted:
+        return await self.update(chat_id, lambda tx: machine.commit_step(tx, messages))
+
     async def acquire(self, chat_id: UUID) -> Fence:
         """Take the chat for this rig's live worker and return the fence of a task that starts now."""
         runner_id = uuid4()
@@ -242,6 +245,27 @@ class Rig:
     async def value(self, query: str, *args: object) -> object:
         async with self.pool.acquire() as conn:
             return await conn.fetchval(query, *args)
+
+    async def columns(self, chat_id: UUID) -> dict[str, Any]:
+        """Every column of the chat, also those that `Chat` leaves out."""
+        async with self.pool.acquire() as conn:
+            record = await conn.fetchrow("SELECT * FROM chats WHERE id = $1", chat_id)
+        assert record is not None
+        return dict(record)
+
+    async def linked_files(self, chat_id: UUID) -> set[UUID]:
+        async with self.pool.acquire() as conn:
+            records = await conn.fetch("SELECT file_id FROM chat_file_links WHERE chat_id = $1", chat_id)
+        return {record["file_id"] for record in records}
+
+    async def add_model(self) -> UUID:
+        """Another model config beside the one chats start with."""
+        found = await self.value(
+            "INSERT INTO model_configs (provider_id, model, context_limit)"
+            " SELECT id, 'other', 100000 FROM model_providers LIMIT 1 RETURNING id"
+        )
+        assert isinstance(found, UUID)
+        return found
 
     async def add_file(self) -> UUID:
         found = await self.value(
