@@ -249,7 +249,9 @@ class _LineMaker:
         return self._formatter(Entry(ts, level, self._text(event), name, replica, fields, self._traceback(record)))
 
     def _name(self, name: str) -> str:
-        return f"{name}_" if name in _RESERVED else self._text(name)
+        if name in _RESERVED:
+            return f"{name}_"
+        return name if name.isidentifier() else self._text(name)
 
     def _field(self, name: str, value: object, depth: int = 0) -> object:
         return REDACTED if value is not None and is_secret_name(name, value) else self._plain(value, depth)
@@ -265,7 +267,9 @@ class _LineMaker:
                 return int(value)
             case float():
                 return float(value)
-            case str() | UUID() | PurePath() | datetime() | date():
+            case UUID():
+                return str(value)
+            case str() | PurePath() | datetime() | date():
                 return self._text(str(value))
             case timedelta():
                 return value.total_seconds()
