@@ -72,16 +72,25 @@ class SubmittedResult(msgspec.Struct, frozen=True):
     is_error: bool = False
 
 
-class _CallPart(msgspec.Struct, frozen=True):
-    """The few fields of any part that matter here; other parts leave the ids empty."""
+class _AnyPart(msgspec.Struct, frozen=True):
+    """The few fields of any part that matter here; parts that are no call and no result leave them out."""
 
     type: str = ""
-    tool_call_id: str = ""
-    tool_name: str = ""
+    tool_call_id: str | None = None
+    tool_name: str | None = None
     provider_executed: bool = False
 
 
-_call_parts = msgspec.json.Decoder(tuple[_CallPart, ...])
+class _CallPart(msgspec.Struct, frozen=True):
+    """A call or a result, whole."""
+
+    is_result: bool
+    tool_call_id: str
+    tool_name: str
+    provider_executed: bool
+
+
+_any_parts = msgspec.json.Decoder(tuple[_AnyPart, ...])
 
 
 def open_calls(
@@ -98,25 +107,34 @@ def open_calls(
         if found is None:
             on_unreadable(row.id)
             continue
-        answered = [part.tool_call_id for part in found if part.type == "tool-result"]
+        answered = [part.tool_call_id for part in found if part.is_result]
         if row.role == Role.TOOL:
             for tool_call_id in answered:
                 calls.pop(tool_call_id, None)
             continue
         # Results inside an assistant row are the provider's; they answer calls of that row only.
         for part in found:
-            if part.type == "tool-call" and not part.provider_executed and part.tool_call_id not in answered:
+            if not part.is_result and not part.provider_executed and part.tool_call_id not in answered:
                 calls[part.tool_call_id] = OpenCall(row.id, part.tool_call_id, part.tool_name)
     return tuple(calls.values())
 
 
-def _read(row: CallRow) -> tuple[_CallPart, ...] | None:
+def _read(row: CallRow) -> list[_CallPart] | None:
+    """The calls and results of a row; None when it cannot be read, be it for one part that lacks its id or name."""
     if row.content_version != CONTENT_VERSION:
         return None
     try:
-        return _call_parts.decode(parts.unescape(row.content))
-    except (msgspec.DecodeError, ValueError):
+        content = _any_parts.decode(parts.unescape(row.content))
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
+    found: list[_CallPart] = []
+    for part in content:
+        if part.type not in ("tool-call", "tool-result"):
+            continue
+        if part.tool_call_id is None or part.tool_name is None:
+            return None
+        found.append(_CallPart(part.type == "tool-result", part.tool_call_id, part.tool_name, part.provider_executed))
+    return found
 
 
 def select_dynamic(calls: Sequence[OpenCall], tool_names: Collection[str]) -> tuple[OpenCall, ...]:
