@@ -1,0 +1,144 @@
+"""The shape of the tree: imports point downward only, SQL lives in `store/`, `chat/` is pure.
+
+Each rule is checked against the source, and against a small example that breaks it, so that the check itself is
+known to work.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rookery
+
+SOURCE = Path(rookery.__file__).parent
+MODULES = sorted(path for path in SOURCE.rglob("*.py"))
+
+# From the top down (architecture.md, "Layout"); a layer may import itself and what stands below it. Names that share
+# a line may not import each other.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("__main__",),
+    ("cli",),
+    ("app",),
+    ("settings",),
+    ("api",),
+    ("stream",),
+    ("worker",),
+    ("agents",),
+    ("tools",),
+    ("mcp",),
+    ("loop",),
+    ("debug",),
+    ("workspaces",),
+    ("llm",),
+    ("store",),
+    ("chat",),
+    ("client",),
+    ("testing",),
+    ("log", "lag"),
+    ("clock",),
+)
+DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}
+
+SQL = re.compile(
+    r"\b(SELECT\s+.+\s+FROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM|CREATE\s+(TABLE|INDEX|DATABASE|ROLE)"
+    r"|pg_notify|LISTEN\s+\w)",
+    re.DOTALL,
+)
+PURE = frozenset(sys.stdlib_module_names) - {"asyncio", "socket", "subprocess", "time", "random", "os", "threading"}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The dotted names a module imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the layer"
+            module = node.module or ""
+            yield from (f"{module}.{alias.name}" for alias in node.names) if module == "rookery" else (module,)
+
+
+def upward_imports(layer: str, source: str) -> list[str]:
+    found = []
+    for name in imported(ast.parse(source)):
+        if not name.startswith("rookery."):
+            continue
+        target = name.split(".")[1]
+        if target.startswith("__") and target != "__main__":
+            continue  # rookery.__version__
+        allowed = target == layer or DEPTH[target] > DEPTH[layer]
+        if not allowed:
+            found.append(name)
+    return found
+
+
+def impure_imports(source: str) -> list[str]:
+    roots = {name: name.split(".")[0] for name in imported(ast.parse(source))}
+    return [
+        name
+        for name, root in roots.items()
+        if not (root in PURE or root in ("msgspec", "__future__") or name.startswith("rookery.chat"))
+    ]
+
+
+def sql_strings(source: str) -> list[str]:
+    strings = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    return [text for text in strings if isinstance(text, str) and SQL.search(text)]
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) != "__init__"], ids=relative)
+def test_module_imports_from_its_own_layer_or_below(path: Path) -> None:
+    assert upward_imports(layer_of(path), path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) != "store"], ids=relative)
+def test_module_outside_the_store_has_no_sql(path: Path) -> None:
+    assert sql_strings(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) == "chat"], ids=relative)
+def test_chat_module_imports_only_pure_standard_library_and_msgspec(path: Path) -> None:
+    assert impure_imports(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_module_stays_under_five_hundred_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.name == "__init__.py"], ids=relative)
+def test_package_says_what_it_owns_and_only_public_ones_gather_names(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+
+    assert ast.get_docstring(tree)
+    if relative(path) not in ("__init__.py", "store/machine/__init__.py", "testing/__init__.py", "client/__init__.py"):
+        assert len(tree.body) == 1
+
+
+def test_the_checks_find_what_they_look_for() -> None:
+    assert upward_imports("chat", "from rookery.store import pool") == ["rookery.store"]
+    assert upward_imports("store", "def f():\n    import rookery.api.app") == ["rookery.api.app"]
+    assert upward_imports("log", "from rookery import lag") == ["rookery.lag"]
+    assert upward_imports("cli", "from rookery import app, __version__") == []
+    assert impure_imports("import asyncio\nimport json\nimport pydantic\nfrom rookery.store import x") == [
+        "asyncio",
+        "pydantic",
+        "rookery.store",
+    ]
+    assert sql_strings('x = "SELECT a\\n  FROM chats"')
+    assert sql_strings('x = f"UPDATE chats SET {y}"')
+    assert not sql_strings('"""Select a chat from the list."""')
