@@ -9,14 +9,13 @@ from uuid import UUID
 
 from rookery.chat.chats import Chat
 from rookery.chat.errors import ChatBusy, ChatNotRoot, InvalidState, TransitionNotAllowed
-from rookery.chat.states import State, Status
+from rookery.chat.states import State
 from rookery.chat.transitions import Transition
 from rookery.store.machine.lock import Bundle, Tx, transition
 
 _LIST_MEMBERS = "SELECT id FROM chats WHERE root_chat_id = $1 ORDER BY created_at, id"
 _DELETE_PINS = "DELETE FROM chat_pins WHERE chat_id = $1"
 _DELETE = "DELETE FROM chats WHERE id = $1"
-_BUSY = frozenset({Status.RUNNING, Status.INTERRUPTING, Status.REQUIRES_ACTION})
 
 
 @transition
@@ -44,21 +43,25 @@ async def set_family_archived(bundle: Bundle, root_id: UUID, *, archived: bool) 
     members = []
     for tx in await _open_family(bundle, root_id):
         if tx.state is State.INVALID:
-            error = bundle.refused = InvalidState(tx.chat.id)
-            raise error
+            raise bundle.refuse(InvalidState(tx.chat.id))
         if tx.chat.archived != archived:
             await set_archived(tx, archived)
+        tx.moved_with_family = True
         members.append(tx.chat)
     return members
 
 
 async def delete_family(bundle: Bundle, root_id: UUID) -> list[Chat]:
-    """Delete a family with everything that hangs on it. Refused while any member is at work."""
+    """Delete a family with everything that hangs on it. Refused while any member is at work.
+
+    Also refused while one is INVALID: nobody knows whether a state that should not exist means work.
+    """
     members = await _open_family(bundle, root_id)
     for tx in members:
-        if tx.chat.status in _BUSY:
-            error = bundle.refused = ChatBusy(tx.chat.id)
-            raise error
+        if tx.state is State.INVALID:
+            raise bundle.refuse(InvalidState(tx.chat.id))
+        if tx.state.is_runnable:
+            raise bundle.refuse(ChatBusy(tx.chat.id))
     await bundle.conn.execute(_DELETE, root_id)
     for tx in members:
         tx.gone = True
@@ -68,8 +71,7 @@ async def delete_family(bundle: Bundle, root_id: UUID) -> list[Chat]:
 async def _open_family(bundle: Bundle, root_id: UUID) -> list[Tx]:
     root = await bundle.open(root_id)
     if not root.chat.is_root:
-        error = bundle.refused = ChatNotRoot(root_id)
-        raise error
+        raise bundle.refuse(ChatNotRoot(root_id))
     # Listed after the root is locked: creating a child shares that lock, so none can slip in between.
     records = await bundle.conn.fetch(_LIST_MEMBERS, root_id)
     return [root, *[await bundle.open(record["id"]) for record in records]]

@@ -8,6 +8,7 @@ lock timeouts are retried), so they must be free of outside effects: no HTTP, mo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -36,6 +37,7 @@ from rookery.store.errors import CommitOutcomeUnknown, LockTimeout
 from rookery.store.hints import ChatHint, Hint, OwnershipHint, WatchHint, WatchKind
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 P = ParamSpec("P")
 
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
@@ -47,8 +49,8 @@ POOL_TIMEOUT_SECONDS = 30.0
 
 # 40P01 deadlock, 40001 serialization failure, 55P03 lock timeout: the bundle did nothing and may run again.
 _RETRYABLE = frozenset({"40P01", "40001", "55P03"})
-# Our own guards and CHECK violations: whatever asked for this is wrong, not the user.
-_BUGS = frozenset({"RK001", "RK002", "23514"})
+# Our own guards, CHECK violations, and statements after a swallowed error: the caller's code is wrong, not the user.
+_BUGS = frozenset({"RK001", "RK002", "23514", "25P02"})
 
 # One round trip opens the transaction and bounds every wait in it.
 _BEGIN = "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '15s'"
@@ -77,8 +79,10 @@ _LOCK_AND_BUMP = f"""
      WHERE id = $1
     RETURNING {CHAT_COLUMNS}
 """
-_LOCK = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1 FOR NO KEY UPDATE"
+_LOCK = "SELECT FROM chats WHERE id = $1 FOR NO KEY UPDATE"
 _READ = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
+
+_CHAT_WIDTH = len(Chat.__struct_fields__)
 
 _log = log.get_logger("store.machine")
 
@@ -95,14 +99,18 @@ class Tx:
     `conn` is for validation reads and metadata writes that must be atomic with a transition.
     """
 
-    __slots__ = ("_entered", "_source", "acquired", "bundle", "chat", "gone")
+    __slots__ = ("_entered", "_source", "acquired", "bundle", "chat", "gone", "lease_is_current", "moved_with_family")
 
     def __init__(self, bundle: Bundle, chat: Chat, *, entered: Chat | None) -> None:
         self.bundle = bundle
         self.chat = chat
         self.gone = False
-        # A fresh lease was written here; the row returned before that cannot know.
+        # Acquired in this bundle, by a worker whose process its peers may not know (any more): no owner is asked for.
         self.acquired = False
+        # The statement that locks may have waited, and it sees leases as they were before the wait.
+        self.lease_is_current = False
+        # Archived or unarchived as one of a family, whether or not its own flag had to change.
+        self.moved_with_family = False
         self._entered = entered
         self._source = chat.state if entered else State.N
 
@@ -137,14 +145,34 @@ class Tx:
         )
         self._landed(transition, record)
 
+    async def settle_by(self, transition: Transition, statement: str, *args: object) -> asyncpg.Record | None:
+        """Like `settle`, by a statement that does more; its row begins with the chat's columns.
+
+        None when it found a reason to do nothing; then nothing has happened.
+        """
+        record = await self.conn.fetchrow(statement, *args)
+        if record is not None:
+            self._landed(transition, record)
+        return record
+
     async def reload(self, transition: Transition) -> None:
         """In place of `settle`, for transitions that assign nothing themselves: triggers have done it all."""
         self._landed(transition, await self.conn.fetchrow(_READ, self.chat.id))
 
+    async def judge_lease(self) -> None:
+        """Look at the lease again where that decides about a hint and no statement has done so under the lock."""
+        if self.lease_is_current or self.gone or not self.chat.state.is_runnable:
+            return
+        record = await self.conn.fetchrow(_READ, self.chat.id)
+        if record is None:
+            raise InvariantViolation(f"Chat {self.chat.id} vanished under its lock.")
+        self.chat = Chat(*record)
+
     def _landed(self, transition: Transition, record: asyncpg.Record | None) -> None:
         if record is None:
             raise InvariantViolation(f"{transition}: chat {self.chat.id} vanished under its lock")
-        self.chat = Chat(*record)
+        self.chat = Chat(*record[:_CHAT_WIDTH])
+        self.lease_is_current = True
         if not is_legal(transition, self._source, self.chat.state):
             raise InvariantViolation(f"{transition} took chat {self.chat.id} from {self._source} to {self.chat.state}")
 
@@ -166,7 +194,8 @@ class Tx:
                 gone=self.gone,
             )
         ]
-        if chat.state.is_runnable and not self.gone and not (chat.leased or self.acquired):
+        is_held = chat.leased or (self.acquired and chat.runner_id is not None)
+        if chat.state.is_runnable and not self.gone and not is_held:
             hints.append(OwnershipHint(chat_id=chat.id, snapshot_version=chat.snapshot_version))
         if kind := self._watch_kind():
             hints.append(
@@ -180,7 +209,7 @@ class Tx:
             return WatchKind.DELETED
         if before is None:
             return WatchKind.CREATED
-        if before.archived != after.archived:
+        if self.moved_with_family or before.archived != after.archived:
             return WatchKind.ARCHIVED if after.archived else WatchKind.UNARCHIVED
         if before.status == after.status:
             return None
@@ -195,7 +224,6 @@ class Bundle:
     def __init__(self, conn: Connection, clock: Clock) -> None:
         self.conn = conn
         self.clock = clock
-        # A transition that was refused spoils the bundle, even if the callback swallows the error.
         self.refused: BaseException | None = None
         self._open: dict[UUID, Tx] = {}
 
@@ -206,21 +234,29 @@ class Bundle:
         """
         record = await self.conn.fetchrow(_LOCK_AND_BUMP, chat_id)
         if record is None:
-            raise StaleFence(chat_id, "chat") if fence else ChatNotFound(chat_id)
+            raise self.refuse(StaleFence(chat_id, "chat") if fence else ChatNotFound(chat_id))
         chat = Chat(*record)
         if fence is not None and (field := fence.find_mismatch(chat)):
-            raise StaleFence(chat_id, field)
+            raise self.refuse(StaleFence(chat_id, field))
         if (tx := self._open.get(chat_id)) is not None:
             tx.chat = chat
             return tx
         return self.enlist(chat, entered=chat)
+
+    def refuse(self, error: E) -> E:
+        """Spoil the bundle: it cannot commit any more, even if the callback swallows the error."""
+        self.refused = error
+        return error
 
     def enlist(self, chat: Chat, *, entered: Chat | None) -> Tx:
         """Take a row that is locked already (just created, or locked by another statement) into the bundle."""
         tx = self._open[chat.id] = Tx(self, chat, entered=entered)
         return tx
 
-    def hints(self) -> list[Hint]:
+    async def hints(self) -> list[Hint]:
+        """What to announce, judged inside the transaction as its last act."""
+        for tx in self._open.values():
+            await tx.judge_lease()
         return [hint for tx in self._open.values() for hint in tx.hints()]
 
 
@@ -258,9 +294,32 @@ class Machine:
         Cancelling before the COMMIT is sent rolls back. Once it is sent the commit is waited for and announced, and
         only then is the cancellation passed on: what is committed is never unannounced.
         """
+        return await self._retry(functools.partial(self._try_bundle, fn))
+
+    async def _try_bundle(self, fn: Callable[[Bundle], Awaitable[T]]) -> T:
+        async with self._pool.acquire(timeout=POOL_TIMEOUT_SECONDS) as conn:
+            try:
+                await conn.execute(_BEGIN)
+                bundle = Bundle(conn, self._clock)
+                result = await fn(bundle)
+                if bundle.refused is not None:
+                    raise bundle.refused
+                hints = await bundle.hints()
+                cancelled = await _commit(conn)
+            except BaseException:
+                await _roll_back(conn)
+                raise
+            # Before anything is awaited, the return of the connection included: a cancellation that strikes there
+            # would leave the commit unannounced.
+            self._publish(hints)
+        if cancelled is not None:
+            raise cancelled
+        return result
+
+    async def _retry(self, run: Callable[[], Awaitable[T]]) -> T:
         for attempt in range(1, MAX_TRIES + 1):
             try:
-                return await self._try_bundle(fn)
+                return await run()
             except asyncpg.PostgresError as error:
                 if error.sqlstate in _BUGS:
                     raise InvariantViolation(str(error)) from error
@@ -271,24 +330,6 @@ class Machine:
             await self._clock.sleep(self._rng.uniform(*RETRY_DELAY_SECONDS), "machine-retry")
         raise AssertionError("unreachable")
 
-    async def _try_bundle(self, fn: Callable[[Bundle], Awaitable[T]]) -> T:
-        async with self._pool.acquire(timeout=POOL_TIMEOUT_SECONDS) as conn:
-            try:
-                await conn.execute(_BEGIN)
-                bundle = Bundle(conn, self._clock)
-                result = await fn(bundle)
-                if bundle.refused is not None:
-                    raise bundle.refused
-                hints = bundle.hints()
-                cancelled = await _commit(conn)
-            except BaseException:
-                await _roll_back(conn)
-                raise
-        self._publish(hints)
-        if cancelled is not None:
-            raise cancelled
-        return result
-
     def _publish(self, hints: Sequence[Hint]) -> None:
         try:
             self._publisher.publish(hints)
@@ -297,11 +338,19 @@ class Machine:
             _log.warning("publish_failed", error=str(error), hints=len(hints))
 
     async def lock(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
-        """Hold the row lock, without a version and without a hint: for read-then-act on files or metadata."""
+        """Hold the row lock, without a version and without a hint: for read-then-act on files or metadata.
+
+        Like a bundle it is tried again when only the lock was in the way.
+        """
+        return await self._retry(functools.partial(self._try_lock, chat_id, fn))
+
+    async def _try_lock(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
         async with self._pool.acquire(timeout=POOL_TIMEOUT_SECONDS) as conn:
             try:
                 await conn.execute(_BEGIN)
-                result = await fn(await _view(conn, _LOCK, chat_id))
+                # Two statements: one that waits for the lock would see the lease as it was before the wait.
+                await conn.execute(_LOCK, chat_id)
+                result = await fn(await _view(conn, chat_id))
                 cancelled = await _commit(conn)
             except BaseException:
                 await _roll_back(conn)
@@ -315,7 +364,7 @@ class Machine:
         async with self._pool.acquire(timeout=POOL_TIMEOUT_SECONDS) as conn:
             try:
                 await conn.execute(_BEGIN_READ)
-                return await fn(await _view(conn, _READ, chat_id))
+                return await fn(await _view(conn, chat_id))
             finally:
                 await _roll_back(conn)
 
@@ -354,14 +403,14 @@ def transition(
         try:
             return await fn(tx, *args, **kwargs)
         except BaseException as error:
-            tx.bundle.refused = error
+            tx.bundle.refuse(error)
             raise
 
     return run
 
 
-async def _view(conn: Connection, statement: str, chat_id: UUID) -> View:
-    record = await conn.fetchrow(statement, chat_id)
+async def _view(conn: Connection, chat_id: UUID) -> View:
+    record = await conn.fetchrow(_READ, chat_id)
     if record is None:
         raise ChatNotFound(ChatId(chat_id))
     return View(conn, Chat(*record))
@@ -380,6 +429,18 @@ async def _commit(conn: Connection) -> asyncio.CancelledError | None:
         except asyncio.CancelledError as error:
             cancelled = error
     try:
+        _check_committed(commit)
+    except Exception as error:
+        if cancelled is None:
+            raise
+        # Nobody waits for the failure any more; least of all may it start the bundle again.
+        _log.warning("commit_failed", error=str(error))
+        raise cancelled from error
+    return cancelled
+
+
+def _check_committed(commit: asyncio.Future[str]) -> None:
+    try:
         tag = commit.result()
     except asyncpg.PostgresError as error:
         # 08*: connection trouble, 57P*: the server is going down. It may have committed before it said so.
@@ -391,16 +452,19 @@ async def _commit(conn: Connection) -> asyncio.CancelledError | None:
     if tag != "COMMIT":
         # PostgreSQL answers ROLLBACK to the COMMIT of a transaction in which an error was swallowed.
         raise InvariantViolation("A statement failed inside the bundle and its error was not passed on.")
-    return cancelled
 
 
 async def _roll_back(conn: Connection) -> None:
-    """End the transaction of a failed bundle; a connection that cannot is thrown away."""
-    if conn.is_closed():
-        return
+    """End the transaction of a failed bundle; a connection that cannot is thrown away.
+
+    Raises nothing but a cancellation: the caller is about to raise the error that matters.
+    """
     try:
-        await conn.execute("ROLLBACK", timeout=COMMIT_TIMEOUT_SECONDS)
+        if not conn.is_closed():
+            await conn.execute("ROLLBACK", timeout=COMMIT_TIMEOUT_SECONDS)
     except BaseException as error:
-        conn.terminate()
+        # A broken connection goes back to its pool by itself, and then refuses every call.
+        with contextlib.suppress(asyncpg.InterfaceError):
+            conn.terminate()
         if not isinstance(error, Exception):
             raise
