@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import asyncpg
@@ -19,6 +20,9 @@ import pytest
 from rookery.store.embedded import EmbeddedServer
 
 UNSAFE_BUT_FAST = {"fsync": "off"}
+
+REMEMBER = ("CREATE TABLE memory (word text)", "INSERT INTO memory VALUES ('kept')")
+RECALL = "SELECT word FROM memory"
 
 # Starts the server, says its pid, and waits to be killed.
 OWNER = """
@@ -87,8 +91,11 @@ class Rig:
 @pytest.fixture(scope="session")
 def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with an initialised database and no server; tests work on copies."""
-    data_dir = tmp_path_factory.mktemp("seed") / "data"
+    return _make_seed(tmp_path_factory.getbasetemp() / "embedded-seed")
 
+
+@cache  # pytest keeps one `seed` per module that imports it
+def _make_seed(data_dir: Path) -> Path:
     async def make() -> None:
         server = EmbeddedServer(data_dir, options=UNSAFE_BUT_FAST)
         await server.start()

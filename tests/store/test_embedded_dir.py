@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -180,6 +181,27 @@ def test_directory_that_cannot_be_finished_leaves_no_parents_behind(tmp_path: Pa
 
 def test_unprintable_name_is_refused(tmp_path: Path) -> None:
     assert "unprintable" in _refusal(tmp_path / "two\nlines")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "Free some space"),
+        (errno.EDQUOT, "Free some space"),
+        (errno.EROFS, "Choose another directory"),
+        (errno.EACCES, "Give it access"),
+        (errno.EPERM, "Give it access"),
+        (errno.ENOTDIR, "Move it away"),
+        (errno.ENOLCK, "Choose another directory"),
+    ],
+)
+def test_refusal_of_the_system_says_what_to_do(tmp_path: Path, number: int, remedy: str) -> None:
+    error = OSError(number, os.strerror(number), str(tmp_path / "file"))
+
+    sentence = embedded_dir.explain_os_error(error, tmp_path)
+
+    assert remedy in sentence
+    assert str(tmp_path) in sentence
 
 
 # The lock.

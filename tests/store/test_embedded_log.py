@@ -39,6 +39,17 @@ def test_failure_is_explained_in_one_line_that_says_what_to_do(tmp_path: Path, s
     assert "\n" not in explained
 
 
+def test_progress_of_the_setup_is_not_taken_for_a_failure(tmp_path: Path) -> None:
+    output = (
+        "selecting dynamic shared memory implementation ... posix\n"
+        f'running bootstrap script ... {STAMP}FATAL:  could not extend file "base/1/2691": No space left on device\n'
+        f"{STAMP}PANIC:  cannot abort transaction 1, it was already committed\n"
+        "child process exited with exit code 134\n"
+    )
+
+    assert embedded_log.explain(output, tmp_path).startswith("There is no space left on the disk")
+
+
 def test_silence_is_explained_too(tmp_path: Path) -> None:
     assert "it left no message" in embedded_log.explain("", tmp_path)
 

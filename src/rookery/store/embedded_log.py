@@ -14,16 +14,17 @@ MAX_LOG_BYTES = 10 * 1024 * 1024
 TAIL_BYTES = 64 * 1024
 FULL_BELOW_BYTES = 1024 * 1024
 
-# Lines with a severity. initdb's own progress ("selecting dynamic shared memory ...") has none.
-_SAID = re.compile(r"^.*(?:PANIC|FATAL|ERROR|WARNING|LOG|DETAIL|HINT|error):  ?\S.*$", re.MULTILINE)
-_FAILURE = re.compile(r"^.*?(?:PANIC|FATAL|ERROR|error):\s+(?P<text>.+)$", re.MULTILINE)
+# initdb's own progress ("selecting dynamic shared memory implementation ... posix") names no failure.
+_PROGRESS = re.compile(r"^[a-z][^:\n]* \.\.\. ", re.MULTILINE)
+_FAILURE = re.compile(r"^.*?(?:PANIC|FATAL|ERROR|error):\s+(?P<text>.+)$")
 _BUSY = re.compile(
     r"lock file .+ already exists|lock file .+ is empty|bogus data in lock file|pre-existing shared memory"
 )
 
 _DISK_FULL = "There is no space left on the disk that holds {dir}. Free some space, then start again."
 
-# In order: the first that matches is the cause ("no space left" is also what a lack of shared memory looks like). {dir} is the data directory, {line} what PostgreSQL said.
+# In order: the first that matches is the cause ("no space left" is also what a lack of shared memory looks like).
+# {dir} is the data directory, {line} what PostgreSQL said.
 _CAUSES = (
     (
         _BUSY.pattern,
@@ -81,17 +82,20 @@ def is_busy(output: str) -> bool:
 
 def explain(output: str, data_dir: Path) -> str:
     """One sentence for why initdb or the server gave up."""
-    failures = [match["text"].strip() for match in _FAILURE.finditer(output)]
-    last = (failures or output.strip().splitlines() or ["it left no message"])[-1]
-    said = _SAID.findall(output)
+    lines = [line.strip() for line in _PROGRESS.sub("", output).splitlines() if line.strip()]
     for pattern, sentence in _CAUSES:
-        for line in said:
+        for line in lines:
             if re.search(pattern, line):
-                failure = _FAILURE.search(line)
-                return sentence.format(dir=data_dir, line=failure["text"].strip() if failure else last)
+                return sentence.format(dir=data_dir, line=_without_stamp(line))
     if _free_bytes(data_dir) < FULL_BELOW_BYTES:  # a full disk also swallows the log
         return _DISK_FULL.format(dir=data_dir)
-    return f"The embedded PostgreSQL does not start ({last}). Details are in {data_dir}/postgres.log."
+    last = next((line for line in reversed(lines) if _FAILURE.search(line)), (lines or ["it left no message"])[-1])
+    return f"The embedded PostgreSQL does not start ({_without_stamp(last)}). Details are in {data_dir}/postgres.log."
+
+
+def _without_stamp(line: str) -> str:
+    failure = _FAILURE.search(line)
+    return failure["text"] if failure else line
 
 
 def _free_bytes(folder: Path) -> int:

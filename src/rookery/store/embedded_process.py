@@ -85,7 +85,7 @@ class Postmaster:
             poll.register(self._pidfd, select.POLLIN)
             return bool(poll.poll(timeout_s * 1000))
         deadline = time.monotonic() + timeout_s
-        while _exists(self.pid):
+        while _is_alive(self.pid):
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_S)
@@ -177,6 +177,7 @@ def _reaped(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def _exists(pid: int) -> bool:
+    """Zombies included."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -184,6 +185,17 @@ def _exists(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _is_alive(pid: int) -> bool:
+    """Without zombies: in a container whose first process reaps nobody, an orphan stays one for good."""
+    if not _exists(pid):
+        return False
+    try:
+        state = Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:  # gone in between, or no such file system here
+        return _exists(pid)
+    return state not in (b"Z", b"X")
 
 
 def _open_pidfd(pid: int) -> int | None:
