@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import cached_property
 from uuid import UUID
 
 import msgspec
@@ -39,7 +38,7 @@ class RetryState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status_code: int | None = None
 
 
-class Chat(msgspec.Struct, frozen=True, dict=True):
+class Chat(msgspec.Struct, frozen=True):
     """The columns transitions decide by. Metadata that no transition reads is not here.
 
     `last_error` and `retry_state` are the stored JSON. `leased` was judged by the database clock when the row
@@ -72,7 +71,7 @@ class Chat(msgspec.Struct, frozen=True, dict=True):
     updated_at: datetime
     leased: bool
 
-    @cached_property
+    @property
     def state(self) -> State:
         return classify(self.status, archived=self.archived, queue_len=self.queue_len)
 

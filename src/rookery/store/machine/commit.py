@@ -83,11 +83,14 @@ async def commit_step(tx: Tx, messages: Sequence[NewMessage], *, consume_compact
     tx.require(Transition.COMMIT_STEP)
     if not messages:
         raise InvalidInput("messages", "A step without messages is not committed.")
+    consumed = f", {rows.DROP_COMPACTION}" if consume_compaction else ""
+    if len(messages) == 1 and not tx.chat.queue_len:
+        row = rows.row_of(messages[0])
+        return StepCommitted([await rows.insert_settling(tx, Transition.COMMIT_STEP, row, rows.TOUCH + consumed)])
     inserted = await rows.insert(tx, [rows.row_of(message) for message in messages])
     steering = await rows.pop_steering(tx) if tx.chat.queue_len else []
     promoted = await rows.insert(tx, [rows.promoted_row(queued) for queued in steering]) if steering else []
     model, effort = rows.model_choice(tx, [*inserted, *promoted])
-    consumed = f", {rows.DROP_COMPACTION}" if consume_compaction else ""
     await tx.settle(Transition.COMMIT_STEP, f"{rows.TOUCH}, {rows.CHOOSE_MODEL}{consumed}", model, effort)
     return StepCommitted(inserted, promoted)
 
@@ -100,8 +103,7 @@ async def finish_turn(tx: Tx) -> TurnFinished:
         await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {rows.DROP_COMPACTION}, {rows.TOUCH}")
         return TurnFinished()
     head = await rows.pop_head(tx)
-    inserted = await rows.insert_after_closing(tx, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
-    await rows.settle_running(tx, Transition.FINISH_TURN, inserted)
+    inserted = await rows.start_turn(tx, Transition.FINISH_TURN, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
     return TurnFinished(inserted[:-1], inserted[-1])
 
 

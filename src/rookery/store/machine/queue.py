@@ -114,9 +114,8 @@ async def promote_queued_message(tx: Tx, queued_id: QueuedMessageId) -> Promoted
     source = tx.require(Transition.PROMOTE_QUEUED_MESSAGE)
     if source in (State.E1, State.A1):
         queued = await rows.delete_queued(tx, queued_id)
-        inserted = await rows.insert_after_closing(tx, rows.promoted_row(queued), CloseReason.QUEUED_MESSAGE)
-        await rows.settle_running(tx, Transition.PROMOTE_QUEUED_MESSAGE, inserted)
-        return Promoted(queued, inserted)
+        by, reason = Transition.PROMOTE_QUEUED_MESSAGE, CloseReason.QUEUED_MESSAGE
+        return Promoted(queued, await rows.start_turn(tx, by, rows.promoted_row(queued), reason))
     queued, reordered = await _move_to_head(tx, queued_id)
     interrupt = f"status = 'interrupting', {rows.DROP_COMPACTION}, " if tx.chat.status == Status.RUNNING else ""
     await tx.settle(Transition.PROMOTE_QUEUED_MESSAGE, interrupt + rows.TOUCH)

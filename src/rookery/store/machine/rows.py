@@ -7,6 +7,7 @@ transition's one closing UPDATE (`Tx.settle`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from uuid import UUID
 
 import asyncpg
@@ -19,6 +20,7 @@ from rookery.chat.messages import (
     CONTENT_VERSION,
     Effort,
     Message,
+    MessageId,
     NewMessage,
     NewQueuedMessage,
     QueuedMessage,
@@ -29,7 +31,7 @@ from rookery.chat.messages import (
 )
 from rookery.chat.toolcalls import CallRow, CloseReason, OpenCall
 from rookery.chat.transitions import Transition
-from rookery.store.machine.lock import Tx
+from rookery.store.machine.lock import CHAT_COLUMNS, Tx
 
 MAX_QUEUE = 20
 MAX_FILES_PER_CHAT = 50
@@ -40,8 +42,9 @@ _INSERT_MESSAGE = """
     INSERT INTO chat_messages
            (chat_id, role, visibility, compressed, content, content_version, created_by,
             model_config_id, reasoning_effort, client_id)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-    RETURNING id, revision, created_at
+    SELECT $1::uuid, $2::text, $3::text, $4::boolean, $5::jsonb, $6::smallint, $7::uuid, $8::uuid, $9::text, $10::text
+     WHERE {condition}
+    RETURNING id AS message_id, created_at AS inserted_at
 """
 
 # The columns of `StepFigures`, in its order.
@@ -53,22 +56,27 @@ _INSERT_STEP = """
             context_tokens, context_limit, cost_micros, runtime_ms, finish_reason, prefix_fp, request_id, response_id)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
             $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
-    RETURNING id, revision, created_at
+    RETURNING id AS message_id, created_at AS inserted_at
 """
 
-# The turn: live rows after the last live user row that people can see. Only what calls and results need leaves the
-# server; a turn of a thousand steps with large results stays cheap.
-_TURN_CALLS = """
-    SELECT m.id, m.role, coalesce(c.parts, '[]'), m.content_version
-      FROM chat_messages m
-     CROSS JOIN LATERAL (
-           SELECT jsonb_agg(jsonb_build_object(
-                    'type', p.part -> 'type', 'tool_call_id', p.part -> 'tool_call_id',
-                    'tool_name', p.part -> 'tool_name',
-                    'provider_executed', coalesce(p.part -> 'provider_executed', 'false'))) AS parts
-             FROM jsonb_array_elements(m.content) AS p (part)
-            WHERE p.part ->> 'type' IN ('tool-call', 'tool-result')) c
-     WHERE m.chat_id = $1
+# A message and the end of its transition in one round trip. History and attempt are set here, so that the row that
+# comes back is the final one; the trigger, which runs after this statement, finds them right already.
+_INSERT_AND_SETTLE = f"""
+      WITH inserted AS ({{insert}})
+    UPDATE chats
+       SET history_version = snapshot_version,
+           generation_attempt = 0,
+           last_model_config_id = coalesce($8, last_model_config_id),
+           last_reasoning_effort = coalesce($9, last_reasoning_effort),
+           {{assignments}}
+      FROM inserted
+     WHERE chats.id = $1
+    RETURNING {CHAT_COLUMNS}, message_id, inserted_at
+"""
+
+# The turn: live rows after the last live user row that people can see.
+_IN_TURN = """
+           m.chat_id = $1
        AND NOT m.deleted
        AND NOT m.compressed
        AND m.role IN ('assistant', 'tool')
@@ -82,7 +90,43 @@ _TURN_CALLS = """
               AND u.visibility <> 'model'
             ORDER BY u.id DESC
             LIMIT 1), 0)
+"""
+
+# Only what calls and results need leaves the server: a turn of a thousand steps with large results stays cheap.
+_TURN_CALLS = f"""
+    SELECT m.id, m.role, coalesce(c.parts, '[]'), m.content_version
+      FROM chat_messages m
+     CROSS JOIN LATERAL (
+           SELECT jsonb_agg(jsonb_build_object(
+                    'type', p.part -> 'type', 'tool_call_id', p.part -> 'tool_call_id',
+                    'tool_name', p.part -> 'tool_name',
+                    'provider_executed', coalesce(p.part -> 'provider_executed', 'false'))) AS parts
+             FROM jsonb_array_elements(m.content) AS p (part)
+            WHERE p.part ->> 'type' IN ('tool-call', 'tool-result')) c
+     WHERE {_IN_TURN}
      ORDER BY m.id
+"""
+
+# True only when `toolcalls.open_calls` would find nothing. It may be false for nothing (calls the provider executes,
+# rows that cannot be read); then the calls are looked at one by one. It saves the common case a round trip.
+_NOTHING_OPEN = f"""
+    NOT EXISTS (
+      WITH turn AS (
+           SELECT m.id, m.role, m.content_version, p.part ->> 'type' AS type,
+                  p.part -> 'tool_call_id' AS tool_call_id, p.part -> 'tool_name' AS tool_name
+             FROM chat_messages m
+            CROSS JOIN LATERAL jsonb_array_elements(m.content) AS p (part)
+            WHERE {_IN_TURN}
+              AND p.part ->> 'type' IN ('tool-call', 'tool-result'))
+      SELECT FROM turn c
+       WHERE c.type = 'tool-call'
+         AND NOT EXISTS (
+             SELECT FROM turn r
+              WHERE r.type = 'tool-result'
+                AND r.tool_call_id = c.tool_call_id
+                AND jsonb_typeof(r.tool_name) = 'string'
+                AND r.content_version = {CONTENT_VERSION}
+                AND (r.id = c.id OR (r.id > c.id AND r.role = 'tool'))))
 """
 
 _DYNAMIC_TOOLS = """
@@ -138,6 +182,10 @@ _LINK_FILES = """
 TOUCH = "updated_at = clock_timestamp()"
 DROP_COMPACTION = "compaction_requested_at = NULL, compaction_resume = false"
 CHOOSE_MODEL = "last_model_config_id = $2, last_reasoning_effort = $3"
+_RUN = f"status = 'running', last_error = NULL, requires_action_deadline_at = NULL, {DROP_COMPACTION}, {TOUCH}"
+
+_INSERT_ALWAYS = _INSERT_MESSAGE.format(condition="true")
+_START_TURN = _INSERT_AND_SETTLE.format(insert=_INSERT_MESSAGE.format(condition=_NOTHING_OPEN), assignments=_RUN)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,12 +252,12 @@ async def insert(tx: Tx, rows: Sequence[Row]) -> list[Message]:
     if len(rows) == 1:
         record = await tx.conn.fetchrow(_statement(rows[0]), *_arguments(tx, rows[0]))
         assert record is not None
-        return [_message(tx, rows[0], record)]
+        return [_message(tx, rows[0], *record)]
     messages: list[Message] = []
     # Runs of rows with the same statement go in one pipelined round trip; results come back in input order.
     for statement, run in _runs(rows):
         records = await tx.conn.fetchmany(statement, [_arguments(tx, row) for row in run])
-        messages.extend(_message(tx, row, record) for row, record in zip(run, records, strict=True))
+        messages.extend(_message(tx, row, *record) for row, record in zip(run, records, strict=True))
     return messages
 
 
@@ -225,7 +273,7 @@ def _runs(rows: Sequence[Row]) -> Iterable[tuple[str, list[Row]]]:
 
 
 def _statement(row: Row) -> str:
-    return _INSERT_MESSAGE if row.figures is None else _INSERT_STEP
+    return _INSERT_ALWAYS if row.figures is None else _INSERT_STEP
 
 
 def _arguments(tx: Tx, row: Row) -> tuple[object, ...]:
@@ -247,12 +295,11 @@ def _arguments(tx: Tx, row: Row) -> tuple[object, ...]:
     return plain + tuple(value or None for value in msgspec.structs.astuple(row.figures))
 
 
-def _message(tx: Tx, row: Row, record: asyncpg.Record) -> Message:
-    message_id, revision, created_at = record
+def _message(tx: Tx, row: Row, message_id: MessageId, created_at: datetime) -> Message:
     return Message(
         message_id,
         tx.chat.id,
-        revision,
+        tx.chat.snapshot_version,  # what the trigger gave it
         row.role,
         row.visibility,
         row.compressed,
@@ -276,22 +323,36 @@ def model_choice(tx: Tx, messages: Sequence[Message]) -> tuple[UUID, str | None]
     return model, effort
 
 
-async def insert_after_closing(tx: Tx, row: Row, reason: CloseReason) -> list[Message]:
-    """Answer all open calls, then insert the user row: a model must never see a call without its result."""
+async def insert_settling(tx: Tx, by: Transition, row: Row, assignments: str) -> Message:
+    """Insert one row and close the transition that it is all of."""
+    if row.files:
+        await link_files(tx, row.files)
+    statement = _INSERT_AND_SETTLE.format(insert=_statement(row), assignments=assignments)
+    record = await tx.settle_by(by, statement, *_arguments(tx, row))
+    assert record is not None
+    return _message(tx, row, *record[-2:])
+
+
+async def start_turn(tx: Tx, by: Transition, row: Row, reason: CloseReason) -> list[Message]:
+    """Close a transition that starts a turn: answer all open calls, insert the user row, run.
+
+    A model must never see a call without its result. Returns the closures and then the row.
+    """
     assert row.role is Role.USER
-    return await insert(tx, [*closures(tx, await turn_calls(tx), reason), row])
+    if row.files:
+        await link_files(tx, row.files)
+    record = await tx.settle_by(by, _START_TURN, *_arguments(tx, row))
+    if record is not None:
+        return [_message(tx, row, *record[-2:])]
+    inserted = await insert(tx, [*closures(tx, await turn_calls(tx), reason), row])
+    await settle_running(tx, by, inserted)
+    return inserted
 
 
 async def settle_running(tx: Tx, by: Transition, inserted: Sequence[Message]) -> None:
-    """Close a transition that starts a turn: whatever held the chat up is gone, and the model choice follows."""
+    """Close a transition after which the chat runs: whatever held it up is gone, and the model choice follows."""
     model, effort = model_choice(tx, inserted)
-    await tx.settle(
-        by,
-        f"status = 'running', last_error = NULL, requires_action_deadline_at = NULL, {DROP_COMPACTION}, {TOUCH},"
-        f" {CHOOSE_MODEL}",
-        model,
-        effort,
-    )
+    await tx.settle(by, f"{_RUN}, {CHOOSE_MODEL}", model, effort)
 
 
 async def turn_calls(tx: Tx) -> tuple[OpenCall, ...]:

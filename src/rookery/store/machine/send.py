@@ -59,17 +59,14 @@ async def _find_sent(tx: Tx, client_id: str) -> Sent | None:
 
 
 async def _insert(tx: Tx, message: NewQueuedMessage, by: Transition, reason: CloseReason) -> Sent:
-    inserted = await rows.insert_after_closing(tx, rows.user_row(message), reason)
-    await rows.settle_running(tx, by, inserted)
-    return Sent(inserted)
+    return Sent(await rows.start_turn(tx, by, rows.user_row(message), reason))
 
 
 async def _resume_backlog(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
     # Pop before append: a full queue in error still takes the message that will drain it.
     head = await rows.pop_head(tx)
-    inserted = await rows.insert_after_closing(tx, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
     queued = await rows.append(tx, message, steer=busy is BusyBehavior.STEER)
-    await rows.settle_running(tx, busy.transition, inserted)
+    inserted = await rows.start_turn(tx, busy.transition, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
     return Sent(inserted, queued)
 
 
@@ -77,8 +74,8 @@ async def _interrupt_action(tx: Tx, message: NewQueuedMessage) -> Sent:
     rows.require_room(tx)
     queued = await rows.append(tx, message)
     head = await rows.pop_head(tx)
-    inserted = await rows.insert_after_closing(tx, rows.promoted_row(head), CloseReason.INTERRUPTED_BY_MESSAGE)
-    await rows.settle_running(tx, Transition.SEND_MESSAGE_INTERRUPT, inserted)
+    by, reason = Transition.SEND_MESSAGE_INTERRUPT, CloseReason.INTERRUPTED_BY_MESSAGE
+    inserted = await rows.start_turn(tx, by, rows.promoted_row(head), reason)
     return Sent(inserted, queued)
 
 

@@ -292,14 +292,6 @@ BEGIN
     NEW.runnable_since := OLD.runnable_since;
   END IF;
 
-  IF (NEW.title, NEW.labels, NEW.workspace_id, NEW.last_model_config_id, NEW.last_reasoning_effort, NEW.mode, NEW.plan_mode,
-      NEW.mcp_server_ids, NEW.dynamic_tools, NEW.client_type, NEW.summary, NEW.summary_generated_at, NEW.last_turn_summary)
-     IS DISTINCT FROM
-     (OLD.title, OLD.labels, OLD.workspace_id, OLD.last_model_config_id, OLD.last_reasoning_effort, OLD.mode, OLD.plan_mode,
-      OLD.mcp_server_ids, OLD.dynamic_tools, OLD.client_type, OLD.summary, OLD.summary_generated_at, OLD.last_turn_summary) THEN
-    NEW.meta_version := OLD.meta_version + 1;
-  END IF;
-
   IF NOT is_open AND (
      (NEW.status, NEW.archived, NEW.archived_at, NEW.worker_id, NEW.runner_id, NEW.last_error, NEW.retry_state,
       NEW.requires_action_deadline_at, NEW.compaction_requested_at, NEW.compaction_resume, NEW.runnable_since,
@@ -313,6 +305,29 @@ BEGIN
   RETURN NEW;
 END $$;
 CREATE TRIGGER chats_guard BEFORE INSERT OR UPDATE ON chats FOR EACH ROW EXECUTE FUNCTION chats_guard();
+
+-- Metadata moves its own counter. Two triggers, both only for statements that assign such a column: transitions assign
+-- the model choice, and must not read the tools a chat declared, which may be large.
+CREATE FUNCTION chats_meta() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.meta_version := OLD.meta_version + 1;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER chats_meta_choice
+  BEFORE UPDATE OF last_model_config_id, last_reasoning_effort ON chats FOR EACH ROW
+  WHEN ((NEW.last_model_config_id, NEW.last_reasoning_effort)
+    IS DISTINCT FROM (OLD.last_model_config_id, OLD.last_reasoning_effort))
+  EXECUTE FUNCTION chats_meta();
+CREATE TRIGGER chats_meta_other
+  BEFORE UPDATE OF title, labels, workspace_id, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, summary,
+    summary_generated_at, last_turn_summary
+  ON chats FOR EACH ROW
+  WHEN ((NEW.title, NEW.labels, NEW.workspace_id, NEW.mode, NEW.plan_mode, NEW.mcp_server_ids, NEW.dynamic_tools,
+      NEW.client_type, NEW.summary, NEW.summary_generated_at, NEW.last_turn_summary)
+    IS DISTINCT FROM
+     (OLD.title, OLD.labels, OLD.workspace_id, OLD.mode, OLD.plan_mode, OLD.mcp_server_ids, OLD.dynamic_tools,
+      OLD.client_type, OLD.summary, OLD.summary_generated_at, OLD.last_turn_summary))
+  EXECUTE FUNCTION chats_meta();
 
 -- Messages are written once. The comparison runs only for statements that assign one of these columns, so a
 -- soft delete never reads the content. (Triggers fire in the order of their names: this one before the next.)
