@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import NoReturn, Self, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
@@ -50,6 +50,10 @@ class PoolStats:
     size: int
     idle: int
     maximum: int
+
+
+class ConnectionLost(Exception):
+    """A dedicated connection is gone; its owner opens another one."""
 
 
 class Database:
@@ -150,6 +154,12 @@ def reconnect_delays(rng: Random) -> Iterator[float]:
     while True:
         yield delay * rng.uniform(0.5, 1.0)
         delay = min(delay * 2, LAST_RECONNECT_SECONDS)
+
+
+async def raise_when_lost(lost: asyncio.Event) -> NoReturn:
+    """Ends the task group of whoever works on a connection, as soon as that is gone."""
+    await lost.wait()
+    raise ConnectionLost("The server closed the connection.")
 
 
 def describe_address(url: str) -> str:

@@ -34,7 +34,7 @@ from rookery.store.hints import (
     OwnershipHint,
     WatchHint,
 )
-from rookery.store.pool import LAST_RECONNECT_SECONDS, reconnect_delays
+from rookery.store.pool import LAST_RECONNECT_SECONDS, ConnectionLost, raise_when_lost, reconnect_delays
 
 log = get_logger("store.pubsub")
 
@@ -306,10 +306,6 @@ class ListenerStats:
     connections: int = 0
 
 
-class _Lost(Exception):
-    """The connection is gone."""
-
-
 class Listener:
     """Hears the hints of all replicas on a connection of its own, and finds a new one when that is lost.
 
@@ -355,7 +351,7 @@ class Listener:
             started = self._clock.monotonic()
             try:
                 await self._listen()
-            except* (_Lost, StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as group:
+            except* (ConnectionLost, StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as group:
                 first = group.exceptions[0]
                 log.warning("listener_lost", error=str(first) or type(first).__name__)
             if self._clock.monotonic() - started > LAST_RECONNECT_SECONDS:
@@ -381,7 +377,7 @@ class Listener:
             self._bus.resync()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._check(connection))
-                group.create_task(_raise_when(lost))
+                group.create_task(raise_when_lost(lost))
         finally:
             mark_down()
             connection.terminate()
@@ -400,11 +396,6 @@ class Listener:
             log.debug("hints_ignored", channel=channel, count=ignored)
         for hint in hints:
             self._bus.dispatch(hint)
-
-
-async def _raise_when(lost: asyncio.Event) -> NoReturn:
-    await lost.wait()
-    raise _Lost("The server closed the connection.")
 
 
 class NotifyProbe:
