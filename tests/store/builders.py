@@ -67,11 +67,6 @@ class World:
         )
         return ChatId(UUID(str(chat_id)))
 
-    async def archive(self, chat_id: ChatId) -> None:
-        async with self.conn.transaction():
-            await self.conn.execute(OPEN, chat_id)
-            await self.conn.execute("UPDATE chats SET archived = true, archived_at = now() WHERE id = $1", chat_id)
-
     async def message(
         self,
         chat_id: ChatId,
@@ -103,8 +98,8 @@ class World:
             )
         return MessageId(message_id)
 
-    async def long_chat(self, owner_id: UUID, *, length: int = 2000, others: int = 10) -> ChatId:
-        """A chat of many messages among others like it, interleaved, and fresh statistics for the planner."""
+    async def long_chat(self, owner_id: UUID, *, length: int = 500, others: int = 100) -> ChatId:
+        """A chat of many messages among others half its length, interleaved, and fresh statistics for the planner."""
         chats = [await self.chat(owner_id) for _ in range(others + 1)]
         async with self.conn.transaction():
             for chat_id in chats:
@@ -116,9 +111,11 @@ class World:
                        jsonb_build_array(jsonb_build_object('type', 'text', 'text', repeat('word ', 20) || i)), 1
                   FROM generate_series(1, $2::int) i
                  CROSS JOIN unnest($1::uuid[]) AS c (id)
+                 WHERE c.id = $3 OR i > $2 / 2
                 """,
                 chats,
                 length,
+                chats[0],
             )
         await self.conn.execute("ANALYZE")
         return chats[0]

@@ -1,7 +1,7 @@
 """Read cursors: up to which message a person has read a chat. No version of the chat moves.
 
 A cursor is written on the person's request only, never by merely looking. It only grows, unless it is forced
-(marking a chat unread).
+(marking a chat unread). A chat is named as a range of one, for the reason given in `messages`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MOVE = """
       LEFT JOIN LATERAL (
            SELECT m.id
              FROM chat_messages m
-            WHERE m.chat_id = c.id
+            WHERE m.chat_id >= c.id AND m.chat_id <= c.id
               AND NOT m.deleted
-            ORDER BY m.id DESC
+            ORDER BY m.chat_id DESC, m.id DESC
             LIMIT 1) newest ON true
      WHERE c.id = $1
         ON CONFLICT (chat_id, user_id) DO UPDATE
@@ -43,11 +43,11 @@ LIST_UNREAD = """
      CROSS JOIN LATERAL (
            SELECT m.id
              FROM chat_messages m
-            WHERE m.chat_id = asked.chat_id
-              AND m.role = 'assistant'
+            WHERE (m.chat_id, m.role) >= (asked.chat_id, 'assistant')
+              AND (m.chat_id, m.role) <= (asked.chat_id, 'assistant')
               AND NOT m.deleted
               AND m.visibility IN ('user', 'both')
-            ORDER BY m.id DESC
+            ORDER BY m.chat_id, m.role, m.id DESC
             LIMIT 1) newest
       LEFT JOIN chat_read_cursors cursor ON cursor.chat_id = asked.chat_id AND cursor.user_id = $1
      WHERE newest.id > coalesce(cursor.last_read_message_id, 0)

@@ -2,6 +2,11 @@
 
 All order is by `id`. Predicates are literals (`NOT deleted`, visibilities, roles), because only so do they match the
 partial indexes; a bind parameter would turn a page of a long chat into a scan of it.
+
+For pages a chat is named as a range of one (`chat_id >= $1 AND chat_id <= $1`) and its rows are compared and ordered
+by (chat_id, id). With `chat_id = $1 ORDER BY id` the planner, for a chat that holds a good share of all rows, walks the
+primary key instead, hoping to meet rows of that chat soon; when the chat is an old one, it reads everything that
+everybody wrote since. The row comparison gives the index its ends, the plain one gives the planner its estimate.
 """
 
 from __future__ import annotations
@@ -43,12 +48,12 @@ FIND_VISIBLE = f"""
 NEWEST = f"""
     SELECT {COLUMNS}
       FROM chat_messages m
-     WHERE m.chat_id = $1
-       AND m.id > $2
-       AND m.id < $3
+     WHERE m.chat_id >= $1 AND m.chat_id <= $1
+       AND (m.chat_id, m.id) > ($1, $2)
+       AND (m.chat_id, m.id) < ($1, $3)
        AND NOT m.deleted
        AND m.visibility IN ('user', 'both')
-     ORDER BY m.id DESC
+     ORDER BY m.chat_id DESC, m.id DESC
      LIMIT $4
 """
 
@@ -56,11 +61,11 @@ NEWEST = f"""
 OLDEST = f"""
     SELECT {COLUMNS}
       FROM chat_messages m
-     WHERE m.chat_id = $1
-       AND m.id > $2
+     WHERE m.chat_id >= $1 AND m.chat_id <= $1
+       AND (m.chat_id, m.id) > ($1, $2)
        AND NOT m.deleted
        AND m.visibility IN ('user', 'both')
-     ORDER BY m.id
+     ORDER BY m.chat_id, m.id
      LIMIT $3
 """
 
@@ -73,10 +78,10 @@ WINDOW = f"""
                    row_number() OVER newer AS place
               FROM (SELECT id, content
                       FROM chat_messages
-                     WHERE chat_id = $1
+                     WHERE chat_id >= $1 AND chat_id <= $1
                        AND NOT deleted
                        AND visibility IN ('user', 'both')
-                     ORDER BY id DESC
+                     ORDER BY chat_id DESC, id DESC
                      LIMIT $2) w
             WINDOW newer AS (ORDER BY w.id DESC)) fits
       JOIN chat_messages m ON m.id = fits.id
@@ -84,24 +89,25 @@ WINDOW = f"""
      ORDER BY m.id DESC
 """
 
-HAS_OLDER = """
-    SELECT EXISTS (
-           SELECT
-             FROM chat_messages m
-            WHERE m.chat_id = $1
-              AND m.id < $2
-              AND NOT m.deleted
-              AND m.visibility IN ('user', 'both'))
+OLDER = """
+    SELECT m.id
+      FROM chat_messages m
+     WHERE m.chat_id >= $1 AND m.chat_id <= $1
+       AND (m.chat_id, m.id) < ($1, $2)
+       AND NOT m.deleted
+       AND m.visibility IN ('user', 'both')
+     ORDER BY m.chat_id DESC, m.id DESC
+     LIMIT 1
 """
 
 # Index messages_revision. A deleted row is only a marker: an edit of a long chat must not load what it removed.
 DELTA = f"""
     SELECT {COLUMNS.replace("m.content,", "CASE WHEN m.deleted THEN '[]' ELSE m.content END,")}
       FROM chat_messages m
-     WHERE m.chat_id = $1
-       AND m.revision > $2
+     WHERE m.chat_id >= $1 AND m.chat_id <= $1
+       AND (m.chat_id, m.revision) > ($1, $2)
        AND m.visibility IN ('user', 'both')
-     ORDER BY m.id
+     ORDER BY m.chat_id, m.id
      LIMIT $3
 """
 
@@ -196,7 +202,7 @@ async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[Message, ...]:
 
 
 async def _has_older(conn: Connection, chat_id: ChatId, *, before_id: int) -> bool:
-    return bool(await conn.fetchval(HAS_OLDER, chat_id, before_id))
+    return await conn.fetchval(OLDER, chat_id, before_id) is not None
 
 
 def _ascending(records: list[asyncpg.Record]) -> tuple[Message, ...]:

@@ -1,0 +1,253 @@
+"""The three ways to read messages: what people see, what changed, what the model is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from uuid import UUID, uuid4
+
+import pytest
+
+from rookery.chat import parts
+from rookery.chat.messages import ChatId, Effort, Message, MessageId, Role, Visibility
+from rookery.store import messages
+from tests.store.builders import World, open_world
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[World]:
+    async with open_world(database_url) as world:
+        yield world
+
+
+async def chat_with(world: World, count: int) -> tuple[ChatId, list[MessageId]]:
+    chat = await world.chat(await world.user())
+    return chat, [await world.message(chat, f"message {n}") for n in range(count)]
+
+
+def ids(rows: Iterable[Message]) -> list[MessageId]:
+    return [row.id for row in rows]
+
+
+def test_columns_are_the_fields_of_a_message_in_order() -> None:
+    assert ", ".join(f"m.{name}" for name in Message.__struct_fields__) == messages.COLUMNS
+
+
+async def test_a_row_is_read_with_true_types(world: World) -> None:
+    chat = await world.chat(await world.user())
+    content = (parts.Text("nul \0 and \ue000"), parts.Text("é"))
+    message_id = await world.message(chat, role="user", visibility="user", content=content, effort="high")
+
+    message = await messages.find_visible(world.conn, chat, message_id=message_id)
+
+    assert message is not None
+    assert (message.id, message.chat_id) == (message_id, chat)
+    assert message.role is Role.USER
+    assert message.visibility is Visibility.USER
+    assert message.reasoning_effort is Effort.HIGH
+    assert isinstance(message.chat_id, UUID)
+    assert message.parts() == content
+
+
+async def test_people_see_live_rows_meant_for_them_in_order(world: World) -> None:
+    chat = await world.chat(await world.user())
+    await world.message(chat, role="system", visibility="model")
+    seen = [
+        await world.message(chat, role="user"),
+        await world.message(chat, role="assistant", visibility="user", compressed=True),
+        await world.message(chat, role="tool"),
+    ]
+    await world.message(chat, role="user", visibility="model")
+    removed = await world.message(chat)
+    await world.cut(chat, from_id=removed)
+    other, _ = await chat_with(world, 1)
+
+    assert ids((await messages.list_newest(world.conn, chat, limit=10)).messages) == seen
+    assert ids((await messages.list_oldest(world.conn, chat, limit=10)).messages) == seen
+    assert ids((await messages.list_window(world.conn, chat, tail=10)).messages) == seen
+    assert await messages.find_visible(world.conn, chat, message_id=removed) is None
+    assert await messages.find_visible(world.conn, other, message_id=seen[0]) is None
+
+
+async def test_pages_go_back_from_the_end(world: World) -> None:
+    chat, rows = await chat_with(world, 5)
+    await chat_with(world, 2)
+
+    newest = await messages.list_newest(world.conn, chat, limit=2)
+    older = await messages.list_newest(world.conn, chat, limit=3, before_id=newest.messages[0].id)
+
+    assert (ids(newest.messages), newest.has_more) == (rows[3:], True)
+    assert (ids(older.messages), older.has_more) == (rows[:3], False)
+
+
+async def test_pages_go_forward_from_an_id(world: World) -> None:
+    chat, rows = await chat_with(world, 5)
+    await chat_with(world, 2)
+
+    first = await messages.list_oldest(world.conn, chat, limit=2, after_id=rows[0])
+    rest = await messages.list_oldest(world.conn, chat, limit=2, after_id=first.messages[-1].id)
+
+    assert (ids(first.messages), first.has_more) == (rows[1:3], True)
+    assert (ids(rest.messages), rest.has_more) == (rows[3:], False)
+
+
+async def test_a_range_is_open_at_both_ends(world: World) -> None:
+    chat, rows = await chat_with(world, 6)
+
+    page = await messages.list_newest(world.conn, chat, limit=2, after_id=rows[1], before_id=rows[5])
+
+    assert (ids(page.messages), page.has_more) == ([rows[3], rows[4]], True)
+
+
+async def test_a_missing_chat_has_no_messages(world: World) -> None:
+    nowhere = ChatId(uuid4())
+    await chat_with(world, 1)
+
+    assert await messages.list_newest(world.conn, nowhere, limit=5) == messages.MessagePage((), False)
+    assert await messages.list_window(world.conn, nowhere, tail=5) == messages.MessagePage((), False)
+    assert await messages.list_prompt(world.conn, nowhere) == ()
+    assert await messages.list_delta(world.conn, nowhere, seen=0) == ()
+
+
+async def test_the_window_ends_at_its_tail(world: World) -> None:
+    chat, rows = await chat_with(world, 5)
+
+    window = await messages.list_window(world.conn, chat, tail=2)
+
+    assert (ids(window.messages), window.has_more) == (rows[3:], True)
+    assert (await messages.list_window(world.conn, chat, tail=5)).has_more is False
+
+
+async def test_the_window_ends_at_its_size(world: World) -> None:
+    chat = await world.chat(await world.user())
+    rows = [await world.message(chat, "x" * 1000) for _ in range(4)]
+
+    window = await messages.list_window(world.conn, chat, tail=10, max_bytes=2500)
+
+    assert (ids(window.messages), window.has_more) == (rows[2:], True)
+
+
+async def test_the_newest_message_is_in_the_window_whatever_its_size(world: World) -> None:
+    chat = await world.chat(await world.user())
+    await world.message(chat, "small")
+    large = await world.message(chat, "x" * 5000)
+
+    window = await messages.list_window(world.conn, chat, tail=10, max_bytes=1000)
+
+    assert (ids(window.messages), window.has_more) == ([large], True)
+
+
+async def test_a_window_without_a_tail_holds_nothing_but_knows_of_more(world: World) -> None:
+    chat, _ = await chat_with(world, 1)
+
+    assert await messages.list_window(world.conn, chat, tail=0) == messages.MessagePage((), True)
+
+
+async def test_the_delta_holds_what_came_after_the_seen_version(world: World) -> None:
+    chat, _ = await chat_with(world, 2)
+    seen = (await world.versions(chat))["history_version"]
+    new = await world.message(chat)
+    await world.message(chat, role="system", visibility="model")
+
+    delta = await messages.list_delta(world.conn, chat, seen=seen)
+
+    assert ids(delta) == [new]
+
+
+async def test_the_delta_marks_deleted_rows_without_their_content(world: World) -> None:
+    chat, rows = await chat_with(world, 3)
+    seen = (await world.versions(chat))["history_version"]
+    await world.cut(chat, from_id=rows[1])
+    new = await world.message(chat, "instead")
+
+    delta = await messages.list_delta(world.conn, chat, seen=seen)
+
+    assert [(row.id, row.deleted) for row in delta] == [(rows[1], True), (rows[2], True), (new, False)]
+    assert [row.parts() for row in delta] == [(), (), (parts.Text("instead"),)]
+
+
+async def test_the_delta_can_be_bounded(world: World) -> None:
+    chat, rows = await chat_with(world, 3)
+
+    assert ids(await messages.list_delta(world.conn, chat, seen=0, limit=2)) == rows[:2]
+
+
+async def test_the_prompt_is_everything_for_the_model_before_the_first_compaction(world: World) -> None:
+    chat = await world.chat(await world.user())
+    told = [
+        await world.message(chat, role="system", visibility="model"),
+        await world.message(chat, role="user"),
+        await world.message(chat, role="user", visibility="model"),
+        await world.message(chat, role="assistant"),
+        await world.message(chat, role="tool"),
+    ]
+    await world.message(chat, role="system", visibility="user")
+
+    assert ids(await messages.list_prompt(world.conn, chat)) == told
+
+
+async def compact(world: World, chat: ChatId) -> MessageId:
+    """The three rows of a compaction; returns the boundary."""
+    boundary = await world.message(chat, "summary", role="user", visibility="model", compressed=True)
+    await world.message(chat, role="assistant", visibility="user", compressed=True)
+    await world.message(chat, role="tool", visibility="both", compressed=True)
+    return boundary
+
+
+async def test_the_prompt_starts_over_at_the_newest_boundary_but_keeps_system_rows(world: World) -> None:
+    chat = await world.chat(await world.user())
+    system = await world.message(chat, role="system", visibility="model")
+    await world.message(chat, role="user")
+    await compact(world, chat)
+    await world.message(chat, role="assistant")
+    boundary = await compact(world, chat)
+    late_system = await world.message(chat, role="system", visibility="model")
+    question = await world.message(chat, role="user")
+
+    prompt = await messages.list_prompt(world.conn, chat)
+
+    assert ids(prompt) == [system, boundary, late_system, question]
+
+
+async def test_an_edit_before_the_boundary_brings_the_older_rows_back(world: World) -> None:
+    chat = await world.chat(await world.user())
+    first = await world.message(chat, role="user")
+    answer = await world.message(chat, role="assistant")
+    edited = await world.message(chat, role="user")
+    await compact(world, chat)
+
+    await world.cut(chat, from_id=edited)
+
+    assert ids(await messages.list_prompt(world.conn, chat)) == [first, answer]
+
+
+async def test_long_chats_are_read_through_their_indexes(world: World) -> None:
+    chat = await world.long_chat(await world.user())
+    history_version = (await world.versions(chat))["history_version"]
+    statements: list[tuple[str, tuple[object, ...], set[str]]] = [
+        (messages.NEWEST, (chat, 0, 2**63 - 1, 51), {"messages_live"}),
+        (messages.OLDEST, (chat, 10**6, 51), {"messages_live"}),
+        (messages.WINDOW, (chat, 50, 2**23), {"messages_live"}),
+        (messages.OLDER, (chat, 100), {"messages_live"}),
+        (messages.DELTA, (chat, history_version, 1001), {"messages_revision"}),
+        (messages.PROMPT, (chat,), {"messages_live", "messages_boundary", "messages_role"}),
+    ]
+
+    for statement, arguments, indexes in statements:
+        for plan in await world.plans(statement, *arguments):
+            assert "Seq Scan" not in plan, plan
+            assert {index for index in indexes if index in plan} == indexes, plan
+
+
+async def test_pages_of_a_chat_that_dominates_the_table_do_not_walk_everybodys_rows(world: World) -> None:
+    chat = await world.long_chat(await world.user(), others=3)
+    statements: list[tuple[str, tuple[object, ...]]] = [
+        (messages.NEWEST, (chat, 0, 2**63 - 1, 51)),
+        (messages.OLDEST, (chat, 0, 51)),
+        (messages.OLDER, (chat, 2**63 - 1)),
+        (messages.DELTA, (chat, 1, 51)),
+    ]
+
+    for statement, arguments in statements:
+        for plan in await world.plans(statement, *arguments):
+            assert "chat_messages_pkey" not in plan, plan
+            assert "Seq Scan" not in plan, plan
