@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
 import asyncpg
+import msgspec
 from asyncpg.pool import PoolConnectionProxy
 from msgspec import Raw
 
@@ -279,6 +280,15 @@ class Rig:
 
 def words(message: Message | QueuedMessage) -> str:
     return parts.plain_text(message.parts())
+
+
+def _sorted_json(content: str) -> str:
+    return msgspec.json.encode(msgspec.json.decode(content), order="deterministic").decode()
+
+
+def told(messages: Iterable[Message]) -> list[Message]:
+    """Messages as values to compare: what a transition returns spells its JSON differently from what is stored."""
+    return [msgspec.structs.replace(each, content=_sorted_json(each.content)) for each in messages]
 
 
 def closure_of(message: Message) -> tuple[str, str]:

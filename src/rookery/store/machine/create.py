@@ -8,8 +8,9 @@ from uuid import UUID
 import msgspec
 
 from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatNotFound, InvalidInput, ParentArchived
+from rookery.chat.errors import ChatNotFound, InvalidInput, ParentArchived, TransitionNotAllowed
 from rookery.chat.messages import Message, NewMessage
+from rookery.chat.states import State
 from rookery.chat.transitions import Transition
 from rookery.store.machine import rows
 from rookery.store.machine.lock import CHAT_COLUMNS, Bundle
@@ -24,6 +25,7 @@ _INSERT = """
            (id, owner_id, parent_chat_id, root_chat_id, status, title, labels, workspace_id, last_model_config_id,
             last_reasoning_effort, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type)
     VALUES (coalesce($1, gen_random_uuid()), $2, $3, $4, 'running', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+        ON CONFLICT (id) DO NOTHING
     RETURNING id
 """
 _READ = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
@@ -84,6 +86,9 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
         spec.dynamic_tools,
         spec.client_type,
     )
+    if chat_id is None:
+        assert spec.id is not None
+        raise await _taken(bundle, spec.id)
     record = await bundle.conn.fetchrow(_READ, chat_id)
     assert record is not None
     tx = bundle.enlist(Chat(*record), entered=None)
@@ -91,6 +96,14 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
     model, effort = rows.model_choice(tx, messages)
     await tx.settle(Transition.CREATE_CHAT, "last_model_config_id = $2, last_reasoning_effort = $3", model, effort)
     return Created(tx.chat, messages)
+
+
+async def _taken(bundle: Bundle, chat_id: UUID) -> TransitionNotAllowed:
+    record = await bundle.conn.fetchrow(_READ, chat_id)
+    state = Chat(*record).state if record else State.N
+    return TransitionNotAllowed(
+        Transition.CREATE_CHAT, state, f"There is a chat {chat_id} already. Choose another id.", cause="exists"
+    )
 
 
 async def _check_family(bundle: Bundle, spec: ChatSpec) -> None:
