@@ -29,7 +29,7 @@ from rookery.chat.messages import NewMessage, NewQueuedMessage, Role, StepFigure
 from rookery.chat.parts import Text
 from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine, migrate
-from rookery.store.embedded import EmbeddedServer
+from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.hints import Hint
 from rookery.store.machine import ChatSpec, Machine, ownership
 from rookery.store.pool import Database, DatabaseConfig

@@ -49,7 +49,7 @@ class WatchKind(StrEnum):
 
 
 class WatchHint(msgspec.Struct, frozen=True, kw_only=True):
-    """For those who watch a list of chats. `user_id` is the owner; `users` says who else to tell when the row is gone."""
+    """For those who watch a list of chats. `user_id` is the owner; `users`: who else to tell when the row is gone."""
 
     v: int = WIRE_VERSION
     user_id: UUID

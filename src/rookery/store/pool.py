@@ -86,6 +86,10 @@ class Database:
         """A connection outside the pools, for what must not wait behind other work or lives in a session."""
         return await connect(self.config, purpose)
 
+    async def ping(self) -> None:
+        """Ask the database for a sign of life, the way a request would."""
+        await self.api.fetchval("SELECT 1")
+
     def stats(self) -> dict[str, PoolStats]:
         pools = {"api": self.api, "worker": self.worker}
         return {

@@ -1,0 +1,68 @@
+"""Is the process alive, and should it get requests? Neither answer names a host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from rookery import __version__
+from rookery.clock import Clock
+
+CACHE_SECONDS = 2.0
+NO_STORE = {"Cache-Control": "no-store"}
+
+FRONT_PAGE = f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Rookery</title>
+<style>
+  body {{ font: 16px/1.6 system-ui, sans-serif; max-width: 40rem; margin: 15vh auto; padding: 0 1.5rem }}
+  body {{ background: #fff; color: #1c2430 }}
+  @media (prefers-color-scheme: dark) {{ body {{ background: #14181f; color: #dde3ec }} a {{ color: #8ab4f8 }} }}
+  code {{ font-family: ui-monospace, monospace }}
+</style>
+<h1>Rookery is running</h1>
+<p>Version {__version__}. The server keeps its chats in PostgreSQL and is ready; the API and the web application
+are not part of this version yet.</p>
+<p><a href="/readyz"><code>/readyz</code></a> tells how it is doing; <code>rookery admin status</code> tells more.</p>
+</html>
+"""
+
+
+class Health(Protocol):
+    """What the process knows about itself."""
+
+    async def checks(self) -> Mapping[str, str]:
+        """By part: `ok`, or what is wrong with it."""
+        ...
+
+
+def router(health: Health, clock: Clock) -> APIRouter:
+    routes = APIRouter()
+    known: tuple[float, Mapping[str, str]] | None = None
+
+    @routes.get("/healthz", operation_id="health.alive")
+    async def alive() -> JSONResponse:
+        """200 while the event loop turns; no I/O."""
+        return JSONResponse({"status": "ok"}, headers=NO_STORE)
+
+    @routes.get("/readyz", operation_id="health.ready")
+    async def ready() -> JSONResponse:
+        """200 when requests can be served, else 503; looked at again every two seconds at most."""
+        nonlocal known
+        now = clock.monotonic()
+        if known is None or now - known[0] >= CACHE_SECONDS:
+            known = (now, await health.checks())
+        is_ready = all(found == "ok" for found in known[1].values())
+        body = {"status": "ready" if is_ready else "not_ready", "checks": dict(known[1])}
+        return JSONResponse(body, status_code=200 if is_ready else 503, headers=NO_STORE)
+
+    @routes.get("/", operation_id="health.front", response_class=HTMLResponse)
+    async def front() -> HTMLResponse:
+        """A person who opens the printed address sees that it works."""
+        policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
+        return HTMLResponse(FRONT_PAGE, headers={**NO_STORE, "Content-Security-Policy": policy})
+
+    return routes

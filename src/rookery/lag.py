@@ -1,0 +1,39 @@
+"""How late the event loop runs: a replica that cannot keep up says so before its clients notice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+
+from rookery.clock import Clock
+from rookery.log import get_logger
+
+TICK_SECONDS = 0.25
+WARN_SECONDS = 0.25
+MAX_TASK_NAMES = 10
+
+log = get_logger("lag")
+
+
+class LagMonitor:
+    """Ticks and measures how much later than asked it woke. `lag_seconds` is the last measurement."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tick_at = clock.monotonic()
+        self._lag_seconds = 0.0
+
+    @property
+    def lag_seconds(self) -> float:
+        """Also counts a tick that is overdue right now: a loop that is stuck has not measured yet that it is."""
+        overdue = self._clock.monotonic() - self._tick_at - TICK_SECONDS
+        return max(self._lag_seconds, overdue, 0.0)
+
+    async def run(self) -> NoReturn:
+        while True:
+            self._tick_at = self._clock.monotonic()
+            await self._clock.sleep(TICK_SECONDS, "lag")
+            self._lag_seconds = max(0.0, self._clock.monotonic() - self._tick_at - TICK_SECONDS)
+            if self._lag_seconds > WARN_SECONDS:
+                names = sorted({task.get_name() for task in asyncio.all_tasks()})
+                log.warning("event_loop_lag", lag_ms=round(self._lag_seconds * 1000), tasks=names[:MAX_TASK_NAMES])
