@@ -13,8 +13,12 @@ from typing import Generic, TypeVar
 from uuid import UUID
 
 from rookery.chat.chats import Fence
+from rookery.chat.messages import ChatId
+from rookery.chat.states import State
+from rookery.chat.transitions import BusyBehavior
+from rookery.store import machine
 from rookery.store.machine import Bundle, Tx
-from tests.store.machine.rig import Rig
+from tests.store.machine.rig import Rig, assistant, words
 from tests.waiting import until
 
 T = TypeVar("T")
@@ -122,3 +126,33 @@ async def _outcome(action: Action[object]) -> object:
         return await action(pass_through)
     except Exception as error:
         return error
+
+
+# What both files of races act with
+
+
+def sending(rig: Rig, chat_id: ChatId, said: str, busy: BusyBehavior = BusyBehavior.QUEUE) -> Action[machine.Sent]:
+    return updating(rig, chat_id, lambda tx: machine.send_message(tx, rig.message(said), busy))
+
+
+def stepping(rig: Rig, chat_id: ChatId, fence: Fence, said: str = "answer") -> Action[machine.StepCommitted]:
+    return updating(rig, chat_id, lambda tx: machine.commit_step(tx, [assistant(said)]), fence=fence)
+
+
+def finishing(rig: Rig, chat_id: ChatId, fence: Fence) -> Action[machine.TurnFinished]:
+    return updating(rig, chat_id, machine.finish_turn, fence=fence)
+
+
+async def spoken(rig: Rig, chat_id: ChatId) -> list[str]:
+    return [words(message) for message in await rig.history(chat_id)]
+
+
+async def backlog(rig: Rig, chat_id: ChatId) -> list[str]:
+    return [words(row) for row in await rig.queue(chat_id)]
+
+
+async def owned(rig: Rig, state: State, *, queued: int = 1) -> tuple[ChatId, Fence]:
+    chat_id = await rig.chat(state, queued=queued)
+    fence = await rig.acquire(chat_id)
+    rig.published.clear()
+    return chat_id, fence
