@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -25,6 +25,7 @@ from rookery.store.machine import ChatSpec, Machine, Tx
 from rookery.store.machine.lock import CHAT_COLUMNS
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Conn: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 
 CLIENT_TOOL = "pick_colour"
@@ -161,6 +162,12 @@ class Rig:
 
     async def update(self, chat_id: UUID, fn: Callable[[Tx], Awaitable[T]], *, fence: Fence | None = None) -> T:
         return await self.machine.chat(chat_id).update(fn, fence=fence)
+
+    async def run(
+        self, chat_id: UUID, fn: Callable[Concatenate[Tx, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """One transition in a bundle of its own."""
+        return await self.update(chat_id, lambda tx: fn(tx, *args, **kwargs))
 
     def message(self, words: str, **fields: object) -> NewQueuedMessage:
         defaults: dict[str, object] = {"content": text(words), "created_by": self.user}

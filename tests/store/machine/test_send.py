@@ -235,7 +235,7 @@ async def test_second_send_is_answered_even_if_the_chat_was_archived_meanwhile(r
     chat_id = await rig.chat(State.W)
     first = await rig.send(chat_id, "go on", client_id="c-1")
     await rig.update(chat_id, machine.finish_turn)
-    await rig.update(chat_id, lambda tx: machine.set_archived(tx, True))
+    await rig.run(chat_id, machine.set_archived, True)
 
     again = await rig.send(chat_id, "go on", client_id="c-1")
 
@@ -248,8 +248,8 @@ async def test_second_send_is_answered_even_if_the_chat_was_archived_meanwhile(r
 async def test_second_send_into_an_archived_backlog_returns_the_queued_row(rig: Rig) -> None:
     chat_id = await rig.chat(State.R0)
     first = await rig.send(chat_id, "later", client_id="c-1")
-    await rig.update(chat_id, lambda tx: machine.finish_error(tx, machine.repair.REPAIRED))
-    await rig.update(chat_id, lambda tx: machine.set_archived(tx, True))
+    await rig.run(chat_id, machine.finish_error, machine.repair.REPAIRED)
+    await rig.run(chat_id, machine.set_archived, True)
 
     assert await rig.send(chat_id, "later", client_id="c-1") == first
     assert await rig.state(chat_id) is State.XE1
@@ -268,9 +268,7 @@ async def test_second_send_of_a_message_that_an_edit_removed_does_not_bring_it_b
     chat_id = await rig.chat(State.W)
     first = (await rig.history(chat_id))[0].id
     sent = await rig.send(chat_id, "go on", client_id="c-1")
-    await rig.update(
-        chat_id, lambda tx: machine.edit_message(tx, first, content=text("hello again"), edited_by=rig.user)
-    )
+    await rig.run(chat_id, machine.edit_message, first, content=text("hello again"), edited_by=rig.user)
 
     again = await rig.send(chat_id, "go on", client_id="c-1")
 
