@@ -1,0 +1,157 @@
+"""Model check: all orders of what two actors do, in the model; every kind of step, also on a real database.
+
+The walk over the model is exhaustive. Its steps are then grouped by what decides their outcome, and one of each
+group is run against PostgreSQL, level by level: every chat of a level gets a copy for each step that leaves it, all
+steps of the level run at once, and what came of them must be what the model says, to the last column.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Hashable, Iterator
+
+import pytest
+
+from rookery.chat.states import State
+from rookery.chat.transitions import TABLE, Transition
+from rookery.store.machine import rows
+from tests.chat import explore, truths
+from tests.chat.actors import Actor, User, Worker
+from tests.chat.explore import SMALL_QUEUE, Edge, Node
+from tests.chat.model_values import Chat, Refusal
+from tests.store.machine.copies import copy_chats
+from tests.store.machine.replay import Copy, World
+from tests.store.machine.rig import make_rig
+
+CONNECTIONS = 8
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+
+
+@pytest.fixture
+async def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """A database in which queues are as small as the model's, so that full ones are part of the walk."""
+    monkeypatch.setattr(rows, "MAX_QUEUE", SMALL_QUEUE)
+    async with make_rig(database_url, pool_size=CONNECTIONS) as rig:
+        made = World(rig, ["w1", "w2"])
+        await made.prepare()
+        yield made
+
+
+async def test_every_step_of_one_actor_does_the_same_in_the_store(world: World) -> None:
+    edges = explore.everything_one_can_do(Node(explore.first_chat()), explore.outline_of)
+
+    done = await _replay(world, list(edges))
+
+    assert {
+        (edge.attempt.transition, edge.source.chat.state, edge.outcome.state)
+        for edge in done
+        if isinstance(edge.outcome, Chat) and len(edge.attempt.actions) == 1
+    } == _legal_triples()
+
+
+@pytest.mark.parametrize("pair", ["user and worker", "two users", "two workers"])
+async def test_every_order_of_two_scripts_does_the_same_in_the_store(world: World, pair: str) -> None:
+    edges = (edge for start in _starts() for edge in explore.interleavings(start, _actors(pair, start.chat), length=2))
+
+    done = await _replay(world, explore.first_of_each(edges, _step_kind))
+
+    assert {type(edge.outcome) for edge in done} == {Chat, Refusal}
+
+
+def _legal_triples() -> set[tuple[Transition, State, State]]:
+    return {
+        (name, source, target)
+        for name, moves in TABLE.items()
+        for source, targets in moves.items()
+        for target in targets
+        if not {State.N, State.INVALID} & {source, target}
+    }
+
+
+def _starts() -> list[Node]:
+    """Where the scripts begin: every state, owned and not; thorough: every outline of a chat."""
+    edges = explore.everything_one_can_do(Node(explore.first_chat()), explore.outline_of)
+    kind = explore.outline_of if THOROUGH else lambda chat: (chat.state, chat.owner is None)
+    return [edge.source for edge in explore.first_of_each(edges, lambda edge: kind(edge.source.chat))]
+
+
+def _actors(pair: str, chat: Chat) -> tuple[Actor, Actor]:
+    owner = Worker("w1", chat, chat.owner)
+    match pair:
+        case "user and worker":
+            return User("ada", chat), owner
+        case "two users":
+            return User("ada", chat), User("bob", chat)
+        case _:
+            return owner, Worker("w2", chat)
+
+
+def _step_kind(edge: Edge) -> Hashable:
+    """Steps of one kind are decided by the same facts and have the same effect; one of them is run for real."""
+    source, outcome = edge.source.chat, edge.outcome
+    if THOROUGH:
+        return explore.outline_of(source), edge.attempt.name, edge.view, _effect(source, outcome)
+    facts = (source.state, len(source.queue), bool(source.open_calls), bool(source.client_calls), source.compaction)
+    return facts, edge.attempt.name, edge.view, _effect(source, outcome)
+
+
+def _effect(source: Chat, outcome: Chat | Refusal) -> Hashable:
+    if isinstance(outcome, Refusal):
+        return outcome
+    return outcome.state, len(outcome.queue), len(outcome.history) - len(source.history), len(outcome.open_calls)
+
+
+async def _replay(world: World, wanted: list[Edge]) -> list[Edge]:
+    """Run the steps, and those that lead to them, on the database. Returns all that were run."""
+    levels = _by_level(wanted)
+    root = Node(explore.first_chat())
+    copy = await world.create(*root.chat.history)
+    assert await world.observe(copy, root.chat) == root.chat
+    world.check_hints(copy, Chat(snapshot=0), root.chat)
+    at: dict[int, Copy] = {}
+    for edges in levels:
+        at = await _run_level(world, edges, at, copy)
+    return [edge for edges in levels for edge in edges]
+
+
+def _by_level(wanted: list[Edge]) -> list[list[Edge]]:
+    needed = {id(edge): edge for edge in wanted}
+    for edge in wanted:
+        parent = edge.source.parent
+        while parent is not None and id(parent) not in needed:
+            needed[id(parent)] = parent
+            parent = parent.source.parent
+    levels: dict[int, list[Edge]] = {}
+    for edge in needed.values():
+        levels.setdefault(edge.source.depth, []).append(edge)
+    return [levels[depth] for depth in sorted(levels)]
+
+
+async def _run_level(world: World, edges: list[Edge], at: dict[int, Copy], root: Copy) -> dict[int, Copy]:
+    """Every step gets a copy of its chat. Returns where the chats of the next level are, by the step to them."""
+    originals = [root if edge.source.parent is None else at[id(edge.source.parent)] for edge in edges]
+    async with world.rig.pool.acquire() as conn:
+        copies = await copy_chats(conn, originals)
+    todo: Iterator[tuple[Edge, Copy]] = iter(zip(edges, copies, strict=True))
+
+    async def run() -> None:
+        for edge, copy in todo:
+            await _check(world, edge, copy)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CONNECTIONS):
+            group.create_task(run())
+    return {id(edge): copy for edge, copy in zip(edges, copies, strict=True)}
+
+
+async def _check(world: World, edge: Edge, copy: Copy) -> None:
+    before = edge.source.chat
+    refusal = await world.attempt(copy, edge.attempt)
+    expected = before if isinstance(edge.outcome, Refusal) else edge.outcome
+    observed = await world.observe(copy, expected)
+
+    assert refusal == (edge.outcome if isinstance(edge.outcome, Refusal) else None), f"{edge.attempt} on {before}"
+    assert observed == expected, f"{edge.attempt} on {before}"
+    assert truths.violations(observed) == []
+    world.check_hints(copy, before, expected)
