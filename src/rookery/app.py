@@ -19,7 +19,7 @@ from rookery import __version__
 from rookery.api.application import create_application
 from rookery.clock import Clock, SystemClock
 from rookery.lag import LagMonitor
-from rookery.log import get_logger
+from rookery.log import bind, get_logger
 from rookery.settings import Settings
 from rookery.store import migrate, replicas
 from rookery.store.embedded import server as embedded
@@ -155,17 +155,20 @@ async def running_replica(
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await Database.connect(config))
         replica = _wire(settings, database, clock, rng)
+        stack.enter_context(bind(replica=str(replica.id)))
         await replica.presence.start()
         stack.push_async_callback(replica.presence.close)
         async with asyncio.TaskGroup() as group:
             loops = [
                 group.create_task(replica.listener.run(), name="listener"),
                 group.create_task(replica.notifier.run(), name="notifier"),
-                group.create_task(replica.probe.run(), name="notify-probe"),
                 group.create_task(replica.presence.run(), name="presence"),
                 group.create_task(replica.lag.run(), name="lag"),
             ]
             try:
+                # Whoever uses the replica may rely on hearing hints, and the probe would find it deaf.
+                await replica.listener.wait_connected()
+                loops.append(group.create_task(replica.probe.run(), name="notify-probe"))
                 yield replica
                 await replica.presence.stopping()
                 await replica.notifier.close()

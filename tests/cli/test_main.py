@@ -18,7 +18,7 @@ import pytest
 
 from rookery import __version__, settings
 from rookery.cli import main as cli
-from rookery.cli.main import Exit
+from rookery.cli.exits import Exit, exit_code
 from rookery.cli.output import Output
 from rookery.store import errors
 
@@ -272,7 +272,7 @@ def test_exit_codes_of_store_errors_are_those_their_module_states() -> None:
 
     for kind in _all_kinds(errors.StoreError):
         expected = next((int(stated[base.__name__]) for base in kind.__mro__ if base.__name__ in stated), 1)
-        assert cli.exit_code(kind.__new__(kind)) == expected, kind
+        assert exit_code(kind.__new__(kind)) == expected, kind
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,164 @@
+"""`rookery admin`: looking after an installation. Each command works beside a running server and without one."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from rookery import app
+from rookery.cli.exits import Exit
+from rookery.cli.output import Output
+from rookery.settings import Settings
+from rookery.store import migrate as migrations
+from rookery.store import overview, replicas
+from rookery.store.embedded.data_dir import prepare_data_dir
+from rookery.store.embedded.server import find_binaries
+from rookery.store.errors import StoreError
+from rookery.store.pool import Connection, Database
+
+LOW_DISK_BYTES = 1024**3
+CLOCK_OFFSET_SECONDS = 2.0
+
+
+async def migrate(settings: Settings, out: Output, *, dry_run: bool) -> int:
+    """Bring the schema up to date, or say what that would do."""
+    async with app.visited_database(settings, out.progress) as config:
+        async with await Database.connect(config) as database, database.api.acquire() as conn:
+            pending = await migrations.plan(conn)
+        applied = [] if dry_run else await migrations.migrate(config)
+    names = [str(migration) for migration in (pending if dry_run else applied)]
+    for name in names:
+        out.line(f"{'would apply' if dry_run else 'applied'} {name}")
+    if not names:
+        out.line(f"The schema is up to date (version {migrations.SCHEMA_VERSION}).")
+    out.result({"dry_run": dry_run, "schema": migrations.SCHEMA_VERSION, "migrations": names})
+    return Exit.OK
+
+
+async def status(settings: Settings, out: Output) -> int:
+    """Which replicas run, and what the chats are doing."""
+    async with (
+        app.visited_database(settings, out.progress) as config,
+        await Database.connect(config) as database,
+        database.api.acquire() as conn,
+    ):
+        await migrations.check(conn)
+        running = await replicas.list_replicas(conn)
+        found = await overview.read(conn)
+    out.line(f"Schema {found.schema_version}, PostgreSQL {found.server_version}, {found.size_bytes / 1e6:.0f} MB")
+    out.line()
+    if running:
+        rows = [(r.replica.id, r.replica.hostname, r.replica.pid, r.state, r.replica.version) for r in running]
+        out.table(("replica", "host", "pid", "state", "version"), rows)
+    else:
+        out.line("No replica is running.")
+    out.line()
+    out.table(("chats", "number"), [*found.chats.items(), ("waiting for a worker", found.unowned)])
+    out.result(
+        {
+            "schema": found.schema_version,
+            "postgresql": found.server_version,
+            "database_bytes": found.size_bytes,
+            "replicas": [
+                {
+                    "id": str(r.replica.id),
+                    "hostname": r.replica.hostname,
+                    "pid": r.replica.pid,
+                    "state": str(r.state),
+                    "version": r.replica.version,
+                    "started_at": r.started_at,
+                    "heartbeat_at": r.heartbeat_at,
+                }
+                for r in running
+            ],
+            "chats": found.chats,
+            "waiting_for_a_worker": found.unowned,
+        }
+    )
+    return Exit.OK
+
+
+class Doctor:
+    """Collects findings: one line each, `ok`, `warn` or `fail`."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self.findings: list[dict[str, str]] = []
+
+    def say(self, subject: str, verdict: str, text: str) -> None:
+        self.findings.append({"check": subject, "result": verdict, "message": text})
+        self._out.line(f"{verdict:4}  {subject:14}  {text}")
+
+    async def look(self, subject: str, look: Callable[[], Awaitable[tuple[str, str]]]) -> None:
+        """A look that raises is a finding like any other."""
+        try:
+            self.say(subject, *await look())
+        except (StoreError, OSError) as error:
+            self.say(subject, "fail", " ".join(str(error).split()))
+
+    @property
+    def failed(self) -> bool:
+        return any(finding["result"] == "fail" for finding in self.findings)
+
+
+async def doctor(settings: Settings, out: Output) -> int:
+    """Look at everything a start needs and say what is wrong with it."""
+    found = Doctor(out)
+    found.say("configuration", "ok", f"from {settings.config}" if settings.config else "no configuration file")
+    await found.look("data directory", lambda: _look_at_data_dir(settings))
+    if settings.database_url is None:
+        await found.look("binaries", _look_at_binaries)
+    try:
+        async with (
+            app.visited_database(settings, out.progress) as config,
+            await Database.connect(config) as database,
+            database.api.acquire() as conn,
+        ):
+            await _look_at_database(found, conn)
+    except StoreError as error:
+        found.say("database", "fail", " ".join(str(error).split()))
+    out.result({"ok": not found.failed, "checks": found.findings})
+    return Exit.FAILED if found.failed else Exit.OK
+
+
+async def _look_at_data_dir(settings: Settings) -> tuple[str, str]:
+    path = prepare_data_dir(settings.data_dir)
+    free = shutil.disk_usage(path).free
+    if free < LOW_DISK_BYTES:
+        return "warn", f"{path} has only {free / 1e6:.0f} MB left on its disk; free some space."
+    return "ok", f"{path}, {free / 1e9:.0f} GB free"
+
+
+async def _look_at_binaries() -> tuple[str, str]:
+    return "ok", f"embedded PostgreSQL in {find_binaries().parent.name}"
+
+
+async def _look_at_database(found: Doctor, conn: Connection) -> None:
+    seen = await overview.read_server(conn)
+    found.say("database", "ok", f"PostgreSQL {seen.version}")
+
+    async def look_at_schema() -> tuple[str, str]:
+        if pending := await migrations.plan(conn):
+            return (
+                "warn",
+                f"{len(pending)} migration(s) pending; `rookery admin migrate` applies them.",
+            )
+        return "ok", f"version {migrations.SCHEMA_VERSION}"
+
+    async def look_at_clock() -> tuple[str, str]:
+        asked = time.monotonic()
+        theirs = await overview.read_clock(conn)
+        # Half the round trip is the best guess at how old the answer is.
+        offset = (datetime.now(UTC) - theirs).total_seconds() - (time.monotonic() - asked) / 2
+        if abs(offset) > CLOCK_OFFSET_SECONDS:
+            return "warn", f"this machine is {offset:+.1f} s off the database; leases use the database's clock."
+        return "ok", f"{offset * 1000:+.0f} ms off the database"
+
+    await found.look("schema", look_at_schema)
+    await found.look("clock", look_at_clock)
+    if seen.max_connections < 30:
+        found.say("connections", "warn", f"max_connections is {seen.max_connections}; a replica uses up to 19.")
+    else:
+        found.say("connections", "ok", f"max_connections is {seen.max_connections}")
