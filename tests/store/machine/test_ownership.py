@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -385,46 +385,52 @@ async def test_chat_whose_lease_is_gone_is_taken_over(rig: Rig, loss: str) -> No
 # Scale
 
 
-async def test_candidates_are_found_through_the_small_index_among_many_idle_chats(rig: Rig, database_url: str) -> None:
-    runnable = {await rig.chat(state) for state in (State.R0, State.I1, State.A0)}
+async def test_candidates_are_found_through_the_small_index_alone_among_many_idle_chats(
+    rig: Rig, database_url: str
+) -> None:
+    parent = await rig.chat(State.R0)
+    children = [await _child(rig, parent, state) for state in (State.I0, State.A0, State.R0)]
     superuser = await asyncpg.connect(database_url.replace("rookery@", "postgres@"))
     try:
         # Triggers and foreign keys off: the rows are what they would be, only sooner.
         await superuser.execute("SET session_replication_role = replica")
         await superuser.execute("DROP INDEX chats_label, chats_title")  # nothing here reads them; they cost seconds
-        await superuser.execute(
-            """
-            INSERT INTO chats (owner_id, status, title, last_model_config_id, last_error, parent_chat_id, root_chat_id)
-            SELECT $1, CASE WHEN n % 3 = 0 THEN 'error' ELSE 'waiting' END, 'idle', $2,
-                   CASE WHEN n % 3 = 0 THEN '{"message": "x"}'::jsonb END,
-                   CASE WHEN n % 2 = 0 THEN $3::uuid END, CASE WHEN n % 2 = 0 THEN $3::uuid END
-              FROM generate_series(1, 200000) AS n
-            """,
-            rig.user,
-            rig.model,
-            next(iter(runnable)),
-        )
+        await superuser.execute(_ADD_IDLE, rig.user, rig.model, parent, 200_000)
+        await superuser.execute(_ADD_BACKLOG, rig.user, rig.model, 5_000)
         await superuser.execute("ANALYZE chats")
         await superuser.execute("REINDEX INDEX chats_acquire")  # leaves the exact number of entries in pg_class
-        rows_in_index = await superuser.fetchval("SELECT reltuples FROM pg_class WHERE oid = 'chats_acquire'::regclass")
-        plan = json.loads(await superuser.fetchval(f"EXPLAIN (FORMAT JSON) {_with_limit(20)}"))
+        entries = await superuser.fetchval("SELECT reltuples FROM pg_class WHERE oid = 'chats_acquire'::regclass")
+        statement = ownership.LIST_CANDIDATES.replace("$1", "20")
+        plan = json.loads(await superuser.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"))
     finally:
         await superuser.close()
 
-    scans = list(_scans(plan[0]["Plan"]))
-    assert rows_in_index == len(runnable)
-    assert {scan for scan in scans if scan[0] == "chats"} == {("chats", "chats_acquire")}
-    assert len([scan for scan in scans if scan[0] == "chats"]) == 6
-    assert set(await list_candidates(rig)) == runnable
+    assert entries == 1 + len(children) + 5_000
+    nodes = list(_nodes(plan[0]["Plan"]))
+    scans = [node for node in nodes if node.get("Relation Name") == "chats" or "Bitmap" in node["Node Type"]]
+    assert [node.get("Index Name") for node in scans] == ["chats_acquire"] * 6
+    assert all("(parent_chat_id IS NULL)" in node["Index Cond"] for node in scans)
+    assert max(node["Actual Rows"] for node in scans) <= 20, "a backlog is never read as a whole"
+    assert not [node for node in nodes if node["Node Type"] == "Sort"]
+    found = await list_candidates(rig)
+    assert [chat_id for chat_id in found if chat_id in children] == children
 
 
-def _with_limit(limit: int) -> str:
-    return ownership.LIST_CANDIDATES.replace("$1", str(limit))
+_ADD_IDLE = """
+    INSERT INTO chats (owner_id, status, title, last_model_config_id, last_error, parent_chat_id, root_chat_id)
+    SELECT $1, CASE WHEN n % 3 = 0 THEN 'error' ELSE 'waiting' END, 'idle', $2,
+           CASE WHEN n % 3 = 0 THEN '{"message": "x"}'::jsonb END,
+           CASE WHEN n % 2 = 0 THEN $3::uuid END, CASE WHEN n % 2 = 0 THEN $3::uuid END
+      FROM generate_series(1, $4::int) AS n
+"""
+_ADD_BACKLOG = """
+    INSERT INTO chats (owner_id, status, title, last_model_config_id, runnable_since)
+    SELECT $1, 'running', 'busy', $2, clock_timestamp()
+      FROM generate_series(1, $3::int) AS n
+"""
 
 
-def _scans(node: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """(table, index) of every scan in the plan; a scan of the whole table has no index."""
-    found = [(node["Relation Name"], node.get("Index Name"))] if "Relation Name" in node else []
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
     for child in node.get("Plans", []):
-        found.extend(_scans(child))
-    return found
+        yield from _nodes(child)

@@ -28,12 +28,14 @@ _BEAT = """
 """
 
 # Each of the six partitions is limited by itself, so a backlog is never ranked as a whole and one full pool cannot
-# hide the other. The predicates are literals: only so do they match the partial index chats_acquire.
+# hide the other. The predicates are literals: only so do they match the partial index chats_acquire. IS TRUE and
+# IS FALSE, because PostgreSQL turns "= false" into IS NOT NULL, which is no column of that index: the children of
+# a long backlog of roots would then be searched for in the whole of it.
 _PARTITION = """
     (SELECT c.id, c.status, c.parent_chat_id IS NULL AS is_root, c.runnable_since
        FROM chats c
       WHERE c.status = '{status}'
-        AND (c.parent_chat_id IS NULL) = {is_root}
+        AND (c.parent_chat_id IS NULL) IS {is_root}
         AND NOT c.archived
         AND (c.runner_id IS NULL
              OR NOT EXISTS (
