@@ -164,6 +164,18 @@ def test_payloads_stay_below_the_limit_and_keep_every_hint_in_order(sizes: list[
     assert all(ignored == 0 for _, ignored in decoded)
 
 
+@pytest.mark.parametrize(("over", "payloads"), [(0, 1), (1, 2)])
+def test_a_payload_is_filled_to_the_last_byte_and_no_further(over: int, payloads: int) -> None:
+    first = b'"' + b"x" * 3000 + b'"'
+    rest = pubsub.MAX_PAYLOAD_BYTES - len(first) - len(b"[,]") + over
+    second = b'"' + b"y" * (rest - 2) + b'"'
+
+    made = list(pubsub.split_payloads([first, second]))
+
+    assert len(made) == payloads
+    assert max(len(payload) for payload in made) == (pubsub.MAX_PAYLOAD_BYTES if over == 0 else rest + 2)
+
+
 def test_the_longest_hint_that_fits_alone_is_one_payload() -> None:
     room = pubsub.MAX_PAYLOAD_BYTES - 2
     exact = b'"' + b"x" * (room - 2) + b'"'

@@ -438,16 +438,6 @@ async def test_foreign_payloads_on_the_channels_do_not_stop_the_listener(replica
     assert replica.listener.connected
 
 
-async def test_two_listeners_on_the_same_database_hear_the_same(replica: Replica, other: Replica) -> None:
-    replica.hear(OwnershipHint)
-    other.hear(OwnershipHint)
-
-    await replica.send_raw("rookery_ownership", f'[{{"chat_id":"{CHAT}","snapshot_version":4}}]')
-
-    await until(lambda: replica.heard and other.heard)
-    assert replica.heard == other.heard == [OwnershipHint(chat_id=CHAT, snapshot_version=4)]
-
-
 # The probe.
 
 
