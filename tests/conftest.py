@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.database import Server, fresh_database, lease_server, wait_until_stopped
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.database import Server
-from tests.waiting import until
 
 from rookery.store import migrate
 from rookery.store.errors import DatabaseUnsuitable, LockTimeout, SchemaUnusable
 from rookery.store.pool import DatabaseConfig
 from rookery.testing import FakeClock
+from tests.database import Server
+from tests.waiting import until
 
 PEOPLE = "-- min_schema: 1\nCREATE TABLE people (name text);\n"
 PETS = "-- min_schema: 1\nCREATE TABLE pets (name text);\nINSERT INTO pets VALUES ('rook');\n"

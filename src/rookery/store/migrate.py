@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import re
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,11 +22,12 @@ import asyncpg
 
 from rookery import __version__
 from rookery.clock import Clock, SystemClock
+from rookery.log import get_logger
 from rookery.store import pool
 from rookery.store.errors import DatabaseUnreachable, DatabaseUnsuitable, LockTimeout, SchemaUnusable
 from rookery.store.pool import Connection, DatabaseConfig
 
-log = logging.getLogger(__name__)
+log = get_logger("store.migrate")
 
 FILES: Traversable = resources.files("rookery.store") / "migrations"
 FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
@@ -229,7 +229,7 @@ class _Runner:
                         f"Migration {migration} found its tables locked {attempt} times. End the long transactions "
                         "that hold them, then start again."
                     ) from error
-                log.warning("migration_waits_for_lock", extra={"migration": str(migration), "attempt": attempt})
+                log.warning("migration_waits_for_lock", migration=str(migration), attempt=attempt)
                 await self._clock.sleep(self._rng.uniform(0.5, 1.5) * min(0.1 * 2**attempt, 5.0), "migrate-retry")
             except (asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError):
                 raise
@@ -239,7 +239,7 @@ class _Runner:
                     f"Migration {migration} failed: {' '.join(str(error).split())}. {rest}."
                 ) from error
             else:
-                log.info("migration_applied", extra={"migration": str(migration)})
+                log.info("migration_applied", migration=str(migration))
                 return
 
     async def _run(self, migration: Migration) -> None:
