@@ -396,8 +396,32 @@ CREATE TRIGGER messages_after_insert AFTER INSERT ON chat_messages
 CREATE TRIGGER messages_after_update AFTER UPDATE ON chat_messages
   REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION messages_after();
 
+-- A message is deleted by a mark; its row lives as long as the chat. Cascades pass: the chat is gone by then.
+CREATE FUNCTION messages_after_delete() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM (SELECT DISTINCT chat_id FROM changed) t JOIN chats c ON c.id = t.chat_id) THEN
+    RAISE EXCEPTION 'messages are removed only together with their chat' USING ERRCODE = 'RK002';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER messages_after_delete AFTER DELETE ON chat_messages
+  REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION messages_after_delete();
+
+-- The guard of `chats` cannot do this alone: when the last bundle touched the queue as well, queue_version stays what
+-- it is and the row looks unchanged. A chat that is gone (cascades) has nothing to guard.
+CREATE FUNCTION require_transition(chat_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  closed uuid;
+BEGIN
+  SELECT c.id INTO closed FROM chats c WHERE c.id = ANY (chat_ids) AND NOT in_transition(c.id) LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'the queue of chat % is changed outside a transition', closed USING ERRCODE = 'RK001';
+  END IF;
+END $$;
+
 CREATE FUNCTION queue_after() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+  PERFORM require_transition(array(SELECT DISTINCT chat_id FROM changed));
   UPDATE chats c
      SET queue_version = c.snapshot_version,
          queue_len = (SELECT count(*) FROM chat_queued_messages q WHERE q.chat_id = c.id)
@@ -411,14 +435,15 @@ CREATE TRIGGER queue_after_delete AFTER DELETE ON chat_queued_messages
   REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION queue_after();
 
 CREATE FUNCTION queue_after_update() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  moved constant uuid[] := array(
+    SELECT DISTINCT n.chat_id FROM was o JOIN now n ON n.id = o.id WHERE (n.*) IS DISTINCT FROM (o.*));
 BEGIN
   IF EXISTS (SELECT FROM was o JOIN now n ON n.id = o.id WHERE n.chat_id <> o.chat_id) THEN
     RAISE EXCEPTION 'a queued message never moves to another chat' USING ERRCODE = 'RK002';
   END IF;
-  UPDATE chats c
-     SET queue_version = c.snapshot_version
-    FROM (SELECT DISTINCT n.chat_id FROM was o JOIN now n ON n.id = o.id WHERE (n.*) IS DISTINCT FROM (o.*)) t
-   WHERE c.id = t.chat_id;
+  PERFORM require_transition(moved);
+  UPDATE chats SET queue_version = snapshot_version WHERE id = ANY (moved);
   RETURN NULL;
 END $$;
 CREATE TRIGGER queue_after_update AFTER UPDATE ON chat_queued_messages
