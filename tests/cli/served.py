@@ -1,0 +1,127 @@
+"""A real `rookery serve` in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+SCRIPT = str(Path(sys.executable).parent / "rookery")
+START_SECONDS = 60.0
+READY = re.compile(r"is ready at (http://\S+)")
+
+
+class Served:
+    """The process, what it said, and its port."""
+
+    def __init__(self, *arguments: str, env: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [SCRIPT, "serve", "--listen", "127.0.0.1:0", *arguments],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.errors: list[str] = []
+        self._lines: Queue[str | None] = Queue()
+        self._readers = [
+            threading.Thread(target=self._read_lines, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+        self.url = self._wait_for_url()
+
+    def _read_lines(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stream:
+            for line in stream:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stream:
+            self.errors.extend(stream)
+
+    def _wait_for_url(self) -> str:
+        while (line := self._lines.get(timeout=START_SECONDS)) is not None:
+            if found := READY.search(line):
+                return found[1]
+        self.wait()
+        raise AssertionError(f"serve ended with {self.process.returncode}: {''.join(self.errors)}")
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def readiness(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.get("/readyz")[1])
+        return found
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code, once everything it said has been read."""
+        code = self.process.wait(60)
+        for reader in self._readers:
+            reader.join(10)
+        return code
+
+
+@contextmanager
+def serving(home: Path, *arguments: str, **variables: str) -> Iterator[Served]:
+    served = Served(*arguments, env=environment(home, **variables))
+    try:
+        yield served
+    finally:
+        if served.process.poll() is None:
+            served.stop()
+        served.wait()
+
+
+def environment(home: Path, **variables: str) -> dict[str, str]:
+    return {"HOME": str(home), "PATH": os.environ["PATH"], **variables}
+
+
+def rookery(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Any other command, to its end."""
+    return subprocess.run(
+        [SCRIPT, *arguments],
+        env=environment(home, **variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def servers_of(data_dir: Path) -> list[int]:
+    """The pids of processes whose command line names this data directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(data_dir / "postgres").encode() in command:
+                found.append(int(entry.name))
+    return found
