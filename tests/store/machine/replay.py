@@ -51,15 +51,18 @@ _OBSERVE = """
 
 
 class Ledger:
-    """A publisher that files hints by chat."""
+    """A publisher that files hints by chat: those not yet looked at, and every version ever announced."""
 
     def __init__(self) -> None:
         self.hints: dict[UUID, list[ChatHint | OwnershipHint]] = {}
+        self.versions: dict[UUID, list[int]] = {}
 
     def publish(self, hints: Sequence[Hint]) -> None:
         for hint in hints:
             if isinstance(hint, ChatHint | OwnershipHint):
                 self.hints.setdefault(hint.chat_id, []).append(hint)
+            if isinstance(hint, ChatHint):
+                self.versions.setdefault(hint.chat_id, []).append(hint.snapshot_version)
 
     def take(self, chat_id: UUID) -> list[ChatHint | OwnershipHint]:
         return self.hints.pop(chat_id, [])
@@ -85,7 +88,7 @@ class World:
         self.rig = rig
         self.ledger = Ledger()
         self.machine = Machine(rig.pool, self.ledger)
-        self._names = {_uuid(name): name for name in workers}
+        self._names = {uuid_of(name): name for name in workers}
 
     async def prepare(self) -> None:
         async with self.rig.pool.acquire() as conn:
@@ -158,7 +161,7 @@ class World:
         match action.transition:
             case T.ACQUIRE:
                 worker, runner = action.owner
-                await machine.acquire(tx, worker_id=_uuid(worker), runner_id=self._name(runner))
+                await machine.acquire(tx, worker_id=uuid_of(worker), runner_id=self.name(runner))
             case T.ABANDON:
                 await machine.abandon(tx)
             case T.RECORD_GENERATION_ATTEMPT:
@@ -184,17 +187,17 @@ class World:
     def _fence(self, fence: values.Fence) -> Fence:
         worker, runner = fence.owner
         return Fence(
-            worker_id=_uuid(worker),
-            runner_id=self._name(runner),
+            worker_id=uuid_of(worker),
+            runner_id=self.name(runner),
             status=Status(fence.status),
             history_version=fence.history_version,
             generation_attempt=fence.attempt,
             allow_archived=fence.allow_archived,
         )
 
-    def _name(self, name: str) -> UUID:
-        self._names.setdefault(_uuid(name), name)
-        return _uuid(name)
+    def name(self, name: str) -> UUID:
+        self._names.setdefault(uuid_of(name), name)
+        return uuid_of(name)
 
     def _message(self, row: Row) -> NewMessage:
         match row.kind:
@@ -296,7 +299,7 @@ class World:
             after.archived,
             after.attempt,
         )
-        owner = (_uuid(after.owner[0]), _uuid(after.owner[1])) if after.owner else (None, None)
+        owner = (uuid_of(after.owner[0]), uuid_of(after.owner[1])) if after.owner else (None, None)
         assert (update.worker_id, update.runner_id) == owner
         is_free = after.status in BUSY and not after.leased
         assert [type(each) for each in calls] == [OwnershipHint] * is_free
@@ -330,5 +333,5 @@ def _retry(error: str) -> RetryState:
     return RetryState(attempt=1, delay_ms=1000, error=error, retrying_at=datetime(2030, 1, 1, tzinfo=UTC))
 
 
-def _uuid(name: str) -> UUID:
+def uuid_of(name: str) -> UUID:
     return uuid5(NAMESPACE_OID, name)
