@@ -45,7 +45,10 @@ class Effort(StrEnum):
 
 
 class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model call cost and how it ended; on assistant rows. Unknown and zero are stored as NULL."""
+    """What a model call cost and how it ended; on assistant rows.
+
+    Unknown and zero are stored as NULL, except for the cost: zero is a price, NULL means unpriced.
+    """
 
     input_tokens: int | None = None
     output_tokens: int | None = None

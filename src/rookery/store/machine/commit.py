@@ -88,7 +88,10 @@ async def commit_step(tx: Tx, messages: Sequence[NewMessage], *, consume_compact
         row = rows.row_of(messages[0])
         return StepCommitted([await rows.insert_settling(tx, Transition.COMMIT_STEP, row, rows.TOUCH + consumed)])
     inserted = await rows.insert(tx, [rows.row_of(message) for message in messages])
-    steering = await rows.pop_steering(tx) if tx.chat.queue_len else []
+    # A summary that ends the turn leaves steering messages to `finish_turn`, which starts a turn for them: taken here
+    # they would rest in the history unheard.
+    ends_turn = consume_compaction and tx.chat.compaction_requested_at is not None and not tx.chat.compaction_resume
+    steering = await rows.pop_steering(tx) if tx.chat.queue_len and not ends_turn else []
     promoted = await rows.insert(tx, [rows.promoted_row(queued) for queued in steering]) if steering else []
     model, effort = rows.model_choice(tx, [*inserted, *promoted])
     await tx.settle(Transition.COMMIT_STEP, f"{rows.TOUCH}, {rows.CHOOSE_MODEL}{consumed}", model, effort)

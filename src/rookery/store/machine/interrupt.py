@@ -48,20 +48,25 @@ async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> In
     """Save what was said, answer what is still open, and go on with the queue or rest."""
     tx.require(Transition.FINISH_INTERRUPTION)
     saved = await rows.insert(tx, [rows.row_of(message) for message in partials]) if partials else []
-    closed = rows.closures(tx, await rows.turn_calls(tx), CloseReason.INTERRUPTED)
-    stopped = await _stop(tx, Transition.FINISH_INTERRUPTION, closed)
-    return Interrupted([*saved, *stopped.inserted], stopped.promoted)
+    model, _ = rows.model_choice(tx, saved)
+    closed = rows.closures(tx, await rows.turn_calls(tx), CloseReason.INTERRUPTED, model_config_id=model)
+    return await _stop(tx, Transition.FINISH_INTERRUPTION, closed, saved=saved)
 
 
-async def _stop(tx: Tx, by: Transition, closed: list[rows.Row]) -> Interrupted:
-    """End the turn after its closures: the queue head runs next, or the chat rests."""
+async def _stop(tx: Tx, by: Transition, closed: list[rows.Row], *, saved: Sequence[Message] = ()) -> Interrupted:
+    """End the turn after what was saved and its closures: the queue head runs next, or the chat rests."""
     head = await rows.pop_head(tx) if tx.chat.queue_len else None
     pending = [*closed, *([rows.promoted_row(head)] if head else [])]
-    inserted = await rows.insert(tx, pending) if pending else []
+    inserted = [*saved, *(await rows.insert(tx, pending) if pending else [])]
     if head is not None:
         await rows.settle_running(tx, by, inserted)
         return Interrupted(inserted, inserted[-1])
-    await tx.settle(by, f"status = 'waiting', requires_action_deadline_at = NULL, {rows.DROP_COMPACTION}, {rows.TOUCH}")
+    await tx.settle(
+        by,
+        f"status = 'waiting', requires_action_deadline_at = NULL, {rows.DROP_COMPACTION}, {rows.TOUCH},"
+        f" {rows.CHOOSE_MODEL}",
+        *rows.model_choice(tx, inserted),
+    )
     return Interrupted(inserted)
 
 

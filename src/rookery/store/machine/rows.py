@@ -291,8 +291,10 @@ def _arguments(tx: Tx, row: Row) -> tuple[object, ...]:
     )
     if row.figures is None:
         return plain
-    # Unknown and zero are NULL: a provider that reports nothing must not look like one that used nothing.
-    return plain + tuple(value or None for value in msgspec.structs.astuple(row.figures))
+    # Unknown and zero are NULL: a provider that reports nothing must not look like one that used nothing. Not so the
+    # cost: nothing to pay is a price, NULL is none.
+    figures = msgspec.structs.asdict(row.figures)
+    return plain + tuple(value if name == "cost_micros" else value or None for name, value in figures.items())
 
 
 def _message(tx: Tx, row: Row, message_id: MessageId, created_at: datetime) -> Message:
@@ -373,12 +375,17 @@ async def dynamic_calls(tx: Tx) -> tuple[OpenCall, ...]:
     return toolcalls.select_dynamic(calls, names)
 
 
-def closures(tx: Tx, calls: Iterable[OpenCall], reason: CloseReason, *, note: str | None = None) -> list[Row]:
-    at = tx.clock.now()
-    return [
-        row_of(toolcalls.closure(call, reason, model_config_id=tx.chat.last_model_config_id, at=at, note=note))
-        for call in calls
-    ]
+def closures(
+    tx: Tx,
+    calls: Iterable[OpenCall],
+    reason: CloseReason,
+    *,
+    model_config_id: UUID | None = None,
+    note: str | None = None,
+) -> list[Row]:
+    """A synthetic result for each call. The model is the chat's, unless rows of this transition name a later one."""
+    model, at = model_config_id or tx.chat.last_model_config_id, tx.clock.now()
+    return [row_of(toolcalls.closure(call, reason, model_config_id=model, at=at, note=note)) for call in calls]
 
 
 def queued_of(record: asyncpg.Record) -> QueuedMessage:
