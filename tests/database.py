@@ -22,13 +22,15 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 import asyncpg
+
+from rookery.store.embedded import account as accounts
 
 PASSWORD = "correct horse"  # of role rookery, for logins over TCP; the socket asks for none
 TEMPLATE = "rookery_template"
@@ -210,9 +212,9 @@ def _free_port() -> int:
 
 
 def _run(program: str, *arguments: str) -> None:
-    command: Sequence[str] = (str(_binaries() / program), *arguments)
-    user = "nobody" if os.geteuid() == 0 else None
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, user=user, cwd="/")
+    # As root it runs as another user, who could not even reach binaries below a private directory without help.
+    command = accounts.command(accounts.setup_account(), _binaries() / program, arguments)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, cwd="/")
 
 
 def _binaries() -> Path:
