@@ -7,10 +7,12 @@ does not wait (`SKIP LOCKED`), it runs to its end while the first is held.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
 from rookery.chat.errors import (
+    FileCapExceeded,
     QueueChanged,
     QueuedMessageNotFound,
     QueueFull,
@@ -18,8 +20,10 @@ from rookery.chat.errors import (
     TransitionNotAllowed,
 )
 from rookery.chat.messages import ChatId, MessageId, QueuedMessageId, Role
+from rookery.chat.parts import File
 from rookery.chat.states import State
 from rookery.chat.toolcalls import CloseReason, SubmittedResult
+from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx
 from tests.store.machine.gates import (
@@ -102,6 +106,23 @@ async def test_of_two_appends_to_a_queue_with_one_free_place_one_succeeds(rig: R
     assert isinstance(refused, QueueFull)
     assert refused.maximum == 20
     assert (await backlog(rig, chat_id))[19:] == ["last"]
+
+
+async def test_of_two_sends_that_each_bring_the_fiftieth_file_one_is_refused_as_a_whole(rig: Rig) -> None:
+    chat_id = await rig.chat(State.R0)
+    for file_id in [await rig.add_file() for _ in range(49)]:
+        await rig.sql("INSERT INTO chat_file_links VALUES ($1, $2)", chat_id, file_id)
+    first, second = await rig.add_file(), await rig.add_file()
+
+    def bringing(file_id: UUID) -> Action[machine.Sent]:
+        message = rig.message("", content=(File(media_type="text/plain", file_id=file_id),))
+        return updating(rig, chat_id, lambda tx: machine.send_message(tx, message, BusyBehavior.QUEUE))
+
+    _, refused = await in_order(rig, bringing(first), bringing(second))
+
+    assert isinstance(refused, FileCapExceeded)
+    assert await rig.value("SELECT count(*) FROM chat_file_links WHERE chat_id = $1", chat_id) == 50
+    assert len(await rig.queue(chat_id)) == 1
 
 
 # Interrupts
