@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.dev-installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench lock clean install unit
+.PHONY: help serve test lint types fmt bench docs lock clean install unit
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,6 +50,10 @@ fmt: $(DEV_STAMP) ## Format the code and apply safe fixes
 
 bench: $(DEV_STAMP) ## Run the benchmarks (ARGS=--quick for a short run)
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || exit 1; done
+
+docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
+	$(BIN)/python -c 'from rookery import settings; print(settings.reference_markdown(), end="")' > docs/reference/settings.md
+	$(BIN)/python -c 'from rookery.chat import transitions; print(transitions.reference_markdown(), end="")' > docs/reference/transitions.md
 
 lock: $(DEV_STAMP) ## Resolve the dependencies anew into the lock files
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \

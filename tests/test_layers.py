@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("app",),
     ("settings",),
+    ("setting_values",),
     ("api",),
     ("stream",),
     ("worker",),
@@ -40,7 +41,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("chat",),
     ("client",),
     ("testing",),
-    ("log", "lag"),
+    ("lag",),
+    ("log",),
+    ("redaction",),
     ("clock",),
 )
 DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}

@@ -115,3 +115,25 @@ ALLOWED_WHEN_INVALID = frozenset({Transition.RECONCILE_INVALID_STATE, Transition
 
 def is_legal(transition: Transition, source: State, target: State) -> bool:
     return target in TABLE[transition].get(source, frozenset())
+
+
+def reference_markdown() -> str:
+    """The table for `docs/reference/transitions.md`: one row per transition, one column per state it may start in."""
+    states = [state for state in State if state is not State.N]
+    lines = [
+        "# States and transitions",
+        "",
+        "Made from `rookery.chat.transitions`; run `make docs` after a change there. A cell says where the transition",
+        "lands; an empty one means that it is refused. Where two states stand, the length of the queue decides.",
+        "",
+        "W waiting, E error, R running, I interrupting, A requires_action; 0: the queue is empty, 1: it is not;",
+        "X archived. `create_chat` makes a chat in R0.",
+        "",
+        "| Transition | " + " | ".join(states) + " |",
+        "| --- |" + " --- |" * len(states),
+    ]
+    for transition, moves in TABLE.items():
+        if transition is not Transition.CREATE_CHAT:
+            cells = [" ".join(target for target in State if target in moves.get(state, ())) for state in states]
+            lines.append(f"| `{transition}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

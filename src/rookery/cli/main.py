@@ -161,7 +161,7 @@ def _cause(error: Exception) -> Exception:
 
 
 def _report(error: Exception, out: Output) -> int:
-    from rookery.log import hide_secrets
+    from rookery.redaction import hide_secrets
 
     code = exit_code(error)
     text = hide_secrets(_sentence(error) if code is not None else _bug(error), out.secrets)

@@ -16,7 +16,8 @@ from rookery import __version__, app, log
 from rookery.app import Replica
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
-from rookery.settings import Address, Settings, url_of
+from rookery.setting_values import Address
+from rookery.settings import Settings, url_of
 from rookery.store.embedded.data_dir import DataDirLock, prepare_data_dir
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout

@@ -1,0 +1,152 @@
+"""Kinds of values that settings have: how they are read from text or TOML, checked, and shown again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+_MS, _SECOND = timedelta(milliseconds=1), timedelta(seconds=1)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where to listen. An empty host is every interface; port 0 is any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of value. `parse` takes text or a TOML value, and raises ValueError with the end of a sentence that
+    begins with the value: "is not a whole number"."""
+
+    name: str
+    parse: Callable[[object], Any]
+    is_switch: bool = False
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw.strip():
+        raise ValueError("is empty or not text")
+    if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", raw):
+        raise ValueError("contains control characters or is not valid UTF-8")
+    return raw.strip()
+
+
+def _integer(raw: object) -> int:
+    text = str(raw).strip()
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise ValueError("is not a whole number")
+    return int(text)
+
+
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def _boolean(raw: object) -> bool:
+    value = _BOOLEANS.get(str(raw).strip().lower())
+    if value is None:
+        raise ValueError("is not true or false")
+    return value
+
+
+_SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600}
+
+
+def _duration(raw: object) -> timedelta:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|)", str(raw).strip())
+    if not match:
+        raise ValueError('is not a duration; write "500ms", "25s", "2m", "1h" or a number of seconds')
+    return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
+
+
+def _address(raw: object) -> Address:
+    host, colon, port = _text(raw).rpartition(":")
+    if not colon or not re.fullmatch("[0-9]{1,5}", port):
+        raise ValueError("is not an address; write host:port, for example 127.0.0.1:7117")
+    if int(port) > 65535:
+        raise ValueError("has a port that is not between 0 and 65535")
+    return Address(_host(host), int(port))
+
+
+def _host(text: str) -> str:
+    try:
+        if text.startswith("[") and text.endswith("]"):
+            return str(IPv6Address(text[1:-1]))
+        if re.fullmatch(r"[A-Za-z0-9._-]*", text):
+            return str(IPv4Address(text)) if re.fullmatch(r"[0-9.]+", text) else text
+    except ValueError:
+        pass
+    raise ValueError("has a host that is neither a name nor an IP address; IPv6 goes in brackets, like [::1]:7117")
+
+
+def _external_url(raw: object) -> str:
+    url = _text(raw).rstrip("/").lower()
+    match = re.fullmatch(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", url)
+    if not match or int(match[1] or 0) > 65535:
+        raise ValueError("is not scheme, host and perhaps a port, like https://rookery.example.org")
+    return url
+
+
+def _database_url(raw: object) -> str:
+    url = _text(raw)
+    if not re.match("postgres(ql)?://", url):
+        raise ValueError("does not begin with postgresql://")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError("is not a URL") from None
+    # The driver would take such a password apart in the wrong place, and the masking would show a piece of it.
+    if "#" in url or " " in url or "@" in parts.path + parts.query:
+        raise ValueError("has special characters; percent-encode them (@ is %40, / is %2F, # is %23, ? is %3F)")
+    return url
+
+
+def choice(*allowed: str) -> Kind:
+    def parse(raw: object) -> str:
+        if (word := str(raw).strip().lower()) not in allowed:
+            raise ValueError(f"is not one of {', '.join(allowed)}")
+        return word
+
+    return Kind(" or ".join(f"`{word}`" for word in allowed), parse)
+
+
+PATH = Kind("path", lambda raw: Path(_text(raw)))
+INTEGER = Kind("number", _integer)
+BOOLEAN = Kind("`true` or `false`", _boolean, is_switch=True)
+DURATION = Kind("duration", _duration)
+ADDRESS = Kind("host:port", _address)
+EXTERNAL_URL = Kind("URL", _external_url)
+DATABASE_URL = Kind("URL", _database_url)
+
+Check = Callable[[Any], str | None]
+
+
+def between(low: Any, high: Any) -> Check:
+    """Both ends are allowed."""
+
+    def check(value: Any) -> str | None:
+        return None if low <= value <= high else f"is not between {shown(low)} and {shown(high)}"
+
+    return check
+
+
+Shown = str | int | bool | list[Any] | None
+
+
+def shown(value: Any) -> Shown:
+    """A value as it would be written in TOML or JSON. For secrets see `masked`."""
+    if isinstance(value, timedelta):
+        return f"{value / _MS:g}ms" if value % _SECOND else f"{value // _SECOND}s"
+    if isinstance(value, tuple):
+        return [shown(item) for item in value]
+    return value if value is None or isinstance(value, int) else str(value)
