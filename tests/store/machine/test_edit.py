@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from rookery.chat.errors import EditTargetNotUser, MessageNotFound
@@ -181,14 +182,14 @@ async def test_calls_that_are_cut_off_are_not_answered(rig: Rig) -> None:
 async def test_target_that_people_do_not_see_here_is_not_found(rig: Rig) -> None:
     other = await rig.create()
     foreign = await rig.last_id(other)
-    chat_id = await rig.create(HIDDEN, NewMessage(role=Role.USER, content=text("hello"), created_by=rig.user))
-    await rig.commit(chat_id, *SUMMARY)
-    hidden, visible, boundary, *_ = (message.id for message in await rig.history(chat_id))
+    user = NewMessage(role=Role.USER, content=text("hello"), created_by=rig.user)
+    chat_id = await rig.create(HIDDEN, SUMMARY[0], msgspec.structs.replace(user, compressed=True), user)
+    hidden, boundary, compressed, visible = (message.id for message in await rig.history(chat_id))
     deleted = (await edit(rig, chat_id, visible)).deleted_ids[0]
     before = await rig.trace(chat_id)
     rig.published.clear()
 
-    for target in (hidden, boundary, foreign, deleted, 2**40):
+    for target in (hidden, boundary, compressed, foreign, deleted, 2**40):
         with pytest.raises(MessageNotFound) as refusal:
             await edit(rig, chat_id, target)
         assert refusal.value.message_id == target
