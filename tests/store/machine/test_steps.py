@@ -114,6 +114,7 @@ async def test_step_keeps_what_it_cost(rig: Rig) -> None:
 
     committed = await rig.commit(chat_id, assistant("done", figures=FIGURES))
 
+    assert told(committed.inserted) == told((await rig.history(chat_id))[1:])
     assert await figures_of(rig, committed.inserted[0].id) == msgspec.structs.asdict(FIGURES)
 
 
@@ -127,14 +128,14 @@ async def test_unknown_and_zero_figures_are_stored_as_null_but_no_cost_is_a_pric
         prefix_fp=b"",
     )
 
-    committed = await rig.commit(
+    alone = await rig.commit(chat_id, assistant("free", figures=zero))
+    others = await rig.commit(
         chat_id, assistant("free", figures=zero), assistant("unknown", figures=StepFigures()), assistant("none")
     )
 
-    free, *unknown = [await figures_of(rig, message.id) for message in committed.inserted]
-    assert free.pop("cost_micros") == 0
-    assert set(free.values()) == {None}
-    assert all(set(figures.values()) == {None} for figures in unknown)
+    stored = [await figures_of(rig, message.id) for message in (*alone.inserted, *others.inserted)]
+    assert [figures.pop("cost_micros") for figures in stored] == [0, 0, None, None]
+    assert all(set(figures.values()) == {None} for figures in stored)
 
 
 async def test_step_without_messages_is_refused(rig: Rig) -> None:
@@ -148,23 +149,32 @@ async def test_step_without_messages_is_refused(rig: Rig) -> None:
     assert await rig.trace(chat_id) == before
 
 
-async def test_model_and_effort_of_a_chat_are_the_last_ones_named(rig: Rig) -> None:
+@pytest.mark.parametrize("state", [State.R0, State.R1])
+async def test_model_and_effort_of_a_chat_are_the_last_ones_named(rig: Rig, state: State) -> None:
     other = await rig.add_model()
-    chat_id = await rig.chat(State.R1)
+    chat_id = await rig.chat(state)
     seen: list[tuple[UUID, str | None]] = []
 
     for step in (
         [assistant("a", model_config_id=other, reasoning_effort=Effort.HIGH), assistant("b")],
         [assistant("c", reasoning_effort=Effort.LOW)],
         [assistant("d", model_config_id=rig.model), assistant("e", model_config_id=other), assistant("f")],
-        [assistant("g", model_config_id=other), assistant("h", model_config_id=rig.model)],
-        [assistant("i")],
+        [assistant("g", model_config_id=rig.model)],
+        [assistant("h", model_config_id=other), assistant("i", model_config_id=rig.model)],
+        [assistant("j")],
     ):
         await rig.commit(chat_id, *step)
         chat = await rig.load(chat_id)
         seen.append((chat.last_model_config_id, chat.last_reasoning_effort))
 
-    assert seen == [(other, "high"), (other, "low"), (other, "low"), (rig.model, "low"), (rig.model, "low")]
+    assert seen == [
+        (other, "high"),
+        (other, "low"),
+        (other, "low"),
+        (rig.model, "low"),
+        (rig.model, "low"),
+        (rig.model, "low"),
+    ]
 
 
 # Steering
