@@ -272,6 +272,11 @@ STORED = [
     ("tool", f"[{RESULT_A}]"),
     ("tool", '[{"type": "tool-result", "tool_call_id": "a"}]'),
     ("tool", f"[{CALL_A}]"),
+    ("tool", f'[{RESULT_A}, {{"type": "tool-result", "tool_name": "run"}}]'),
+    ("tool", f'[{RESULT_A}, {{"type": "tool-result", "tool_call_id": "b"}}]'),
+    ("tool", f'[{RESULT_A}, {{"type": "tool-result", "tool_call_id": 7, "tool_name": "run"}}]'),
+    ("tool", '[{"type": "tool-result", "tool_call_id": "a", "tool_name": "run", "provider_executed": "no"}]'),
+    ("tool", '[{"type": "tool-result", "tool_call_id": "a", "tool_name": "run", "provider_executed": null}]'),
 ]
 
 
@@ -287,8 +292,13 @@ async def test_database_and_rules_agree_on_what_is_open_however_a_row_looks(rig:
         ]
 
         found = await rig.update(chat_id, machine.rows.turn_calls)
+        await rig.update(chat_id, machine.finish_turn)
+        sent = await rig.send(chat_id, "go on")
 
-        assert found == toolcalls.open_calls(rows), (role, content)
+        expected = toolcalls.open_calls(rows)
+        assert found == expected, (role, content)
+        answered = [closure_of(message)[0] for message in sent.inserted[:-1]]
+        assert answered == [each.tool_call_id for each in expected], (role, content)
 
 
 async def test_row_that_cannot_be_read_is_logged_and_wedges_nothing(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

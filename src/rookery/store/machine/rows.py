@@ -108,25 +108,28 @@ _TURN_CALLS = f"""
 """
 
 # True only when `toolcalls.open_calls` would find nothing. It may be false for nothing (calls the provider executes,
-# rows that cannot be read); then the calls are looked at one by one. It saves the common case a round trip.
+# rows that cannot be read: one damaged part takes the results beside it away); then the calls are looked at one by one.
+# It saves the common case a round trip.
 _NOTHING_OPEN = f"""
     NOT EXISTS (
       WITH turn AS (
-           SELECT m.id, m.role, m.content_version, p.part ->> 'type' AS type,
-                  p.part -> 'tool_call_id' AS tool_call_id, p.part -> 'tool_name' AS tool_name
+           SELECT m.id, m.role, p.part ->> 'type' AS type, p.part -> 'tool_call_id' AS tool_call_id,
+                  m.content_version = {CONTENT_VERSION}
+                  AND jsonb_typeof(p.part -> 'tool_call_id') IS NOT DISTINCT FROM 'string'
+                  AND jsonb_typeof(p.part -> 'tool_name') IS NOT DISTINCT FROM 'string'
+                  AND coalesce(jsonb_typeof(p.part -> 'provider_executed'), 'boolean') = 'boolean' AS is_readable
              FROM chat_messages m
             CROSS JOIN LATERAL jsonb_array_elements(m.content) AS p (part)
             WHERE {_IN_TURN}
               AND p.part ->> 'type' IN ('tool-call', 'tool-result'))
       SELECT FROM turn c
-       WHERE c.type = 'tool-call'
-         AND NOT EXISTS (
-             SELECT FROM turn r
-              WHERE r.type = 'tool-result'
-                AND r.tool_call_id = c.tool_call_id
-                AND jsonb_typeof(r.tool_name) = 'string'
-                AND r.content_version = {CONTENT_VERSION}
-                AND (r.id = c.id OR (r.id > c.id AND r.role = 'tool'))))
+       WHERE NOT c.is_readable
+          OR (c.type = 'tool-call'
+              AND NOT EXISTS (
+                  SELECT FROM turn r
+                   WHERE r.type = 'tool-result'
+                     AND r.tool_call_id = c.tool_call_id
+                     AND (r.id = c.id OR (r.id > c.id AND r.role = 'tool')))))
 """
 
 _DYNAMIC_TOOLS = """
