@@ -19,11 +19,12 @@ from rookery.chat.transitions import Transition
 from rookery.store.machine import rows
 from rookery.store.machine.lock import Tx, transition
 
+# One chat as a range, ordered by it: see store/messages.py.
 _LAST_LIVE_ROLE = """
     SELECT role
       FROM chat_messages
-     WHERE chat_id = $1 AND NOT deleted AND NOT compressed
-     ORDER BY id DESC
+     WHERE chat_id >= $1 AND chat_id <= $1 AND NOT deleted AND NOT compressed
+     ORDER BY chat_id DESC, id DESC
      LIMIT 1
 """
 
@@ -31,13 +32,13 @@ _LAST_LIVE_ROLE = """
 _HAS_COMPACTABLE = """
     SELECT EXISTS (
       SELECT FROM chat_messages m
-       WHERE m.chat_id = $1 AND m.role = 'assistant' AND NOT m.deleted AND NOT m.compressed
-         AND m.id > coalesce((
+       WHERE m.chat_id >= $1 AND m.chat_id <= $1 AND m.role = 'assistant' AND NOT m.deleted AND NOT m.compressed
+         AND (m.chat_id, m.id) > ($1, coalesce((
              SELECT b.id
                FROM chat_messages b
               WHERE b.chat_id = $1 AND b.compressed AND b.visibility = 'model' AND NOT b.deleted
               ORDER BY b.id DESC
-              LIMIT 1), 0))
+              LIMIT 1), 0)))
 """
 
 # A fresh epoch although no message moves: attempt numbers restart without reusing the key of a streaming episode.

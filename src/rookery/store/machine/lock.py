@@ -52,8 +52,12 @@ _RETRYABLE = frozenset({"40P01", "40001", "55P03"})
 # Our own guards, CHECK violations, and statements after a swallowed error: the caller's code is wrong, not the user.
 _BUGS = frozenset({"RK001", "RK002", "23514", "25P02"})
 
-# One round trip opens the transaction and bounds every wait in it.
-_BEGIN = "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '15s'"
+# One round trip opens the transaction, bounds every wait in it, and holds the planner to the indexes: it cannot guess
+# how short a turn is, and would otherwise read a chat's whole history, or everybody's, to find its end.
+_BEGIN = (
+    "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '15s';"
+    " SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
+)
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 # The columns of `Chat`, in its order. `leased` is judged here, inside the transaction and by the database clock:

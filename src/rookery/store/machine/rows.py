@@ -74,22 +74,24 @@ _INSERT_AND_SETTLE = f"""
     RETURNING {CHAT_COLUMNS}, message_id, inserted_at
 """
 
-# The turn: live rows after the last live user row that people can see.
+# The turn: live rows after the last live user row that people can see. The range of one chat, ordered by it, keeps the
+# planner from walking the primary key backward through everybody's rows (store/messages.py says when it would); roles
+# are excluded, not listed, and the order is asked for, so that messages_live serves the range and not messages_role.
 _IN_TURN = """
-           m.chat_id = $1
+           m.chat_id >= $1 AND m.chat_id <= $1
        AND NOT m.deleted
        AND NOT m.compressed
-       AND m.role IN ('assistant', 'tool')
-       AND m.id > coalesce((
+       AND m.role <> 'user' AND m.role <> 'system'
+       AND (m.chat_id, m.id) > ($1, coalesce((
            SELECT u.id
              FROM chat_messages u
-            WHERE u.chat_id = $1
+            WHERE u.chat_id >= $1 AND u.chat_id <= $1
               AND u.role = 'user'
               AND NOT u.deleted
               AND NOT u.compressed
               AND u.visibility <> 'model'
-            ORDER BY u.id DESC
-            LIMIT 1), 0)
+            ORDER BY u.chat_id, u.role, u.id DESC
+            LIMIT 1), 0))
 """
 
 # Only what calls and results need leaves the server: a turn of a thousand steps with large results stays cheap.
@@ -104,7 +106,7 @@ _TURN_CALLS = f"""
              FROM jsonb_array_elements(m.content) AS p (part)
             WHERE p.part ->> 'type' IN ('tool-call', 'tool-result')) c
      WHERE {_IN_TURN}
-     ORDER BY m.id
+     ORDER BY m.chat_id, m.id
 """
 
 # True only when `toolcalls.open_calls` would find nothing. It may be false for nothing (calls the provider executes,
@@ -121,7 +123,8 @@ _NOTHING_OPEN = f"""
              FROM chat_messages m
             CROSS JOIN LATERAL jsonb_array_elements(m.content) AS p (part)
             WHERE {_IN_TURN}
-              AND p.part ->> 'type' IN ('tool-call', 'tool-result'))
+              AND p.part ->> 'type' IN ('tool-call', 'tool-result')
+            ORDER BY m.chat_id, m.id)
       SELECT FROM turn c
        WHERE NOT c.is_readable
           OR (c.type = 'tool-call'

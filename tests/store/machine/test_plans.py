@@ -1,0 +1,71 @@
+"""What transitions read does not grow with a chat's history, nor with everybody else's: proven on the plans.
+
+The setting is the one that misleads the planner: an old chat that holds a good share of all rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rookery.chat.messages import ChatId
+from rookery.store.machine import Tx, commit, rows
+from tests.store.machine.rig import Rig
+
+OLD, OTHERS, EACH = 4_000, 30, 500
+
+FILL = """
+    INSERT INTO chat_messages (chat_id, role, visibility, content, content_version)
+    SELECT $1, CASE WHEN n % 2 = 0 THEN 'user' ELSE 'assistant' END, 'both', '[{"type": "text", "text": "x"}]', 1
+      FROM generate_series(1, $2::int) n
+"""
+STATEMENTS = {
+    "turn calls": rows._TURN_CALLS,
+    "nothing open": f"SELECT {rows._NOTHING_OPEN}",
+    "last live role": commit._LAST_LIVE_ROLE,
+    "something to compact": commit._HAS_COMPACTABLE,
+}
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_reads_of_transitions_touch_a_handful_of_rows_of_a_long_old_chat(rig: Rig, mode: str) -> None:
+    old = await rig.create()
+    await fill(rig, old, OLD)
+    for _ in range(OTHERS):
+        await fill(rig, await rig.create(), EACH)
+    await rig.sql("ANALYZE chat_messages")
+
+    async def explain(tx: Tx) -> dict[str, Any]:
+        await tx.conn.execute(f"SET LOCAL plan_cache_mode = {mode}")
+        found = {}
+        for index, (name, statement) in enumerate(STATEMENTS.items()):
+            await tx.conn.execute(f"PREPARE s{index} (uuid) AS {statement}")
+            plan = await tx.conn.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE s{index} ('{old}')")
+            found[name] = json.loads(plan)[0]["Plan"]
+        return found
+
+    for name, plan in (await rig.update(old, explain)).items():
+        scans = list(scans_of_messages(plan))
+        assert scans, name
+        assert {scan.get("Index Name", scan["Node Type"]) for scan in scans} <= {
+            "messages_live",
+            "messages_role",
+            "messages_boundary",
+        }, name
+        touched = sum(scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) for scan in scans)
+        assert touched <= 5, (name, scans)
+
+
+async def fill(rig: Rig, chat_id: ChatId, count: int) -> None:
+    await rig.update(chat_id, lambda tx: tx.conn.execute(FILL, chat_id, count))
+
+
+def scans_of_messages(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    # An index-only scan of a bitmap has no relation; those are kept by their index's name.
+    if node.get("Relation Name") == "chat_messages" or str(node.get("Index Name", "")).startswith("messages_"):
+        yield node
+    for child in node.get("Plans", []):
+        yield from scans_of_messages(child)
