@@ -144,10 +144,7 @@ class Tx:
 
     async def settle(self, transition: Transition, assignments: str, *args: object) -> None:
         """The closing UPDATE of a transition. Its row becomes `chat`, and must be where the table says."""
-        record = await self.conn.fetchrow(
-            f"UPDATE chats SET {assignments} WHERE id = $1 RETURNING {CHAT_COLUMNS}", self.chat.id, *args
-        )
-        self._landed(transition, record)
+        self._landed(transition, await self.conn.fetchrow(_closing(assignments), self.chat.id, *args))
 
     async def settle_by(self, transition: Transition, statement: str, *args: object) -> asyncpg.Record | None:
         """Like `settle`, by a statement that does more; its row begins with the chat's columns.
@@ -413,6 +410,12 @@ def transition(
     return run
 
 
+@functools.cache
+def _closing(assignments: str) -> str:
+    # Made once: the driver finds a prepared statement by its text, and a text that is the same object is found faster.
+    return f"UPDATE chats SET {assignments} WHERE id = $1 RETURNING {CHAT_COLUMNS}"
+
+
 async def _view(conn: Connection, chat_id: UUID) -> View:
     record = await conn.fetchrow(_READ, chat_id)
     if record is None:
@@ -429,9 +432,11 @@ async def _commit(conn: Connection) -> asyncio.CancelledError | None:
     cancelled: asyncio.CancelledError | None = None
     while not commit.done():
         try:
-            await asyncio.wait((commit,))
+            await asyncio.shield(commit)
         except asyncio.CancelledError as error:
             cancelled = error
+        except Exception:
+            break  # looked at below
     try:
         _check_committed(commit)
     except Exception as error:

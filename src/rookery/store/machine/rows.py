@@ -6,6 +6,7 @@ transition's one closing UPDATE (`Tx.settle`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -335,10 +336,14 @@ async def insert_settling(tx: Tx, by: Transition, row: Row, assignments: str) ->
     """Insert one row and close the transition that it is all of."""
     if row.files:
         await link_files(tx, row.files)
-    statement = _INSERT_AND_SETTLE.format(insert=_statement(row), assignments=assignments)
-    record = await tx.settle_by(by, statement, *_arguments(tx, row))
+    record = await tx.settle_by(by, _settling(_statement(row), assignments), *_arguments(tx, row))
     assert record is not None
     return _message(tx, row, *record[-2:])
+
+
+@functools.cache
+def _settling(insert_statement: str, assignments: str) -> str:
+    return _INSERT_AND_SETTLE.format(insert=insert_statement, assignments=assignments)
 
 
 async def start_turn(tx: Tx, by: Transition, row: Row, reason: CloseReason) -> list[Message]:
