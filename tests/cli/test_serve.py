@@ -48,6 +48,14 @@ def test_sigint_stops_in_order_too(home: Path, data_dir: Path) -> None:
     assert servers_of(data_dir) == []
 
 
+def test_signal_that_comes_twice_at_once_still_stops_in_order(home: Path, data_dir: Path) -> None:
+    with serving(home, "--data-dir", str(data_dir)) as served:
+        served.process.send_signal(signal.SIGTERM)
+        assert served.stop() == 0
+
+    assert servers_of(data_dir) == []
+
+
 def test_second_serve_on_the_same_data_directory_says_who_has_it_and_exits_1(home: Path, data_dir: Path) -> None:
     with serving(home, "--data-dir", str(data_dir)) as served:
         second = rookery(home, "serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0")

@@ -21,6 +21,8 @@ from rookery.settings import Settings, url_of
 from rookery.store.embedded.data_dir import DataDirLock, prepare_data_dir
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout
+# Supervisors signal a process and its group: what comes this soon after another is the same request.
+ECHO_SECONDS = 0.5
 BACKLOG = 1024
 
 _log = log.get_logger("serve")
@@ -42,6 +44,7 @@ class StopSignals:
         self._hard_end_seconds = hard_end_seconds
         self._work: asyncio.Task[None] | None = None
         self._count = 0
+        self._last_at = float("-inf")
 
     @contextmanager
     def watching(self, work: asyncio.Task[None]) -> Iterator[None]:
@@ -56,6 +59,10 @@ class StopSignals:
                 loop.remove_signal_handler(number)
 
     def _received(self, name: str) -> None:
+        now = asyncio.get_running_loop().time()
+        is_echo, self._last_at = now - self._last_at < ECHO_SECONDS, now
+        if is_echo:
+            return
         self._count += 1
         _log.info("stop_requested", signal=name, count=self._count)
         if self._count == 1:
