@@ -103,8 +103,9 @@ def everything_one_can_do(start: Node, kind: Callable[[Chat], Hashable]) -> Iter
     while frontier:
         node = frontier.popleft()
         for actor in (User("ada", node.chat), Worker("w1", node.chat, node.chat.owner)):
+            view = view_of(actor, node.chat)
             for attempt in actor.attempts(next(turns)):
-                edge = _try(node, actor, attempt)
+                edge = _try(node, attempt, view)
                 yield edge
                 if isinstance(edge.outcome, Chat) and (reached := kind(edge.outcome)) not in known:
                     known.add(reached)
@@ -121,8 +122,9 @@ def interleavings(start: Node, pair: tuple[Actor, Actor], *, length: int) -> Ite
         for who in (0, 1):
             if not left[who]:
                 continue
+            view = view_of(pair[who], node.chat)
             for attempt in pair[who].attempts(next(turns)):
-                edge = _try(node, pair[who], attempt)
+                edge = _try(node, attempt, view)
                 yield edge
                 if isinstance(edge.outcome, Refusal):
                     continue
@@ -138,9 +140,8 @@ def interleavings(start: Node, pair: tuple[Actor, Actor], *, length: int) -> Ite
                     frontier.append((node.child(edge), then, rest))
 
 
-def _try(node: Node, actor: Actor, attempt: Attempt) -> Edge:
-    outcome = model.apply(node.chat, *attempt.actions, fence=attempt.fence)
-    return Edge(node, attempt, outcome, view_of(actor, node.chat))
+def _try(node: Node, attempt: Attempt, view: Hashable) -> Edge:
+    return Edge(node, attempt, model.apply(node.chat, *attempt.actions, fence=attempt.fence), view)
 
 
 def first_of_each(edges: Iterable[Edge], kind: Callable[[Edge], Hashable]) -> list[Edge]:

@@ -328,10 +328,13 @@ def _commit_step(chat: Chat, action: Action) -> Chat:
     """Steering rows are heard at the end of the step, unless a call is still open."""
     if not action.rows:
         raise _Refused("InvalidInput")
+    # The summary of a chat that was at rest ends the turn. Steering rows wait for `finish_turn`, which starts a turn
+    # for them; in the history they would rest unheard.
+    ends_turn = action.consume_compaction and chat.compaction and not chat.compaction_resume
     chat = _insert(chat, *action.rows)
     if action.consume_compaction:
         chat = _drop_compaction(chat)
-    if not chat.open_calls:
+    if not chat.open_calls and not ends_turn:
         heard = tuple(Row(Kind.USER, text=queued.text) for queued in chat.queue if queued.steer)
         chat = _insert(_requeue(chat, tuple(queued for queued in chat.queue if not queued.steer)), *heard)
     return _touch(chat)

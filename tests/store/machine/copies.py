@@ -27,6 +27,10 @@ _OTHER_COLUMNS = """
      WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attidentity = '' AND attname <> $2
 """
 
+_KEEP_LEASES = (
+    "UPDATE chat_heartbeats SET heartbeat_at = clock_timestamp() + interval '1 hour' WHERE chat_id = ANY ($1)"
+)
+
 
 async def copy_chats(conn: Conn, originals: Sequence[Copy]) -> list[Copy]:
     """One copy of each, in one transaction. Nobody else may write meanwhile: the triggers are off."""
@@ -46,6 +50,8 @@ async def copy_chats(conn: Conn, originals: Sequence[Copy]) -> list[Copy]:
             )
             await conn.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
         targets = [target for _, target in pairs]
+        # A walk may take longer than a lease lasts.
+        await conn.execute(_KEEP_LEASES, targets)
         messages = await _ids(conn, "chat_messages", targets)
         queues = await _ids(conn, "chat_queued_messages", targets)
     return [
