@@ -116,6 +116,12 @@ class Play(RuleBasedStateMachine):
         one, other = choose(played, who[0], choices[0]), choose(played, who[1], choices[1])
         self.runner.run(self._race(played, who, (one, other)))
 
+    @rule(chat=CHATS, actor=st.integers(2, 4))
+    def start_a_second_task(self, chat: int, actor: int) -> None:
+        """Two tasks of one runner: what the first does makes the second's fence stale, though the owner is the same."""
+        played = self.played[chat]
+        played.actors[actor] = Worker(played.actors[actor].name, played.chat, played.chat.owner)
+
     @rule(chat=CHATS)
     def lose_the_lease(self, chat: int) -> None:
         """The owner's heartbeat is old: a pause, a partition, a crash."""
