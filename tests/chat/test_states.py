@@ -3,6 +3,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+
 from rookery.chat.states import ARCHIVED, HAS_QUEUE, RUNNABLE, STATUS_OF, State, Status, classify
 
 TUPLES = list(product(Status, (False, True), (0, 3)))

@@ -7,6 +7,7 @@ StoreError
 ├── EmbeddedServerError     exit 1: the embedded server cannot be set up or started
 │   └── DataDirInUse
 ├── LockTimeout             a chat stayed locked through every retry; try again
+├── DatabaseUnavailable     no connection, no answer or no time; nothing was changed, try again
 └── CommitOutcomeUnknown    the connection died during COMMIT: the change may or may not have happened
 """
 
@@ -47,6 +48,10 @@ class DataDirInUse(EmbeddedServerError):
 
 class LockTimeout(StoreError):
     """The row stayed locked, or kept deadlocking, through every retry."""
+
+
+class DatabaseUnavailable(StoreError):
+    """The database could not do it now: the connection was lost before the commit, or it took too long."""
 
 
 class CommitOutcomeUnknown(StoreError):

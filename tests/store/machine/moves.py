@@ -32,13 +32,13 @@ async def _enter(rig: Rig, tx: Tx) -> object:
 
 
 async def _complete(rig: Rig, tx: Tx) -> object:
-    pending = await machine.rows.dynamic_calls(tx)
+    pending = await machine.calls.dynamic_calls(tx)
     results = [SubmittedResult(each.tool_call_id, '{"output": "red"}') for each in pending]
     return await machine.complete_requires_action(tx, results, submitted_by=rig.user)
 
 
 async def _first_queued(rig: Rig, tx: Tx) -> QueuedMessageId:
-    queue = await machine.rows.list_queue(tx)
+    queue = await machine.backlog.list_queue(tx)
     return queue[0].id if queue else QueuedMessageId(0)
 
 
@@ -55,7 +55,7 @@ async def _promote(rig: Rig, tx: Tx) -> object:
 
 
 async def _reorder(rig: Rig, tx: Tx) -> object:
-    return await machine.reorder_queue(tx, [row.id for row in reversed(await machine.rows.list_queue(tx))])
+    return await machine.reorder_queue(tx, [row.id for row in reversed(await machine.backlog.list_queue(tx))])
 
 
 def _send(busy: BusyBehavior) -> Move:

@@ -22,7 +22,7 @@ from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.hints import ChatHint, Hint, OwnershipHint, WatchHint
 from rookery.store.machine import ChatSpec, Machine, Tx
-from rookery.store.machine.lock import CHAT_COLUMNS
+from rookery.store.machine.bundle import CHAT_COLUMNS
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -222,7 +222,7 @@ class Rig:
     async def queue(self, chat_id: UUID) -> list[QueuedMessage]:
         async with self.pool.acquire() as conn:
             records = await conn.fetch(
-                f"SELECT {machine.rows.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1"
+                f"SELECT {machine.backlog.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1"
                 " ORDER BY position, id",
                 chat_id,
             )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rookery.chat.messages import ChatId
-from rookery.store.machine import Tx, commit, rows
+from rookery.store.machine import Tx, calls, commit
 from tests.store.machine.rig import Rig
 
 OLD, OTHERS, EACH = 4_000, 30, 500
@@ -23,8 +23,8 @@ FILL = """
       FROM generate_series(1, $2::int) n
 """
 STATEMENTS = {
-    "turn calls": rows._TURN_CALLS,
-    "nothing open": f"SELECT {rows._NOTHING_OPEN}",
+    "turn calls": calls.TURN_CALLS,
+    "nothing open": f"SELECT {calls.NOTHING_OPEN}",
     "last live role": commit._LAST_LIVE_ROLE,
     "something to compact": commit._HAS_COMPACTABLE,
 }

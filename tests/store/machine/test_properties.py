@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from rookery.chat.transitions import Transition
 from rookery.store import machine
 from rookery.store.hints import ChatHint
-from rookery.store.machine import rows
+from rookery.store.machine import backlog
 from tests.chat import actors, model, truths
 from tests.chat.actors import Actor, Attempt, User, Worker
 from tests.chat.model import BUSY
@@ -282,6 +282,6 @@ def test_store_does_what_the_model_allows_whatever_people_and_workers_try(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A full queue must not be a rare guest.
-    monkeypatch.setattr(rows, "MAX_QUEUE", SMALL_QUEUE)
+    monkeypatch.setattr(backlog, "MAX_QUEUE", SMALL_QUEUE)
     with asyncio.Runner() as runner, _running_world(database_url, runner) as world:
         run_state_machine_as_test(lambda: Play(world, runner), settings=PROFILE)  # type: ignore[arg-type]

@@ -215,7 +215,7 @@ async def test_deadline_that_passed_answers_the_clients_calls_and_the_turn_goes_
     chat = await rig.load(chat_id)
     assert (chat.state, chat.requires_action_deadline_at) == (State.R1, None)
     assert chat.history_version == chat.snapshot_version
-    assert [each.tool_call_id for each in await rig.update(chat_id, machine.rows.turn_calls)] == ["s"]
+    assert [each.tool_call_id for each in await rig.update(chat_id, machine.calls.turn_calls)] == ["s"]
 
 
 async def test_client_has_its_time_until_the_deadline(rig: Rig) -> None:

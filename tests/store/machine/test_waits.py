@@ -15,8 +15,8 @@ from rookery.chat.messages import ChatId
 from rookery.chat.states import State
 from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine
-from rookery.store.errors import LockTimeout
-from rookery.store.machine import Bundle, Machine, Tx, View
+from rookery.store.errors import DatabaseUnavailable, LockTimeout
+from rookery.store.machine import Bundle, Machine, Tx, View, lock
 from tests.store.machine.gates import held, until_blocked, updating
 from tests.store.machine.rig import Rig, make_rig
 
@@ -167,7 +167,7 @@ async def test_statement_that_takes_too_long_fails_the_bundle_at_once(rig: Rig) 
         await tx.conn.execute("SET LOCAL statement_timeout = '20ms'")
         await tx.conn.execute("SELECT pg_sleep(10)")
 
-    with pytest.raises(asyncpg.QueryCanceledError):
+    with pytest.raises(DatabaseUnavailable):
         await rig.update(chat_id, dawdle)
 
     assert tries == 1
@@ -290,9 +290,21 @@ async def test_connection_lost_before_the_commit_fails_the_bundle_and_spares_the
             await rig.sql("SELECT pg_terminate_backend($1, 5000)", pid)
             await tx.conn.execute("SELECT 1")
 
-        with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError, asyncpg.InterfaceError)):
+        with pytest.raises(DatabaseUnavailable):
             await rig.update(chat_id, lose_the_connection)
 
         assert await rig.trace(chat_id) == before
         assert rig.published.hints == []
         await asyncio.gather(*(rig.update(chat_id, nothing) for _ in range(4)))
+
+
+async def test_pool_without_a_free_connection_says_that_the_database_is_unavailable(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "POOL_TIMEOUT_SECONDS", 0.01)
+    async with make_rig(database_url, pool_size=1) as rig:
+        chat_id = await rig.chat(State.W)
+
+        async with rig.pool.acquire():
+            with pytest.raises(DatabaseUnavailable):
+                await rig.update(chat_id, nothing)

@@ -4,6 +4,8 @@
 """
 
 from rookery.store.machine.archive import delete_family, set_archived, set_family_archived
+from rookery.store.machine.backlog import MAX_QUEUE
+from rookery.store.machine.bundle import Bundle, Tx
 from rookery.store.machine.commit import (
     StepCommitted,
     TurnFinished,
@@ -18,6 +20,7 @@ from rookery.store.machine.commit import (
 )
 from rookery.store.machine.create import ChatSpec, Created, create_chat
 from rookery.store.machine.edit import Edited, edit_message
+from rookery.store.machine.files import MAX_FILES_PER_CHAT
 from rookery.store.machine.interrupt import (
     Interrupted,
     cancel_requires_action,
@@ -26,7 +29,7 @@ from rookery.store.machine.interrupt import (
     finish_interruption,
     interrupt,
 )
-from rookery.store.machine.lock import Bundle, ChatMachine, Machine, Publisher, Tx, View
+from rookery.store.machine.lock import ChatMachine, Machine, Publisher, View
 from rookery.store.machine.ownership import Candidate, abandon, acquire, list_candidates, try_acquire
 from rookery.store.machine.queue import (
     Promoted,
@@ -37,7 +40,6 @@ from rookery.store.machine.queue import (
     reorder_queue,
 )
 from rookery.store.machine.repair import reconcile_invalid_state
-from rookery.store.machine.rows import MAX_FILES_PER_CHAT, MAX_QUEUE
 from rookery.store.machine.send import Sent, send_message
 
 __all__ = [

@@ -11,10 +11,10 @@ from rookery.chat.chats import Chat
 from rookery.chat.errors import ChatBusy, ChatNotRoot, InvalidState, TransitionNotAllowed
 from rookery.chat.states import State
 from rookery.chat.transitions import Transition
-from rookery.store.machine.lock import Bundle, Tx, transition
+from rookery.store import pins
+from rookery.store.machine.bundle import Bundle, Tx, transition
 
 _LIST_MEMBERS = "SELECT id FROM chats WHERE root_chat_id = $1 ORDER BY created_at, id"
-_DELETE_PINS = "DELETE FROM chat_pins WHERE chat_id = $1"
 _DELETE = "DELETE FROM chats WHERE id = $1"
 
 
@@ -28,7 +28,7 @@ async def set_archived(tx: Tx, archived: bool) -> Chat:
             Transition.SET_ARCHIVED, source, f"The chat is {cause.replace('_', ' ')}.", cause=cause
         )
     if archived:
-        await tx.conn.execute(_DELETE_PINS, tx.chat.id)
+        await pins.drop_pins(tx.conn, tx.chat.id)
     await tx.settle(
         Transition.SET_ARCHIVED, "archived = $2, archived_at = CASE WHEN $2 THEN clock_timestamp() END", archived
     )
@@ -62,6 +62,7 @@ async def delete_family(bundle: Bundle, root_id: UUID) -> list[Chat]:
             raise bundle.refuse(InvalidState(tx.chat.id))
         if tx.state.is_runnable:
             raise bundle.refuse(ChatBusy(tx.chat.id))
+    await pins.drop_pins(bundle.conn, members[0].chat.id)
     await bundle.conn.execute(_DELETE, root_id)
     for tx in members:
         tx.gone = True

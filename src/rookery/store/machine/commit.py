@@ -16,8 +16,8 @@ from rookery.chat.messages import Message, NewMessage, Role
 from rookery.chat.states import State
 from rookery.chat.toolcalls import CloseReason
 from rookery.chat.transitions import Transition
-from rookery.store.machine import rows
-from rookery.store.machine.lock import Tx, transition
+from rookery.store.machine import backlog, rows, turn
+from rookery.store.machine.bundle import Tx, transition
 
 # One chat as a range, ordered by it: see store/messages.py.
 _LAST_LIVE_ROLE = """
@@ -45,7 +45,7 @@ _HAS_COMPACTABLE = """
 # Ownership is dropped so that a hint goes out and any worker may take the chat.
 _FRESH_EPOCH = (
     "status = 'running', last_error = NULL, worker_id = NULL, runner_id = NULL,"
-    f" history_version = snapshot_version, generation_attempt = 0, {rows.TOUCH}"
+    f" history_version = snapshot_version, generation_attempt = 0, {turn.TOUCH}"
 )
 
 
@@ -84,18 +84,18 @@ async def commit_step(tx: Tx, messages: Sequence[NewMessage], *, consume_compact
     tx.require(Transition.COMMIT_STEP)
     if not messages:
         raise InvalidInput("messages", "A step without messages is not committed.")
-    consumed = f", {rows.DROP_COMPACTION}" if consume_compaction else ""
+    consumed = f", {turn.DROP_COMPACTION}" if consume_compaction else ""
     if len(messages) == 1 and not tx.chat.queue_len:
         row = rows.row_of(messages[0])
-        return StepCommitted([await rows.insert_settling(tx, Transition.COMMIT_STEP, row, rows.TOUCH + consumed)])
+        return StepCommitted([await turn.insert_settling(tx, Transition.COMMIT_STEP, row, turn.TOUCH + consumed)])
     inserted = await rows.insert(tx, [rows.row_of(message) for message in messages])
     # A summary that ends the turn leaves steering messages to `finish_turn`, which starts a turn for them: taken here
     # they would rest in the history unheard.
     ends_turn = consume_compaction and tx.chat.compaction_requested_at is not None and not tx.chat.compaction_resume
-    steering = await rows.pop_steering(tx) if tx.chat.queue_len and not ends_turn else []
+    steering = await backlog.pop_steering(tx) if tx.chat.queue_len and not ends_turn else []
     promoted = await rows.insert(tx, [rows.promoted_row(queued) for queued in steering]) if steering else []
-    model, effort = rows.model_choice(tx, [*inserted, *promoted])
-    await tx.settle(Transition.COMMIT_STEP, f"{rows.TOUCH}, {rows.CHOOSE_MODEL}{consumed}", model, effort)
+    model, effort = turn.model_choice(tx, [*inserted, *promoted])
+    await tx.settle(Transition.COMMIT_STEP, f"{turn.TOUCH}, {turn.CHOOSE_MODEL}{consumed}", model, effort)
     return StepCommitted(inserted, promoted)
 
 
@@ -104,10 +104,10 @@ async def finish_turn(tx: Tx) -> TurnFinished:
     """End the turn: rest, or go on with the head of the queue."""
     source = tx.require(Transition.FINISH_TURN)
     if source is State.R0:
-        await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {rows.DROP_COMPACTION}, {rows.TOUCH}")
+        await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {turn.DROP_COMPACTION}, {turn.TOUCH}")
         return TurnFinished()
-    head = await rows.pop_head(tx)
-    inserted = await rows.start_turn(tx, Transition.FINISH_TURN, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
+    head = await backlog.pop_head(tx)
+    inserted = await turn.start_turn(tx, Transition.FINISH_TURN, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
     return TurnFinished(inserted[:-1], inserted[-1])
 
 
@@ -117,7 +117,7 @@ async def finish_error(tx: Tx, error: LastError) -> None:
     tx.require(Transition.FINISH_ERROR)
     await tx.settle(
         Transition.FINISH_ERROR,
-        f"status = 'error', last_error = $2, {rows.DROP_COMPACTION}, {rows.TOUCH}",
+        f"status = 'error', last_error = $2, {turn.DROP_COMPACTION}, {turn.TOUCH}",
         parts.to_jsonb(error),
     )
 
@@ -138,8 +138,7 @@ async def request_compaction(tx: Tx) -> None:
 
 async def require_compactable(tx: Tx) -> None:
     if not await tx.conn.fetchval(_HAS_COMPACTABLE, tx.chat.id):
-        error = tx.bundle.refused = NothingToCompact()
-        raise error
+        raise tx.bundle.refuse(NothingToCompact())
 
 
 @transition

@@ -12,8 +12,8 @@ from rookery.chat.errors import ChatNotFound, InvalidInput, ParentArchived, Tran
 from rookery.chat.messages import Message, NewMessage
 from rookery.chat.states import State
 from rookery.chat.transitions import Transition
-from rookery.store.machine import rows
-from rookery.store.machine.lock import CHAT_COLUMNS, Bundle
+from rookery.store.machine import rows, turn
+from rookery.store.machine.bundle import CHAT_COLUMNS, Bundle
 
 # FOR SHARE makes creation and archiving of a family take turns: a child either commits before the archive lists the
 # members, or finds the root archived.
@@ -61,7 +61,7 @@ async def create_chat(bundle: Bundle, spec: ChatSpec) -> Created:
     try:
         return await _create(bundle, spec)
     except BaseException as error:
-        bundle.refused = error
+        bundle.refuse(error)
         raise
 
 
@@ -93,7 +93,7 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
     assert record is not None
     tx = bundle.enlist(Chat(*record), entered=None)
     messages = await rows.insert(tx, [rows.row_of(message) for message in spec.messages])
-    model, effort = rows.model_choice(tx, messages)
+    model, effort = turn.model_choice(tx, messages)
     await tx.settle(Transition.CREATE_CHAT, "last_model_config_id = $2, last_reasoning_effort = $3", model, effort)
     return Created(tx.chat, messages)
 

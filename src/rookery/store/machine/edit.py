@@ -13,8 +13,8 @@ from rookery.chat.messages import Effort, Message, MessageId, NewMessage, Queued
 from rookery.chat.parts import Part
 from rookery.chat.toolcalls import CloseReason
 from rookery.chat.transitions import Transition
-from rookery.store.machine import rows
-from rookery.store.machine.lock import Tx, transition
+from rookery.store.machine import backlog, calls, rows, turn
+from rookery.store.machine.bundle import Tx, transition
 from rookery.store.machine.rows import Row
 
 _TARGET = """
@@ -74,10 +74,10 @@ async def edit_message(
         reasoning_effort=reasoning_effort or _effort(target["reasoning_effort"]),
         files=parts.file_ids(content),
     )
-    closed = rows.closures(tx, await rows.turn_calls(tx), CloseReason.MESSAGE_EDITED)
+    closed = rows.closures(tx, await calls.turn_calls(tx), CloseReason.MESSAGE_EDITED)
     inserted = await rows.insert(tx, [*closed, replacement, *(rows.row_of(message) for message in suffix)])
-    deleted_queue = await rows.delete_queue(tx) if tx.chat.queue_len else []
-    await rows.settle_running(tx, Transition.EDIT_MESSAGE, inserted)
+    deleted_queue = await backlog.delete_queue(tx) if tx.chat.queue_len else []
+    await turn.settle_running(tx, Transition.EDIT_MESSAGE, inserted)
     return Edited(
         replacement=inserted[len(closed)],
         closures=inserted[: len(closed)],

@@ -17,8 +17,8 @@ from rookery.chat.messages import Message, NewMessage
 from rookery.chat.states import State
 from rookery.chat.toolcalls import CloseReason, OpenCall, SubmittedResult
 from rookery.chat.transitions import Transition
-from rookery.store.machine import rows
-from rookery.store.machine.lock import Tx, transition
+from rookery.store.machine import backlog, calls, rows, turn
+from rookery.store.machine.bundle import Tx, transition
 
 DYNAMIC_TOOL_TIMEOUT_SECONDS = 300.0
 
@@ -37,9 +37,9 @@ async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
     """Ask the worker to stop. A chat that waits for a client's tools stops at once; `note` says why to the model."""
     source = tx.require(Transition.INTERRUPT)
     if source in (State.R0, State.R1):
-        await tx.settle(Transition.INTERRUPT, f"status = 'interrupting', {rows.DROP_COMPACTION}, {rows.TOUCH}")
+        await tx.settle(Transition.INTERRUPT, f"status = 'interrupting', {turn.DROP_COMPACTION}, {turn.TOUCH}")
         return Interrupted()
-    closed = rows.closures(tx, await rows.turn_calls(tx), CloseReason.INTERRUPTED_BY_USER, note=note)
+    closed = rows.closures(tx, await calls.turn_calls(tx), CloseReason.INTERRUPTED_BY_USER, note=note)
     return await _stop(tx, Transition.INTERRUPT, closed)
 
 
@@ -48,24 +48,24 @@ async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> In
     """Save what was said, answer what is still open, and go on with the queue or rest."""
     tx.require(Transition.FINISH_INTERRUPTION)
     saved = await rows.insert(tx, [rows.row_of(message) for message in partials]) if partials else []
-    model, _ = rows.model_choice(tx, saved)
-    closed = rows.closures(tx, await rows.turn_calls(tx), CloseReason.INTERRUPTED, model_config_id=model)
+    model, _ = turn.model_choice(tx, saved)
+    closed = rows.closures(tx, await calls.turn_calls(tx), CloseReason.INTERRUPTED, model_config_id=model)
     return await _stop(tx, Transition.FINISH_INTERRUPTION, closed, saved=saved)
 
 
 async def _stop(tx: Tx, by: Transition, closed: list[rows.Row], *, saved: Sequence[Message] = ()) -> Interrupted:
     """End the turn after what was saved and its closures: the queue head runs next, or the chat rests."""
-    head = await rows.pop_head(tx) if tx.chat.queue_len else None
+    head = await backlog.pop_head(tx) if tx.chat.queue_len else None
     pending = [*closed, *([rows.promoted_row(head)] if head else [])]
     inserted = [*saved, *(await rows.insert(tx, pending) if pending else [])]
     if head is not None:
-        await rows.settle_running(tx, by, inserted)
+        await turn.settle_running(tx, by, inserted)
         return Interrupted(inserted, inserted[-1])
     await tx.settle(
         by,
-        f"status = 'waiting', requires_action_deadline_at = NULL, {rows.DROP_COMPACTION}, {rows.TOUCH},"
-        f" {rows.CHOOSE_MODEL}",
-        *rows.model_choice(tx, inserted),
+        f"status = 'waiting', requires_action_deadline_at = NULL, {turn.DROP_COMPACTION}, {turn.TOUCH},"
+        f" {turn.CHOOSE_MODEL}",
+        *turn.model_choice(tx, inserted),
     )
     return Interrupted(inserted)
 
@@ -78,7 +78,7 @@ async def enter_requires_action(tx: Tx, *, timeout_seconds: float = DYNAMIC_TOOL
     await tx.settle(
         Transition.ENTER_REQUIRES_ACTION,
         "status = 'requires_action', requires_action_deadline_at = clock_timestamp() + make_interval(secs => $2),"
-        f" {rows.DROP_COMPACTION}, {rows.TOUCH}",
+        f" {turn.DROP_COMPACTION}, {turn.TOUCH}",
         timeout_seconds,
     )
     deadline = tx.chat.requires_action_deadline_at
@@ -97,7 +97,7 @@ async def complete_requires_action(
 ) -> list[Message]:
     """Take the client's results, which must answer exactly the pending calls, and run on."""
     tx.require(Transition.COMPLETE_REQUIRES_ACTION)
-    pending = await rows.dynamic_calls(tx)
+    pending = await calls.dynamic_calls(tx)
     toolcalls.check_results(pending, results)
     answers = toolcalls.result_rows(
         pending,
@@ -107,7 +107,7 @@ async def complete_requires_action(
         at=tx.clock.now(),
     )
     inserted = await rows.insert(tx, [rows.row_of(message) for message in (*answers, *suffix)])
-    await rows.settle_running(tx, Transition.COMPLETE_REQUIRES_ACTION, inserted)
+    await turn.settle_running(tx, Transition.COMPLETE_REQUIRES_ACTION, inserted)
     return inserted
 
 
@@ -126,12 +126,12 @@ async def cancel_requires_action(tx: Tx) -> list[Message]:
     has_deadline = tx.chat.requires_action_deadline_at is not None
     reason = CloseReason.ACTION_TIMED_OUT if has_deadline else CloseReason.ACTION_DEADLINE_MISSING
     inserted = await rows.insert(tx, rows.closures(tx, pending, reason))
-    await rows.settle_running(tx, Transition.CANCEL_REQUIRES_ACTION, inserted)
+    await turn.settle_running(tx, Transition.CANCEL_REQUIRES_ACTION, inserted)
     return inserted
 
 
 async def _pending(tx: Tx, by: Transition) -> tuple[OpenCall, ...]:
-    pending = await rows.dynamic_calls(tx)
+    pending = await calls.dynamic_calls(tx)
     if not pending:
         raise TransitionNotAllowed(by, tx.state, "No tool call is waiting for its client.", cause="no_open_calls")
     return pending

@@ -17,7 +17,8 @@ from rookery.chat.errors import TransitionNotAllowed
 from rookery.chat.messages import ChatId
 from rookery.chat.states import Status
 from rookery.chat.transitions import Transition
-from rookery.store.machine.lock import Bundle, Machine, Tx, transition
+from rookery.store.machine.bundle import Bundle, Tx, transition
+from rookery.store.machine.lock import Machine
 
 _TRY_LOCK = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED"
 

@@ -18,8 +18,8 @@ from rookery.chat.parts import Part
 from rookery.chat.states import State, Status
 from rookery.chat.toolcalls import CloseReason
 from rookery.chat.transitions import Transition
-from rookery.store.machine import rows
-from rookery.store.machine.lock import Tx, transition
+from rookery.store.machine import backlog, files, rows, turn
+from rookery.store.machine.bundle import Tx, transition
 
 _EDIT = f"""
     UPDATE chat_queued_messages
@@ -28,7 +28,7 @@ _EDIT = f"""
            model_config_id = coalesce($5, model_config_id),
            reasoning_effort = coalesce($6, reasoning_effort)
      WHERE chat_id = $1 AND id = $2
-    RETURNING {rows.QUEUE_COLUMNS}
+    RETURNING {backlog.QUEUE_COLUMNS}
 """
 
 _REORDER = """
@@ -43,7 +43,7 @@ _MOVE_TO_HEAD = f"""
     UPDATE chat_queued_messages
        SET position = (SELECT min(q.position) - 1 FROM chat_queued_messages q WHERE q.chat_id = $1)
      WHERE chat_id = $1 AND id = $2
-    RETURNING {rows.QUEUE_COLUMNS}
+    RETURNING {backlog.QUEUE_COLUMNS}
 """
 
 
@@ -58,7 +58,7 @@ class Promoted(msgspec.Struct, frozen=True):
 @transition
 async def delete_queued_message(tx: Tx, queued_id: QueuedMessageId) -> QueuedMessage:
     tx.require(Transition.DELETE_QUEUED_MESSAGE)
-    deleted = await rows.delete_queued(tx, queued_id)
+    deleted = await backlog.delete_queued(tx, queued_id)
     await tx.reload(Transition.DELETE_QUEUED_MESSAGE)
     return deleted
 
@@ -66,7 +66,7 @@ async def delete_queued_message(tx: Tx, queued_id: QueuedMessageId) -> QueuedMes
 @transition
 async def clear_queue(tx: Tx) -> list[QueuedMessage]:
     tx.require(Transition.CLEAR_QUEUE)
-    deleted = await rows.delete_queue(tx)
+    deleted = await backlog.delete_queue(tx)
     await tx.reload(Transition.CLEAR_QUEUE)
     return deleted
 
@@ -82,28 +82,28 @@ async def edit_queued_message(
 ) -> QueuedMessage:
     """Replace the content, and model and effort where given, in place. Files it names are linked at once."""
     tx.require(Transition.EDIT_QUEUED_MESSAGE)
-    if files := parts.file_ids(content):
-        await rows.link_files(tx, files)
+    if named := parts.file_ids(content):
+        await files.link_files(tx, named)
     record = await tx.conn.fetchrow(
         _EDIT, tx.chat.id, queued_id, parts.encode(content), CONTENT_VERSION, model_config_id, reasoning_effort
     )
     if record is None:
         raise QueuedMessageNotFound(queued_id)
     await tx.reload(Transition.EDIT_QUEUED_MESSAGE)
-    return rows.queued_of(record)
+    return backlog.queued_of(record)
 
 
 @transition
 async def reorder_queue(tx: Tx, queued_ids: Sequence[QueuedMessageId]) -> list[QueuedMessage]:
     """Give the queue a new order, which must name exactly the rows that are in it now."""
     tx.require(Transition.REORDER_QUEUE)
-    queue = await rows.list_queue(tx)
+    queue = await backlog.list_queue(tx)
     current = [row.id for row in queue]
     if sorted(current) != sorted(queued_ids):
         raise QueueChanged(queue)
     if current != list(queued_ids):
         await tx.conn.execute(_REORDER, tx.chat.id, list(queued_ids))
-        queue = await rows.list_queue(tx)
+        queue = await backlog.list_queue(tx)
     await tx.reload(Transition.REORDER_QUEUE)
     return queue
 
@@ -113,20 +113,20 @@ async def promote_queued_message(tx: Tx, queued_id: QueuedMessageId) -> Promoted
     """Let a queued message be the next one: at once when nothing runs, else by interrupting what does."""
     source = tx.require(Transition.PROMOTE_QUEUED_MESSAGE)
     if source in (State.E1, State.A1):
-        queued = await rows.delete_queued(tx, queued_id)
+        queued = await backlog.delete_queued(tx, queued_id)
         by, reason = Transition.PROMOTE_QUEUED_MESSAGE, CloseReason.QUEUED_MESSAGE
-        return Promoted(queued, await rows.start_turn(tx, by, rows.promoted_row(queued), reason))
+        return Promoted(queued, await turn.start_turn(tx, by, rows.promoted_row(queued), reason))
     queued, reordered = await _move_to_head(tx, queued_id)
-    interrupt = f"status = 'interrupting', {rows.DROP_COMPACTION}, " if tx.chat.status == Status.RUNNING else ""
-    await tx.settle(Transition.PROMOTE_QUEUED_MESSAGE, interrupt + rows.TOUCH)
+    interrupt = f"status = 'interrupting', {turn.DROP_COMPACTION}, " if tx.chat.status == Status.RUNNING else ""
+    await tx.settle(Transition.PROMOTE_QUEUED_MESSAGE, interrupt + turn.TOUCH)
     return Promoted(queued, reordered=reordered)
 
 
 async def _move_to_head(tx: Tx, queued_id: QueuedMessageId) -> tuple[QueuedMessage, bool]:
-    queue = await rows.list_queue(tx)
+    queue = await backlog.list_queue(tx)
     if queue and queue[0].id == queued_id:
         return queue[0], False
     record = await tx.conn.fetchrow(_MOVE_TO_HEAD, tx.chat.id, queued_id)
     if record is None:
         raise QueuedMessageNotFound(queued_id)
-    return rows.queued_of(record), True
+    return backlog.queued_of(record), True

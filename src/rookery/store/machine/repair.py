@@ -7,8 +7,8 @@ from rookery.chat.chats import LastError
 from rookery.chat.messages import Message
 from rookery.chat.toolcalls import CloseReason
 from rookery.chat.transitions import Transition
-from rookery.store.machine import rows
-from rookery.store.machine.lock import Tx, transition
+from rookery.store.machine import calls, rows, turn
+from rookery.store.machine.bundle import Tx, transition
 
 REPAIRED = LastError(
     message="This chat was in a state that should not exist and has been repaired. Send or edit a message to continue.",
@@ -21,12 +21,12 @@ REPAIRED = LastError(
 async def reconcile_invalid_state(tx: Tx, error: LastError = REPAIRED) -> list[Message]:
     """Put an INVALID chat into `error`, unarchived, its queue intact, its client calls answered."""
     tx.require(Transition.RECONCILE_INVALID_STATE)
-    closed = rows.closures(tx, await rows.dynamic_calls(tx), CloseReason.INVALID_STATE)
+    closed = rows.closures(tx, await calls.dynamic_calls(tx), CloseReason.INVALID_STATE)
     inserted = await rows.insert(tx, closed) if closed else []
     await tx.settle(
         Transition.RECONCILE_INVALID_STATE,
         "status = 'error', last_error = $2, archived = false, archived_at = NULL, requires_action_deadline_at = NULL,"
-        f" {rows.DROP_COMPACTION}, {rows.TOUCH}",
+        f" {turn.DROP_COMPACTION}, {turn.TOUCH}",
         parts.to_jsonb(error),
     )
     return inserted

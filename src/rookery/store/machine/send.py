@@ -10,11 +10,11 @@ from rookery.chat.messages import Message, MessageId, NewQueuedMessage, QueuedMe
 from rookery.chat.states import State, Status
 from rookery.chat.toolcalls import CloseReason
 from rookery.chat.transitions import BusyBehavior, Transition
-from rookery.store.machine import rows
-from rookery.store.machine.lock import Tx, transition
+from rookery.store.machine import backlog, rows, turn
+from rookery.store.machine.bundle import Tx, transition
 
 _FIND_MESSAGE = "SELECT id FROM chat_messages WHERE chat_id = $1 AND client_id = $2"
-_FIND_QUEUED = f"SELECT {rows.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1 AND client_id = $2"
+_FIND_QUEUED = f"SELECT {backlog.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1 AND client_id = $2"
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -54,36 +54,36 @@ async def _find_sent(tx: Tx, client_id: str) -> Sent | None:
     if (message_id := await tx.conn.fetchval(_FIND_MESSAGE, tx.chat.id, client_id)) is not None:
         return Sent(repeats=message_id)
     if (record := await tx.conn.fetchrow(_FIND_QUEUED, tx.chat.id, client_id)) is not None:
-        return Sent(queued=rows.queued_of(record))
+        return Sent(queued=backlog.queued_of(record))
     return None
 
 
 async def _insert(tx: Tx, message: NewQueuedMessage, by: Transition, reason: CloseReason) -> Sent:
-    return Sent(await rows.start_turn(tx, by, rows.user_row(message), reason))
+    return Sent(await turn.start_turn(tx, by, rows.user_row(message), reason))
 
 
 async def _resume_backlog(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
     # Pop before append: a full queue in error still takes the message that will drain it.
-    head = await rows.pop_head(tx)
-    queued = await rows.append(tx, message, steer=busy is BusyBehavior.STEER)
-    inserted = await rows.start_turn(tx, busy.transition, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
+    head = await backlog.pop_head(tx)
+    queued = await backlog.append(tx, message, steer=busy is BusyBehavior.STEER)
+    inserted = await turn.start_turn(tx, busy.transition, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
     return Sent(inserted, queued)
 
 
 async def _interrupt_action(tx: Tx, message: NewQueuedMessage) -> Sent:
-    rows.require_room(tx)
-    queued = await rows.append(tx, message)
-    head = await rows.pop_head(tx)
+    backlog.require_room(tx)
+    queued = await backlog.append(tx, message)
+    head = await backlog.pop_head(tx)
     by, reason = Transition.SEND_MESSAGE_INTERRUPT, CloseReason.INTERRUPTED_BY_MESSAGE
-    inserted = await rows.start_turn(tx, by, rows.promoted_row(head), reason)
+    inserted = await turn.start_turn(tx, by, rows.promoted_row(head), reason)
     return Sent(inserted, queued)
 
 
 async def _enqueue(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
-    rows.require_room(tx)
-    queued = await rows.append(tx, message, steer=busy is BusyBehavior.STEER)
+    backlog.require_room(tx)
+    queued = await backlog.append(tx, message, steer=busy is BusyBehavior.STEER)
     if busy is BusyBehavior.INTERRUPT and tx.chat.status == Status.RUNNING:
-        await tx.settle(busy.transition, f"status = 'interrupting', {rows.DROP_COMPACTION}, {rows.TOUCH}")
+        await tx.settle(busy.transition, f"status = 'interrupting', {turn.DROP_COMPACTION}, {turn.TOUCH}")
     else:
-        await tx.settle(busy.transition, rows.TOUCH)
+        await tx.settle(busy.transition, turn.TOUCH)
     return Sent(queued=queued)

@@ -1,0 +1,107 @@
+"""The rows of the queue. Order everywhere: `position`, then `id`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import asyncpg
+import msgspec
+
+from rookery.chat import parts
+from rookery.chat.errors import QueuedMessageNotFound, QueueFull
+from rookery.chat.messages import CONTENT_VERSION, Effort, NewQueuedMessage, QueuedMessage, QueuedMessageId
+from rookery.store.machine import calls, files
+from rookery.store.machine.bundle import Tx
+
+MAX_QUEUE = 20
+
+QUEUE_COLUMNS = """
+    id, chat_id, position, content, content_version, created_by, model_config_id, reasoning_effort, steer, client_id,
+    created_at
+"""
+
+_LIST_QUEUE = f"SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1 ORDER BY position, id"
+
+_APPEND = f"""
+    INSERT INTO chat_queued_messages
+           (chat_id, position, content, content_version, created_by, model_config_id, reasoning_effort, steer,
+            client_id)
+    SELECT $1, coalesce(max(q.position), 0) + 1, $2, $3, $4, $5, $6, $7, $8
+      FROM chat_queued_messages q
+     WHERE q.chat_id = $1
+    RETURNING {QUEUE_COLUMNS}
+"""
+
+_POP_HEAD = f"""
+    DELETE FROM chat_queued_messages
+     WHERE id = (SELECT q.id FROM chat_queued_messages q WHERE q.chat_id = $1 ORDER BY q.position, q.id LIMIT 1)
+    RETURNING {QUEUE_COLUMNS}
+"""
+
+_DELETE_QUEUED = f"DELETE FROM chat_queued_messages WHERE chat_id = $1 AND id = $2 RETURNING {QUEUE_COLUMNS}"
+_DELETE_QUEUE = f"DELETE FROM chat_queued_messages WHERE chat_id = $1 RETURNING {QUEUE_COLUMNS}"
+_DELETE_STEERING = f"DELETE FROM chat_queued_messages WHERE chat_id = $1 AND steer RETURNING {QUEUE_COLUMNS}"
+_HAS_STEERING = "SELECT EXISTS (SELECT FROM chat_queued_messages WHERE chat_id = $1 AND steer)"
+
+
+def queued_of(record: asyncpg.Record) -> QueuedMessage:
+    queued = QueuedMessage(*record)
+    if queued.reasoning_effort is None:
+        return queued
+    return msgspec.structs.replace(queued, reasoning_effort=Effort(queued.reasoning_effort))
+
+
+async def list_queue(tx: Tx) -> list[QueuedMessage]:
+    return [queued_of(record) for record in await tx.conn.fetch(_LIST_QUEUE, tx.chat.id)]
+
+
+def require_room(tx: Tx) -> None:
+    if tx.chat.queue_len >= MAX_QUEUE:
+        raise QueueFull(MAX_QUEUE)
+
+
+async def append(tx: Tx, message: NewQueuedMessage, *, steer: bool = False) -> QueuedMessage:
+    """Put a message at the end of the queue. The caller has made sure that there is room."""
+    if named := parts.file_ids(message.content):
+        await files.link_files(tx, named)
+    record = await tx.conn.fetchrow(
+        _APPEND,
+        tx.chat.id,
+        parts.encode(message.content),
+        CONTENT_VERSION,
+        message.created_by,
+        message.model_config_id,
+        message.reasoning_effort,
+        steer,
+        message.client_id,
+    )
+    assert record is not None
+    return queued_of(record)
+
+
+async def pop_head(tx: Tx) -> QueuedMessage:
+    record = await tx.conn.fetchrow(_POP_HEAD, tx.chat.id)
+    assert record is not None, "queue_len says there is a head"
+    return queued_of(record)
+
+
+async def pop_steering(tx: Tx) -> list[QueuedMessage]:
+    """Take every steering row out of the queue, in queue order, unless a call is still open."""
+    if not await tx.conn.fetchval(_HAS_STEERING, tx.chat.id) or await calls.turn_calls(tx):
+        return []
+    return in_queue_order(queued_of(record) for record in await tx.conn.fetch(_DELETE_STEERING, tx.chat.id))
+
+
+async def delete_queued(tx: Tx, queued_id: QueuedMessageId) -> QueuedMessage:
+    record = await tx.conn.fetchrow(_DELETE_QUEUED, tx.chat.id, queued_id)
+    if record is None:
+        raise QueuedMessageNotFound(queued_id)
+    return queued_of(record)
+
+
+async def delete_queue(tx: Tx) -> list[QueuedMessage]:
+    return in_queue_order(queued_of(record) for record in await tx.conn.fetch(_DELETE_QUEUE, tx.chat.id))
+
+
+def in_queue_order(rows: Iterable[QueuedMessage]) -> list[QueuedMessage]:
+    return sorted(rows, key=lambda row: (row.position, row.id))

@@ -1,0 +1,247 @@
+"""A bundle: chats locked in one transaction, the state of each as it moves, and what to announce about it.
+
+`Tx` is what transitions work on. It checks the state before and after each of them against the table.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+from uuid import UUID
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from rookery.chat.chats import Chat, Fence
+from rookery.chat.errors import (
+    ChatArchived,
+    ChatNotFound,
+    InvalidState,
+    InvariantViolation,
+    StaleFence,
+    TransitionNotAllowed,
+)
+from rookery.chat.states import State, Status
+from rookery.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition, is_legal
+from rookery.clock import Clock
+from rookery.store.hints import ChatHint, Hint, OwnershipHint, WatchHint, WatchKind
+
+T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
+P = ParamSpec("P")
+
+Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
+
+# The columns of `Chat`, in its order. `leased` is judged here, inside the transaction and by the database clock:
+# the pair is set, its heartbeat is fresh, and the owner's process is still known to its peers.
+CHAT_COLUMNS = """
+    id, owner_id, parent_chat_id, root_chat_id, status, archived, worker_id, runner_id, last_error, retry_state,
+    requires_action_deadline_at, compaction_requested_at, compaction_resume, runnable_since,
+    snapshot_version, history_version, queue_version, retry_state_version, generation_attempt, queue_len,
+    last_model_config_id, last_reasoning_effort, created_at, updated_at,
+    runner_id IS NOT NULL AND EXISTS (
+      SELECT FROM chat_heartbeats h
+        JOIN replicas r ON r.id = chats.worker_id
+       WHERE h.chat_id = chats.id
+         AND h.runner_id = chats.runner_id
+         AND h.heartbeat_at > clock_timestamp() - lease_ttl()) AS leased
+"""
+
+# Takes the row lock, allocates the version and returns the row in one round trip. The lock is the UPDATE's FOR NO
+# KEY UPDATE, never SELECT ... FOR UPDATE: foreign-key checks of heartbeats and file links must not queue behind it.
+_LOCK_AND_BUMP = f"""
+    UPDATE chats
+       SET snapshot_version = snapshot_version + (NOT in_transition(id))::int
+     WHERE id = $1
+    RETURNING {CHAT_COLUMNS}
+"""
+READ_CHAT = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
+
+_CHAT_WIDTH = len(Chat.__struct_fields__)
+
+
+class Tx:
+    """One chat, locked for this bundle. `chat` and `state` always reflect the last statement.
+
+    `conn` is for validation reads and metadata writes that must be atomic with a transition.
+    """
+
+    __slots__ = ("_entered", "_source", "acquired", "bundle", "chat", "gone", "lease_is_current", "moved_with_family")
+
+    def __init__(self, bundle: Bundle, chat: Chat, *, entered: Chat | None) -> None:
+        self.bundle = bundle
+        self.chat = chat
+        self.gone = False
+        # Acquired in this bundle, by a worker whose process its peers may not know (any more): no owner is asked for.
+        self.acquired = False
+        # The statement that locks may have waited, and it sees leases as they were before the wait.
+        self.lease_is_current = False
+        # Archived or unarchived as one of a family, whether or not its own flag had to change.
+        self.moved_with_family = False
+        self._entered = entered
+        self._source = chat.state if entered else State.N
+
+    @property
+    def conn(self) -> Connection:
+        return self.bundle.conn
+
+    @property
+    def clock(self) -> Clock:
+        return self.bundle.clock
+
+    @property
+    def state(self) -> State:
+        return self.chat.state
+
+    def require(self, transition: Transition) -> State:
+        """Check that the table allows the transition from here, and return the state it starts in."""
+        source = self.chat.state
+        if source is State.INVALID and transition not in ALLOWED_WHEN_INVALID:
+            raise InvalidState(self.chat.id)
+        if source not in TABLE[transition]:
+            if source.is_archived:
+                raise ChatArchived(transition, source)
+            raise TransitionNotAllowed(transition, source, cause="state")
+        self._source = source
+        return source
+
+    async def settle(self, transition: Transition, assignments: str, *args: object) -> None:
+        """The closing UPDATE of a transition. Its row becomes `chat`, and must be where the table says."""
+        self._landed(transition, await self.conn.fetchrow(_closing(assignments), self.chat.id, *args))
+
+    async def settle_by(self, transition: Transition, statement: str, *args: object) -> asyncpg.Record | None:
+        """Like `settle`, by a statement that does more; its row begins with the chat's columns.
+
+        None when it found a reason to do nothing; then nothing has happened.
+        """
+        record = await self.conn.fetchrow(statement, *args)
+        if record is not None:
+            self._landed(transition, record)
+        return record
+
+    async def reload(self, transition: Transition) -> None:
+        """In place of `settle`, for transitions that assign nothing themselves: triggers have done it all."""
+        self._landed(transition, await self.conn.fetchrow(READ_CHAT, self.chat.id))
+
+    async def judge_lease(self) -> None:
+        """Look at the lease again where that decides about a hint and no statement has done so under the lock."""
+        if self.lease_is_current or self.gone or not self.chat.state.is_runnable:
+            return
+        record = await self.conn.fetchrow(READ_CHAT, self.chat.id)
+        if record is None:
+            raise InvariantViolation(f"Chat {self.chat.id} vanished under its lock.")
+        self.chat = Chat(*record)
+
+    def _landed(self, transition: Transition, record: asyncpg.Record | None) -> None:
+        if record is None:
+            raise InvariantViolation(f"{transition}: chat {self.chat.id} vanished under its lock")
+        self.chat = Chat(*record[:_CHAT_WIDTH])
+        self.lease_is_current = True
+        if not is_legal(transition, self._source, self.chat.state):
+            raise InvariantViolation(f"{transition} took chat {self.chat.id} from {self._source} to {self.chat.state}")
+
+    def hints(self) -> list[Hint]:
+        """What to announce about this chat once the bundle is committed."""
+        chat = self.chat
+        hints: list[Hint] = [
+            ChatHint(
+                chat_id=chat.id,
+                snapshot_version=chat.snapshot_version,
+                history_version=chat.history_version,
+                queue_version=chat.queue_version,
+                retry_state_version=chat.retry_state_version,
+                generation_attempt=chat.generation_attempt,
+                status=chat.status,
+                archived=chat.archived,
+                worker_id=chat.worker_id,
+                runner_id=chat.runner_id,
+                gone=self.gone,
+            )
+        ]
+        is_held = chat.leased or (self.acquired and chat.runner_id is not None)
+        if chat.state.is_runnable and not self.gone and not is_held:
+            hints.append(OwnershipHint(chat_id=chat.id, snapshot_version=chat.snapshot_version))
+        if kind := self._watch_kind():
+            hints.append(
+                WatchHint(user_id=chat.owner_id, kind=kind, chat_id=chat.id, snapshot_version=chat.snapshot_version)
+            )
+        return hints
+
+    def _watch_kind(self) -> WatchKind | None:
+        before, after = self._entered, self.chat
+        if self.gone:
+            return WatchKind.DELETED
+        if before is None:
+            return WatchKind.CREATED
+        if self.moved_with_family or before.archived != after.archived:
+            return WatchKind.ARCHIVED if after.archived else WatchKind.UNARCHIVED
+        if before.status == after.status:
+            return None
+        return WatchKind.ACTION_REQUIRED if after.status == Status.REQUIRES_ACTION else WatchKind.STATUS
+
+
+class Bundle:
+    """One transaction over one or more chats. Made by `Machine.bundle`; a callback never makes its own."""
+
+    __slots__ = ("_open", "clock", "conn", "refused")
+
+    def __init__(self, conn: Connection, clock: Clock) -> None:
+        self.conn = conn
+        self.clock = clock
+        self.refused: BaseException | None = None
+        self._open: dict[UUID, Tx] = {}
+
+    async def open(self, chat_id: UUID, *, fence: Fence | None = None) -> Tx:
+        """Lock the chat and allocate its version. Opening it again in the same bundle shares both.
+
+        Order of several chats: the root first, then members by (`created_at`, `id`); never a parent after a child.
+        """
+        record = await self.conn.fetchrow(_LOCK_AND_BUMP, chat_id)
+        if record is None:
+            raise self.refuse(StaleFence(chat_id, "chat") if fence else ChatNotFound(chat_id))
+        chat = Chat(*record)
+        if fence is not None and (field := fence.find_mismatch(chat)):
+            raise self.refuse(StaleFence(chat_id, field))
+        if (tx := self._open.get(chat_id)) is not None:
+            tx.chat = chat
+            return tx
+        return self.enlist(chat, entered=chat)
+
+    def refuse(self, error: E) -> E:
+        """Spoil the bundle: it cannot commit any more, even if the callback swallows the error."""
+        self.refused = error
+        return error
+
+    def enlist(self, chat: Chat, *, entered: Chat | None) -> Tx:
+        """Take a row that is locked already (just created, or locked by another statement) into the bundle."""
+        tx = self._open[chat.id] = Tx(self, chat, entered=entered)
+        return tx
+
+    async def hints(self) -> list[Hint]:
+        """What to announce, judged inside the transaction as its last act."""
+        for tx in self._open.values():
+            await tx.judge_lease()
+        return [hint for tx in self._open.values() for hint in tx.hints()]
+
+
+def transition(
+    fn: Callable[Concatenate[Tx, P], Coroutine[None, None, T]],
+) -> Callable[Concatenate[Tx, P], Coroutine[None, None, T]]:
+    """Marks a transition: when it raises, the whole bundle is spoiled and cannot commit any more."""
+
+    @functools.wraps(fn)
+    async def run(tx: Tx, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await fn(tx, *args, **kwargs)
+        except BaseException as error:
+            tx.bundle.refuse(error)
+            raise
+
+    return run
+
+
+@functools.cache
+def _closing(assignments: str) -> str:
+    # Made once: the driver finds a prepared statement by its text, and a text that is the same object is found faster.
+    return f"UPDATE chats SET {assignments} WHERE id = $1 RETURNING {CHAT_COLUMNS}"
