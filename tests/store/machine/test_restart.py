@@ -18,6 +18,7 @@ from rookery.chat.messages import ChatId
 from rookery.chat.states import State
 from rookery.store import machine, migrate
 from rookery.store.embedded.server import EmbeddedServer
+from rookery.store.errors import DatabaseUnavailable
 from rookery.store.machine import Tx
 from tests.store.machine.rig import Rig, add_replica, assistant, make_rig, words
 from tests.waiting import until
