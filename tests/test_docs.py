@@ -39,3 +39,15 @@ def test_make_help_has_one_line_for_each_target(target: str) -> None:
     lines = re.findall(rf"^{target}:.*## (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
     assert len(lines) == 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_has_no_placeholder_left(page: Path) -> None:
+    assert not re.search(r"@@|TODO|TBD|XXX", page.read_text())
+
+
+def test_commands_that_prove_the_facts_name_files_that_exist() -> None:
+    named = re.findall(r"pytest (tests/\S+?)`", (ROOT / "README.md").read_text())
+
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []

@@ -126,13 +126,12 @@ class ReplicaHealth:
 
     async def checks(self) -> Mapping[str, str]:
         listens = self._listener.connected or self._listener.down_seconds() < LISTENER_DOWN_SECONDS
-        found = {
+        return {
             "database": await self._query(),
             "listener": "ok" if listens else "not connected",
             "presence": "ok" if self._presence.held else "not held",
             "event_loop": "ok" if self._lag.lag_seconds < LAG_SECONDS else "late",
         }
-        return {**found, "stopping": "the process is stopping"} if self.stopping else found
 
     async def _query(self) -> str:
         try:

@@ -17,6 +17,7 @@ class Ask:
     def __init__(self, found: dict[str, str]) -> None:
         self.found = found
         self.looks = 0
+        self.stopping = False
         self.clock = FakeClock()
         self.application = create_application(self, clock=self.clock, log_access=True)
 
@@ -81,6 +82,16 @@ async def test_readiness_is_looked_at_again_after_two_seconds_and_not_before() -
     after = await ask.get("/readyz")
 
     assert (within[0], after[0], ask.looks) == (200, 503, 2)
+
+
+async def test_stop_shows_at_once_whatever_was_found_a_moment_ago() -> None:
+    ask = Ask({"database": "ok"})
+    before = await ask.get("/readyz")
+
+    ask.stopping = True
+    after = await ask.get("/readyz")
+
+    assert (before[0], after[0], ask.looks) == (200, 503, 1)
 
 
 async def test_alive_looks_at_nothing() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import asyncpg
@@ -54,6 +55,32 @@ def test_signal_that_comes_twice_at_once_still_stops_in_order(home: Path, data_d
         assert served.stop() == 0
 
     assert servers_of(data_dir) == []
+
+
+def test_impatient_ctrl_c_skips_the_waiting(home: Path, data_dir: Path) -> None:
+    with serving(home, "--data-dir", str(data_dir), "--shutdown-delay", "50s") as served:
+        code = None
+        for _ in range(100):
+            served.process.send_signal(signal.SIGINT)
+            try:
+                code = served.process.wait(0.2)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+
+        assert code in (130, 1)
+
+
+def test_readiness_turns_with_the_signal_and_requests_are_served_on(home: Path, data_dir: Path) -> None:
+    with serving(home, "--data-dir", str(data_dir), "--shutdown-delay", "3s") as served:
+        assert served.get("/readyz")[0] == 200
+        served.process.send_signal(signal.SIGTERM)
+
+        while served.get("/readyz")[0] == 200:
+            pass
+
+        assert served.readiness()["checks"]["stopping"] == "the process is stopping"
+        assert served.get("/healthz")[0] == 200
 
 
 def test_second_serve_on_the_same_data_directory_says_who_has_it_and_exits_1(home: Path, data_dir: Path) -> None:

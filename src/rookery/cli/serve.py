@@ -60,9 +60,9 @@ class StopSignals:
 
     def _received(self, name: str) -> None:
         now = asyncio.get_running_loop().time()
-        is_echo, self._last_at = now - self._last_at < ECHO_SECONDS, now
-        if is_echo:
+        if now - self._last_at < ECHO_SECONDS:
             return
+        self._last_at = now
         self._count += 1
         _log.info("stop_requested", signal=name, count=self._count)
         if self._count == 1:

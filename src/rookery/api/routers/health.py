@@ -34,8 +34,13 @@ are not part of this version yet.</p>
 class Health(Protocol):
     """What the process knows about itself."""
 
+    @property
+    def stopping(self) -> bool:
+        """Asked at every request: a load balancer must see the end coming at once."""
+        ...
+
     async def checks(self) -> Mapping[str, str]:
-        """By part: `ok`, or what is wrong with it."""
+        """By part: `ok`, or what is wrong with it. May take a moment, and is not asked too often."""
         ...
 
 
@@ -50,13 +55,14 @@ def router(health: Health, clock: Clock) -> APIRouter:
 
     @routes.get("/readyz", operation_id="health.ready")
     async def ready() -> JSONResponse:
-        """200 when requests can be served, else 503; looked at again every two seconds at most."""
+        """200 when requests can be served, else 503; parts are looked at every two seconds at most."""
         nonlocal known
         now = clock.monotonic()
         if known is None or now - known[0] >= CACHE_SECONDS:
             known = (now, await health.checks())
-        is_ready = all(found == "ok" for found in known[1].values())
-        body = {"status": "ready" if is_ready else "not_ready", "checks": dict(known[1])}
+        checks = {**known[1], **({"stopping": "the process is stopping"} if health.stopping else {})}
+        is_ready = all(found == "ok" for found in checks.values())
+        body = {"status": "ready" if is_ready else "not_ready", "checks": checks}
         return JSONResponse(body, status_code=200 if is_ready else 503, headers=NO_STORE)
 
     @routes.get("/", operation_id="health.front", response_class=HTMLResponse)
