@@ -1,0 +1,85 @@
+"""A prompt as a value: what a model is told, before any wire gives it its own form.
+
+Built from committed rows by `chat.prompt`; consumed by the request builders in `llm/`. Media bytes are here, opaque
+provider data (`meta`) too: builders decide what their wire can replay.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from rookery.chat.messages import Role
+
+Meta: TypeAlias = dict[str, Any]
+
+
+class PromptText(msgspec.Struct, frozen=True):
+    text: str
+    meta: Meta | None = None
+
+
+class PromptReasoning(msgspec.Struct, frozen=True):
+    """Replayed only where the wire can prove it (signature, encrypted content); both live in `meta`."""
+
+    text: str
+    meta: Meta | None = None
+
+
+class PromptFile(msgspec.Struct, frozen=True):
+    media_type: str
+    data: bytes
+    name: str | None = None
+
+
+class PromptCall(msgspec.Struct, frozen=True):
+    """`input` is the JSON text of an object; `meta` of a provider-executed call holds its raw block."""
+
+    id: str
+    name: str
+    input: Raw
+    provider_executed: bool = False
+    meta: Meta | None = None
+
+
+class PromptMedia(msgspec.Struct, frozen=True):
+    """An image that a tool returned."""
+
+    media_type: str
+    data: str  # base64, as it was stored
+
+
+class PromptResult(msgspec.Struct, frozen=True):
+    """What a call gave. `text` is what a model reads; `media` comes before it where the wire takes images."""
+
+    id: str
+    name: str
+    text: str
+    is_error: bool = False
+    media: PromptMedia | None = None
+    provider_executed: bool = False
+    meta: Meta | None = None
+
+
+PromptPart: TypeAlias = PromptText | PromptReasoning | PromptFile | PromptCall | PromptResult
+
+
+class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message. The last four fields are about assistant rows and tell builders how faithfully it may be replayed.
+
+    `is_native`: written by the provider (its row) and thinking family that will read it now. `is_whole`: the stream
+    ended by itself, not by an interruption. `prefix_fp`: hash of the request prefix that produced it.
+    """
+
+    role: Role
+    parts: tuple[PromptPart, ...]
+    is_native: bool = True
+    is_whole: bool = True
+    finish_reason: str | None = None
+    prefix_fp: bytes | None = None
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    messages: tuple[PromptMessage, ...]
