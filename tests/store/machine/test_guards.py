@@ -93,6 +93,7 @@ CONSTRAINTS = {
     "chats_versions": (State.W, "history_version = snapshot_version + 1"),
     "chats_family": (State.W, None),
     "chats_labels": (State.W, "labels = '[]'"),
+    "chats_effort": (State.W, "last_reasoning_effort = 'heroic'"),
     "chats_queue_cap": (State.R1, None),
     "chats_runnable": (State.W, None),
 }
@@ -168,6 +169,45 @@ async def test_savepoint_that_is_rolled_back_leaves_an_earlier_version_open(rig:
         )
 
     assert len(await rig.history(chat_id)) == 2
+
+
+# A chat that exists already, inserted once more. The row it offers is that of the chat, but for what `excluded` gives.
+INSERT_AGAIN = """
+    INSERT INTO chats (id, owner_id, status, title, last_model_config_id)
+    SELECT id, owner_id, 'interrupting', 'again', last_model_config_id FROM chats WHERE id = $1
+"""
+
+
+async def test_insert_that_is_discarded_opens_nothing(rig: Rig) -> None:
+    chat_id = await rig.chat(State.R0)
+    discarded = f"{INSERT_AGAIN} ON CONFLICT (id) DO NOTHING"
+
+    for state, statement in UNVERSIONED.values():
+        if state is State.R0:
+            await refused_with(rig, chat_id, "RK001", discarded, statement)
+
+
+async def test_insert_that_becomes_an_update_opens_nothing(rig: Rig) -> None:
+    chat_id = await rig.chat(State.R0)
+    renamed = f"{INSERT_AGAIN} ON CONFLICT (id) DO UPDATE SET title = excluded.title"
+
+    await refused_with(
+        rig, chat_id, "RK001", f"{INSERT_AGAIN} ON CONFLICT (id) DO UPDATE SET status = excluded.status"
+    )
+    await refused_with(rig, chat_id, "RK001", renamed, INSERT_MESSAGE)
+    await rig.sql(renamed, chat_id)
+
+    assert await rig.value("SELECT title FROM chats WHERE id = $1", chat_id) == "again"
+
+
+async def test_chat_that_is_really_inserted_is_open_for_its_transaction(rig: Rig) -> None:
+    other, chat_id = await rig.chat(State.W), ChatId(uuid4())
+    insert = INSERT_AGAIN.replace("SELECT id", f"SELECT '{chat_id}'::uuid").replace("$1", f"'{other}'")
+
+    async with rig.pool.acquire() as conn:
+        await in_one_transaction(conn, chat_id, f"{insert} ON CONFLICT (id) DO NOTHING", INSERT_MESSAGE)
+
+    assert [message.revision for message in await rig.history(chat_id)] == [1]
 
 
 # Never

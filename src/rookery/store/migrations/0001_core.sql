@@ -128,7 +128,9 @@ CREATE TABLE chats (
     history_version <= snapshot_version AND queue_version <= snapshot_version
     AND retry_state_version <= snapshot_version AND generation_attempt >= 0),
   CONSTRAINT chats_family CHECK ((parent_chat_id IS NULL) = (root_chat_id IS NULL)),
-  CONSTRAINT chats_labels CHECK (jsonb_typeof(labels) = 'object')
+  CONSTRAINT chats_labels CHECK (jsonb_typeof(labels) = 'object'),
+  CONSTRAINT chats_effort CHECK (
+    last_reasoning_effort IN ('none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'))
 ) WITH (fillfactor = 70);  -- several HOT updates per transition
 
 -- Only runnable rows: stays tiny however many chats there are.
@@ -255,7 +257,6 @@ DECLARE
   is_runnable constant boolean := NEW.status IN ('running', 'interrupting', 'requires_action');
 BEGIN
   IF TG_OP = 'INSERT' THEN
-    PERFORM open_transition(NEW.id);
     NEW.runnable_since := CASE WHEN is_runnable THEN clock_timestamp() END;
     RETURN NEW;
   END IF;
@@ -305,6 +306,15 @@ BEGIN
   RETURN NEW;
 END $$;
 CREATE TRIGGER chats_guard BEFORE INSERT OR UPDATE ON chats FOR EACH ROW EXECUTE FUNCTION chats_guard();
+
+-- A new chat is open for the transaction that makes it. After the insert, not before: ON CONFLICT discards rows that
+-- the trigger above has seen already, and would leave a chat that was there before open without a version.
+CREATE FUNCTION chats_opened() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM open_transition(NEW.id);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER chats_opened AFTER INSERT ON chats FOR EACH ROW EXECUTE FUNCTION chats_opened();
 
 -- Metadata moves its own counter. Two triggers, both only for statements that assign such a column: transitions assign
 -- the model choice, and must not read the tools a chat declared, which may be large.
