@@ -1,0 +1,59 @@
+"""What a wire is: a pure builder of requests and a pure fold over events. The driver in `model` does the rest.
+
+One `Fold` reads one response. It never does I/O and never raises on what a server sends: the unknown is kept or
+ignored, the broken ends in a `StreamError` part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from rookery.llm.types import Call, CallWarning, StreamPart, Wire
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One server-sent event. `name` is empty when the server sent none; `data` is not decoded yet."""
+
+    name: str
+    data: bytes
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What to send. `path` is relative to the base URL; authentication is added by the driver."""
+
+    path: str
+    body: Mapping[str, Any]
+    headers: Mapping[str, str] = {}
+    warnings: tuple[CallWarning, ...] = ()
+    prefix_fp: bytes | None = None
+
+
+class Fold(Protocol):
+    """Folds the events of one response into parts. After a terminal part it is not asked again."""
+
+    def start(self, request_id: str | None) -> None:
+        """The answer is 200; its headers named this request."""
+        ...
+
+    def feed(self, event: Event) -> Iterable[StreamPart]: ...
+
+    def whole(self, body: bytes) -> Iterable[StreamPart]:
+        """A server that ignored `stream` and answered with one JSON document; ends with a terminal part."""
+        ...
+
+    def end(self) -> Iterable[StreamPart]:
+        """The stream is over without a terminal part so far; ends with one."""
+        ...
+
+
+class WireFormat(Protocol):
+    """One provider's wire, configured for one provider row and model."""
+
+    wire: Wire
+
+    def build(self, call: Call) -> Request: ...
+
+    def fold(self, call: Call) -> Fold: ...
