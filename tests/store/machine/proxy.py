@@ -1,4 +1,4 @@
-"""A door in front of PostgreSQL that loses a COMMIT on demand: the request, its answer, or for a while both."""
+"""A door in front of PostgreSQL that loses a statement on demand: the request, its answer, or for a while both."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ COMMIT = b"COMMIT\x00"
 
 
 class Fault(Enum):
-    LOSE_REQUEST = "the connection breaks before the server reads the COMMIT"
+    LOSE_REQUEST = "the connection breaks before the server reads the statement"
     LOSE_ANSWER = "the server commits and the connection breaks before it can say so"
     HOLD_ANSWER = "the server commits and its answer stays on the way until it is let go"
 
 
 class Proxy:
-    """Passes bytes through until `fault` is set; the next COMMIT meets it, and no other."""
+    """Passes bytes through until `fault` is set; the next `statement` (a COMMIT) meets it, and no other."""
 
     def __init__(self, database_url: str) -> None:
         parts = urlsplit(database_url)
@@ -28,6 +28,7 @@ class Proxy:
         self._handlers: set[asyncio.Task[None]] = set()
         self._port = 0
         self.fault: Fault | None = None
+        self.statement = COMMIT
         self.committed = asyncio.Event()
         self.let_go = asyncio.Event()
         self.break_off = False
@@ -81,7 +82,7 @@ class _Door:
 
     async def requests(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
-            if COMMIT in data and self._proxy.fault is not None:
+            if self._proxy.statement in data and self._proxy.fault is not None:
                 self._met, self._proxy.fault = self._proxy.fault, None
                 if self._met is Fault.LOSE_REQUEST:
                     return

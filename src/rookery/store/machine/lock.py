@@ -20,7 +20,7 @@ import msgspec
 
 from rookery import log
 from rookery.chat.chats import Chat, Fence
-from rookery.chat.errors import ChatNotFound, InvariantViolation
+from rookery.chat.errors import ChatNotFound, InvalidInput, InvariantViolation
 from rookery.chat.messages import ChatId
 from rookery.clock import Clock, SystemClock
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
@@ -39,8 +39,18 @@ _RETRYABLE = frozenset({"40P01", "40001", "55P03"})
 # Our own guards, CHECK violations, and statements after a swallowed error: the caller's code is wrong, not the user.
 _BUGS = frozenset({"RK001", "RK002", "23514", "25P02"})
 
-# No connection to be had, lost before the commit, cancelled for taking too long, or the server is going down.
-_UNAVAILABLE = (OSError, asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError)
+# The connection is gone, the server is going down, or it cancelled a statement that took too long.
+_LOST = (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError)
+
+# What a caller can get wrong by naming rows that do not exist, by the foreign key that notices.
+_MODEL = ("model_config_id", "There is no such model. Choose another one.")
+_UNKNOWN_ROWS = {
+    "chats_last_model_config_id_fkey": _MODEL,
+    "chat_messages_model_config_id_fkey": _MODEL,
+    "chat_queued_messages_model_config_id_fkey": _MODEL,
+    "chats_workspace_id_fkey": ("workspace_id", "There is no such workspace. Choose another one, or none."),
+    "chats_owner_id_fkey": ("owner_id", "There is no such user. The account may have been deleted."),
+}
 
 # One round trip opens the transaction, bounds every wait in it, and holds the planner to the indexes: it cannot guess
 # how short a turn is, and would otherwise read a chat's whole history, or everybody's, to find its end.
@@ -98,18 +108,13 @@ class Machine:
         return await self._retry(functools.partial(self._try_bundle, fn))
 
     async def _try_bundle(self, fn: Callable[[Bundle], Awaitable[T]]) -> T:
-        async with self._pool.acquire(timeout=POOL_TIMEOUT_SECONDS) as conn:
-            try:
-                await conn.execute(_BEGIN)
-                bundle = Bundle(conn, self._clock)
-                result = await fn(bundle)
-                if bundle.refused is not None:
-                    raise bundle.refused
-                hints = await bundle.hints()
-                cancelled = await _commit(conn)
-            except BaseException:
-                await _roll_back(conn)
-                raise
+        async with _Transaction(self._pool, _BEGIN) as conn:
+            bundle = Bundle(conn, self._clock)
+            result = await fn(bundle)
+            if bundle.refused is not None:
+                raise bundle.refused
+            hints = await bundle.hints()
+            cancelled = await _commit(conn)
             # Before anything is awaited, the return of the connection included: a cancellation that strikes there
             # would leave the commit unannounced.
             self._publish(hints)
@@ -121,17 +126,11 @@ class Machine:
         for attempt in range(1, MAX_TRIES + 1):
             try:
                 return await run()
-            except _UNAVAILABLE as error:
-                raise _unavailable(error) from error
-            except asyncpg.InterfaceError as error:
-                # What its subclasses report are our mistakes; itself it means a connection that is gone.
-                if type(error) is asyncpg.InterfaceError:
-                    raise _unavailable(error) from error
-                raise
             except asyncpg.PostgresError as error:
-                if error.sqlstate in _BUGS:
-                    raise InvariantViolation(str(error)) from error
                 if error.sqlstate not in _RETRYABLE:
+                    _drop_detail(error)
+                    if (judged := _judged(error)) is not None:
+                        raise judged from error
                     raise
                 if attempt == MAX_TRIES:
                     raise LockTimeout("The chat is busy. Try again in a moment.") from error
@@ -153,16 +152,11 @@ class Machine:
         return await self._retry(functools.partial(self._try_lock, chat_id, fn))
 
     async def _try_lock(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
-        async with self._pool.acquire(timeout=POOL_TIMEOUT_SECONDS) as conn:
-            try:
-                await conn.execute(_BEGIN)
-                # Two statements: one that waits for the lock would see the lease as it was before the wait.
-                await conn.execute(_LOCK, chat_id)
-                result = await fn(await _view(conn, chat_id))
-                cancelled = await _commit(conn)
-            except BaseException:
-                await _roll_back(conn)
-                raise
+        async with _Transaction(self._pool, _BEGIN) as conn:
+            # Two statements: one that waits for the lock would see the lease as it was before the wait.
+            await conn.execute(_LOCK, chat_id)
+            result = await fn(await _view(conn, chat_id))
+            cancelled = await _commit(conn)
         if cancelled is not None:
             raise cancelled
         return result
@@ -172,12 +166,10 @@ class Machine:
         return await self._retry(functools.partial(self._try_read, chat_id, fn))
 
     async def _try_read(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
-        async with self._pool.acquire(timeout=POOL_TIMEOUT_SECONDS) as conn:
-            try:
-                await conn.execute(_BEGIN_READ)
-                return await fn(await _view(conn, chat_id))
-            finally:
-                await _roll_back(conn)
+        async with _Transaction(self._pool, _BEGIN_READ) as conn:
+            result = await fn(await _view(conn, chat_id))
+            await _roll_back(conn)
+        return result
 
 
 class ChatMachine:
@@ -204,9 +196,87 @@ class ChatMachine:
         return await self._machine.read(self.chat_id, fn)
 
 
-def _unavailable(error: Exception) -> DatabaseUnavailable:
+class _Transaction:
+    """A connection with an open transaction, for `async with`. Its body ends it; an error rolls it back.
+
+    What the database fails to do becomes `DatabaseUnavailable`; errors of the body's own pass as they are.
+    """
+
+    __slots__ = ("_begin", "_conn", "_pool")
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], begin: str) -> None:
+        self._pool = pool
+        self._begin = begin
+
+    async def __aenter__(self) -> Connection:
+        try:
+            conn = self._conn = await self._pool.acquire(timeout=POOL_TIMEOUT_SECONDS)
+        except (OSError, asyncpg.TooManyConnectionsError, asyncpg.InterfaceError, *_LOST) as error:
+            # What the subclasses of InterfaceError report are our mistakes; itself it means a pool that is closing.
+            if isinstance(error, asyncpg.InterfaceError) and type(error) is not asyncpg.InterfaceError:
+                raise
+            raise _unavailable(error) from error
+        try:
+            await conn.execute(self._begin)
+        except BaseException as error:
+            await self.__aexit__(None, error, None)
+            if isinstance(error, OSError):
+                raise _unavailable(error) from error
+            raise
+        return conn
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            if error is not None:
+                await _roll_back(self._conn)
+                if _is_lost(error, self._conn):
+                    raise _unavailable(error) from error
+        finally:
+            await self._release()
+
+    async def _release(self) -> None:
+        try:
+            await self._pool.release(self._conn)
+        except Exception as error:
+            # The pool gives such a connection up. What was done is done, and what failed is about to be raised.
+            _log.warning("release_failed", error=str(error))
+
+
+def _is_lost(error: BaseException, conn: Connection) -> bool:
+    """Whether the database is to blame, asked once the rollback has shown what the connection is good for.
+
+    A body may raise timeouts and misuse of the driver as well; they are the database's if the connection is dead.
+    """
+    if isinstance(error, _LOST):
+        return True
+    return (isinstance(error, TimeoutError) or type(error) is asyncpg.InterfaceError) and _is_dead(conn)
+
+
+def _is_dead(conn: Connection) -> bool:
+    try:
+        return conn.is_closed()
+    except asyncpg.InterfaceError:
+        return True  # it went back to its pool by itself, as broken ones do
+
+
+def _unavailable(error: BaseException) -> DatabaseUnavailable:
     _log.warning("database_unavailable", error=str(error) or type(error).__name__)
     return DatabaseUnavailable("The database did not answer. Nothing was changed; try again in a moment.")
+
+
+def _judged(error: asyncpg.PostgresError) -> Exception | None:
+    """An error of the database as what it says about its caller: a bug, a wrong input, or nothing in particular."""
+    if error.sqlstate in _BUGS:
+        return InvariantViolation(str(error))
+    if isinstance(error, asyncpg.ForeignKeyViolationError) and error.constraint_name in _UNKNOWN_ROWS:
+        return InvalidInput(*_UNKNOWN_ROWS[error.constraint_name])
+    return None
+
+
+def _drop_detail(error: BaseException) -> None:
+    """The detail of a violation quotes the row, with what people wrote in it. No log may get that."""
+    if isinstance(error, asyncpg.PostgresError):
+        error.detail = None
 
 
 async def _view(conn: Connection, chat_id: UUID) -> View:
@@ -236,6 +306,7 @@ async def _commit(conn: Connection) -> asyncio.CancelledError | None:
         if cancelled is None:
             raise
         # Nobody waits for the failure any more; least of all may it start the bundle again.
+        _drop_detail(error)
         _log.warning("commit_failed", error=str(error))
         raise cancelled from error
     return cancelled
