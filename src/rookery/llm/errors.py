@@ -13,24 +13,21 @@ Nobody above `llm/` reads status codes: kinds and the retry flag are decided her
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from math import isfinite
-from typing import Any
 
 import msgspec
 
-from rookery.llm.types import MAX_DETAIL, ErrorKind, FinishReason, ProviderError, ReplayFault, Usage
-from rookery.redaction import hide_secrets, printable
+from rookery.llm import refusals
+from rookery.llm.refusals import Hide
+from rookery.llm.types import ErrorKind, FinishReason, ProviderError, ReplayFault, Usage
+from rookery.redaction import hide_secrets
 
-# Longer waits are not made: the worker would sit on the chat, and a person can decide better (models.md, "Retry-After").
+# Longer waits are not made: a person can decide better what to do meanwhile (models.md, "Retry-After").
 MAX_RETRY_AFTER = timedelta(seconds=600)
 _MAX_CODE = 100
 _NO_HEADERS: Mapping[str, str] = {}
-
-Hide = Callable[[str], str]
 
 
 class LlmError(Exception):
@@ -52,7 +49,7 @@ class TransportError(LlmError):
 
     def __init__(self, reason: Broken, detail: str) -> None:
         self.reason = reason
-        self.detail = bare_urls(detail)
+        self.detail = refusals.bare_urls(detail)
         super().__init__(self.detail)
 
 
@@ -270,31 +267,6 @@ def find_replay_fault(status: int | None, codes: Iterable[str], text: str) -> Re
     return next((fault for pattern, fault in _FAULT_TEXTS if pattern.search(plain)), None)
 
 
-_USED_OVER_MAX = re.compile(r"(\d[\d,]*)\s*tokens?\s*>\s*(\d[\d,]*)")
-_MAX_THEN_USED = re.compile(
-    r"maximum context length (?:is|of) (\d[\d,]*).{0,80}?(?:requested|resulted in|contains?|has)[^\d]{0,40}?(\d[\d,]*)",
-    re.DOTALL,
-)
-_MAX_ONLY = re.compile(r"(?:maximum context length (?:is|of)|maximum of|limit of) (\d[\d,]*)")
-
-
-def find_context_numbers(text: str) -> tuple[int | None, int | None]:
-    """The tokens used and the most that are allowed, as far as the text says."""
-    lowered = text.lower()
-    if match := _USED_OVER_MAX.search(lowered):
-        return _number(match[1]), _number(match[2])
-    if match := _MAX_THEN_USED.search(lowered):
-        return _number(match[2]), _number(match[1])
-    if match := _MAX_ONLY.search(lowered):
-        return None, _number(match[1])
-    return None, None
-
-
-def _number(digits: str) -> int | None:
-    plain = digits.replace(",", "")
-    return int(plain) if len(plain) < 16 else None
-
-
 def classify(
     provider: str,
     status: int | None = None,
@@ -314,10 +286,10 @@ def classify(
     folded = tuple(code.lower() for code in named)
     lowered = text.lower()
     fault, rule = _find_rule(status, folded, lowered)
-    used, maximum = find_context_numbers(text) if rule is _OVERFLOW else (None, None)
+    used, maximum = refusals.find_context_numbers(text) if rule is _OVERFLOW else (None, None)
     detail = text
     retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower(), rule.retry)
-    retry_after = parse_retry_after(headers, now)
+    retry_after = refusals.parse_retry_after(headers, now)
     if retry_after is not None and retry_after > MAX_RETRY_AFTER:
         retryable = False
         until = (now or datetime.now(UTC)) + retry_after
@@ -327,11 +299,11 @@ def classify(
         message=rule.message.format(provider=provider),
         retryable=retryable,
         provider=provider,
-        detail=clean_detail(detail, hide),
+        detail=refusals.clean_detail(detail, hide),
         status=status,
-        code=clean_detail(named[0], hide, max_chars=_MAX_CODE) if named else None,
+        code=refusals.clean_detail(named[0], hide, max_chars=_MAX_CODE) if named else None,
         retry_after=retry_after,
-        request_id=find_request_id(headers),
+        request_id=refusals.find_request_id(headers),
         context_used=used,
         context_max=maximum,
         replay_fault=fault,
@@ -393,7 +365,7 @@ def made(provider: str, rule: Rule, detail: str, *, hide: Hide = hide_secrets) -
         message=rule.message.format(provider=provider),
         retryable=rule.retry,
         provider=provider,
-        detail=clean_detail(detail, hide),
+        detail=refusals.clean_detail(detail, hide),
     )
 
 
@@ -407,99 +379,7 @@ def from_response(
     hide: Hide = hide_secrets,
 ) -> ProviderError:
     """A refusal with a body: JSON in one of the usual envelopes, a line of text, or a page that is not shown."""
-    codes, text = read_body(body, headers.get("content-type", ""))
+    codes, text = refusals.read_body(body, headers.get("content-type", ""))
     if not text and 300 <= status < 400:
-        text = "Location: " + bare_urls(headers.get("location", "unknown"))
+        text = "Location: " + refusals.bare_urls(headers.get("location", "unknown"))
     return classify(provider, status, codes=codes, text=text, headers=headers, now=now, hide=hide)
-
-
-def read_body(body: bytes, content_type: str) -> tuple[tuple[object, ...], str]:
-    """Codes and text of a refusal. Pages of HTML have neither: what they say is not meant for a chat."""
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        plain = content_type.partition(";")[0].strip().lower() in ("text/plain", "")
-        lines = body.decode("utf-8", "replace").strip().splitlines() if plain else []
-        return (), _shown(lines[0]) if lines else ""
-    if isinstance(document, list) and document:
-        document = document[0]
-    if isinstance(document, str):
-        return (), _shown(document)
-    return read_envelope(document) if isinstance(document, dict) else ((), "")
-
-
-def read_envelope(document: Mapping[str, Any]) -> tuple[tuple[object, ...], str]:
-    """`{"error": {...}}`, `{"error": "text"}` or the fields at the top, as providers and gateways have them."""
-    error = document.get("error")
-    if isinstance(error, str) and error:
-        return (document.get("code"),), _shown(error)
-    inner = error if isinstance(error, dict) else {}
-    text = next(
-        (said for said in (inner.get("message"), document.get("message"), document.get("detail")) if _is_text(said)), ""
-    )
-    kind = None if document.get("type") == "error" else document.get("type")
-    codes = (inner.get("code"), inner.get("type"), inner.get("status"), document.get("code"), kind)
-    return codes, _shown(text)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _shown(text: str) -> str:
-    return "" if text.lstrip()[:1] == "<" else text
-
-
-def parse_retry_after(headers: Mapping[str, str], now: datetime | None = None) -> timedelta | None:
-    """How long the provider wants to be left alone; milliseconds beat seconds and dates. Nonsense is no answer."""
-    milliseconds = _float(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return _wait(milliseconds / 1000)
-    value = headers.get("retry-after")
-    seconds = _float(value)
-    if seconds is not None:
-        return _wait(seconds)
-    if value is None:
-        return None
-    try:
-        moment = parsedate_to_datetime(value.strip())
-    except (ValueError, IndexError, OverflowError):
-        return None
-    # A date without a zone is one of HTTP's old forms, which are all meant in GMT.
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return _wait((aware - (now or datetime.now(UTC))).total_seconds())
-
-
-def _float(value: str | None) -> float | None:
-    try:
-        number = float(value) if value is not None else None
-    except ValueError:
-        return None
-    return number if number is not None and isfinite(number) else None
-
-
-def _wait(seconds: float) -> timedelta:
-    # A year stands for everything longer: it is never waited for, and dates beyond it may not exist.
-    return timedelta(seconds=min(max(seconds, 0.0), 31_536_000.0))
-
-
-def find_request_id(headers: Mapping[str, str]) -> str | None:
-    """The provider's own name for this request, for people who ask its support."""
-    value = headers.get("request-id") or headers.get("x-request-id")
-    return printable(value)[:200] if value else None
-
-
-_URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)([^\s\"'<>/?#]*)([^\s\"'<>?#]*)[^\s\"'<>]*")
-
-
-def bare_urls(text: str) -> str:
-    """The text with userinfo, query and fragment of every URL taken out: keys hide in all three."""
-    return _URL.sub(lambda match: match[1] + match[2].rpartition("@")[2] + match[3], text)
-
-
-def clean_detail(text: str, hide: Hide = hide_secrets, *, max_chars: int = MAX_DETAIL) -> str | None:
-    """One bounded line that may be shown: no secrets, no control characters."""
-    line = printable(" ".join(hide(text).split()))
-    if not line:
-        return None
-    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
