@@ -103,7 +103,16 @@ def test_empty_variable_counts_as_not_set(home: Path) -> None:
 
 
 def test_empty_flag_is_a_problem(home: Path) -> None:
-    assert problems(home, flags={"listen": ""}) == ["listen (from --listen): '' is empty or not text."]
+    assert problems(home, flags={"listen": ""}) == ["listen (from --listen): '' is empty."]
+
+
+def test_value_of_the_wrong_type_in_the_file_says_how_to_write_it(home: Path) -> None:
+    file = write(home / "r.toml", "listen = 5\ndata_dir = 7\n")
+
+    assert problems(home, flags={"config": str(file)}) == [
+        f"data_dir (from {file}): 7 is not text; write it in quotes.",
+        f'listen (from {file}): 5 is not an address; write "host:port" in quotes, for example "127.0.0.1:7117".',
+    ]
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,10 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 def _text(raw: object) -> str:
-    if not isinstance(raw, str) or not raw.strip():
-        raise ValueError("is empty or not text")
+    if not isinstance(raw, str):
+        raise ValueError("is not text; write it in quotes")
+    if not raw.strip():
+        raise ValueError("is empty")
     if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", raw):
         raise ValueError("contains control characters or is not valid UTF-8")
     return raw.strip()
@@ -70,6 +72,8 @@ def _duration(raw: object) -> timedelta:
 
 
 def _address(raw: object) -> Address:
+    if not isinstance(raw, str):
+        raise ValueError('is not an address; write "host:port" in quotes, for example "127.0.0.1:7117"')
     host, colon, port = _text(raw).rpartition(":")
     if not colon or not re.fullmatch("[0-9]{1,5}", port):
         raise ValueError("is not an address; write host:port, for example 127.0.0.1:7117")
