@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -21,11 +22,11 @@ from rookery.clock import Clock, SystemClock
 from rookery.lag import LagMonitor
 from rookery.log import bind, get_logger
 from rookery.settings import Settings
-from rookery.store import migrate, replicas
+from rookery.store import migrate, pool, replicas
 from rookery.store.embedded import server as embedded
-from rookery.store.embedded.data_dir import DataDirLock, prepare_data_dir
+from rookery.store.embedded.data_dir import DataDirLock, NoDatabase, Use, prepare_data_dir, require_database
 from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.errors import DataDirInUse
+from rookery.store.errors import DataDirInUse, EmbeddedServerError
 from rookery.store.machine import Machine
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.pubsub import Bus, Listener, Notifier, NotifyProbe
@@ -34,6 +35,8 @@ from rookery.store.replicas import Presence
 READY_QUERY_SECONDS = 2.0
 LISTENER_DOWN_SECONDS = 5.0
 LAG_SECONDS = 1.0
+BUSY_SECONDS = 5.0  # how long somebody else may take to start, or to be done
+BUSY_POLL_SECONDS = 0.05
 
 log = get_logger("app")
 
@@ -50,51 +53,104 @@ def database_config(settings: Settings, url: str) -> DatabaseConfig:
 
 
 @asynccontextmanager
-async def served_database(
-    settings: Settings, lock: DataDirLock, on_progress: Progress
-) -> AsyncIterator[DatabaseConfig]:
-    """The database for a server that holds the data directory: the external one, or the embedded one, started."""
+async def held_data_dir(settings: Settings, on_progress: Progress) -> AsyncIterator[DataDirLock]:
+    """The data directory for a server. One that serves already is a refusal; a command is waited for, it is short."""
+    lock = DataDirLock(prepare_data_dir(settings.data_dir), Use.STARTING)
+    deadline, has_told = time.monotonic() + BUSY_SECONDS, False
+    while True:
+        try:
+            lock.acquire()
+            break
+        except DataDirInUse:
+            holder = lock.holder()
+            if holder.use in (Use.STARTING, Use.SERVING) or time.monotonic() > deadline:
+                raise
+            if not has_told and holder.pid is not None:
+                on_progress(f"waiting for process {holder.pid}, which uses {lock.data_dir} for a moment")
+                has_told = True
+        await asyncio.sleep(BUSY_POLL_SECONDS)
+    with lock:
+        yield lock
+
+
+@asynccontextmanager
+async def served_database(settings: Settings, lock: DataDirLock, on_progress: Progress) -> AsyncIterator[Database]:
+    """The database for the holder of the data directory: the external one, or the embedded one, started."""
     if settings.database_url is not None:
-        yield database_config(settings, settings.database_url)
+        async with await Database.connect(database_config(settings, settings.database_url)) as database:
+            yield database
         return
     server = EmbeddedServer(settings.data_dir, lock=lock, on_progress=on_progress)
     await server.start()
     if server.adopted:
         log.info("database_adopted", pid=server.pid)
     try:
-        yield database_config(settings, server.url)
+        async with await Database.connect(database_config(settings, server.url)) as database:
+            yield database
     finally:
         await server.stop()
 
 
 @asynccontextmanager
-async def visited_database(settings: Settings, on_progress: Progress) -> AsyncIterator[DatabaseConfig]:
-    """The database for a command that looks in: the one that runs already, else the embedded one for a moment."""
+async def visited_database(
+    settings: Settings, on_progress: Progress, *, may_create: bool = False
+) -> AsyncIterator[Database]:
+    """The database for a command that looks in: the one that runs already, else the embedded one for a moment.
+
+    Without `may_create`, an installation that has no database yet is left as it is, and NoDatabase is raised.
+    """
     if settings.database_url is not None:
-        yield database_config(settings, settings.database_url)
+        async with await Database.connect(database_config(settings, settings.database_url)) as database:
+            yield database
         return
-    lock = DataDirLock(prepare_data_dir(settings.data_dir))
-    try:
-        lock.acquire()
-    except DataDirInUse:
-        running = embedded.running_url(settings.data_dir)
-        if running is None:
-            raise
-        yield database_config(settings, running)
+    if not may_create and not settings.data_dir.exists():
+        raise NoDatabase(settings.data_dir)
+    lock = DataDirLock(prepare_data_dir(settings.data_dir), Use.VISITING)
+    if (running := await _running_url_unless_free(lock)) is not None:
+        async with await Database.connect(database_config(settings, running)) as database:
+            yield database
         return
     with lock:
-        async with served_database(settings, lock, on_progress) as config:
-            yield config
+        if not may_create:
+            require_database(lock.data_dir)
+        async with served_database(settings, lock, on_progress) as database:
+            yield database
 
 
-async def prepare_schema(settings: Settings, config: DatabaseConfig, on_progress: Progress) -> None:
+async def _running_url_unless_free(lock: DataDirLock) -> str | None:
+    """The address of the database that another process runs; None when there is none, and the lock is ours.
+
+    A server that starts is waited for, and so is another command: its database would vanish in the middle of ours.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            lock.acquire()
+        except DataDirInUse:
+            holder, running = lock.holder(), embedded.running_url(lock.data_dir)
+            is_late = time.monotonic() > deadline
+            if running is not None and (holder.use is Use.SERVING or (is_late and holder.use is Use.VISITING)):
+                return running
+            if is_late and holder.use is Use.STARTING:
+                raise EmbeddedServerError(
+                    f"The server in {lock.data_dir} (process {holder.pid}) is still starting. Try again in a moment."
+                ) from None
+            if is_late:
+                raise
+        else:
+            return None
+        await asyncio.sleep(BUSY_POLL_SECONDS)
+
+
+async def prepare_schema(settings: Settings, database: Database) -> None:
     """Bring the schema up to date, or, without `auto_migrate`, insist that it is."""
-    if settings.auto_migrate:
-        for migration in await migrate.migrate(config):
-            on_progress(f"applied migration {migration}")
-        return
-    async with await Database.connect(config) as database, database.api.acquire() as conn:
-        await migrate.check(conn)
+    async with database.api.acquire() as conn:
+        # Before anything is created: a server too small for this replica stays as it is.
+        await pool.check_capacity(conn, database.config)
+        if not settings.auto_migrate:
+            await migrate.check(conn, advice="Run `rookery admin migrate`, or set auto_migrate.")
+            return
+    await migrate.migrate(database)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +168,11 @@ class Replica:
     machine: Machine
     application: ASGIApp
     health: ReplicaHealth
+
+    async def announce_stop(self) -> None:
+        """Tell load balancers and peers that this replica ends on purpose; it goes on serving what it has."""
+        self.health.stopping = True
+        await self.presence.stopping()
 
 
 class ReplicaHealth:
@@ -144,15 +205,15 @@ class ReplicaHealth:
 
 @asynccontextmanager
 async def running_replica(
-    settings: Settings, config: DatabaseConfig, *, clock: Clock | None = None, rng: Random | None = None
+    settings: Settings, database: Database, *, clock: Clock | None = None, rng: Random | None = None
 ) -> AsyncIterator[Replica]:
     """Build a replica and keep its loops running. One that dies ends the process: half a replica helps nobody.
 
-    On the way out the row goes first and the pools last, so that peers take over at once and nothing is cut off.
+    On the way out its row goes before its caller closes the pools: peers take over at once, and nothing is cut off. To
+    them, one that leaves without `announce_stop` has died.
     """
     clock, rng = clock or SystemClock(), rng or SystemRandom()
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(await Database.connect(config))
         replica = _wire(settings, database, clock, rng)
         stack.enter_context(bind(replica=str(replica.id)))
         await replica.presence.start()
@@ -169,7 +230,6 @@ async def running_replica(
                 await replica.listener.wait_connected()
                 loops.append(group.create_task(replica.probe.run(), name="notify-probe"))
                 yield replica
-                await replica.presence.stopping()
                 await replica.notifier.close()
             finally:
                 for loop in loops:
@@ -188,13 +248,7 @@ def _wire(settings: Settings, database: Database, clock: Clock, rng: Random) -> 
     bus = Bus()
     notifier = Notifier(database.worker, bus)
     listener = Listener(lambda: database.dedicated("listen"), bus, clock=clock, rng=rng)
-    presence = Presence(
-        lambda: database.dedicated("presence"),
-        identity,
-        clock=clock,
-        rng=rng,
-        on_peer_dead=lambda peer: log.info("peer_gone", peer=peer),
-    )
+    presence = Presence(lambda: database.dedicated("presence"), identity, clock=clock, rng=rng)
     lag = LagMonitor(clock)
     health = ReplicaHealth(database, listener, presence, lag)
     return Replica(

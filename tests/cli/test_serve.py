@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from rookery.store import migrate
-from tests.cli.served import SCRIPT, rookery, servers_of, serving
+from rookery.store.embedded.server import running_url
+from tests.cli.served import SCRIPT, environment, rookery, servers_of, serving
+from tests.database import Server
+from tests.store.impostors import TERMINATE, TransactionPooler, listening, old_server
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -165,11 +173,95 @@ async def test_external_database_is_migrated_and_served(home: Path, data_dir: Pa
         with serving(home, "--data-dir", str(data_dir), ROOKERY_DATABASE_URL=empty_database_url) as served:
             assert served.readiness()["status"] == "ready"
             shown = rookery(home, "admin", "status", "--json", ROOKERY_DATABASE_URL=empty_database_url)
-            (replica,) = json.loads(shown.stdout)["replicas"]
-            assert replica["pid"] == served.process.pid
+            found = json.loads(shown.stdout)
+            assert [replica["pid"] for replica in found["replicas"]] == [served.process.pid]
+            assert found["chats"] == {"running": 0, "interrupting": 0, "requires_action": 0}
+            assert found["total_estimate"] == 0
+        assert sum("migration" in line for line in served.errors) == migrate.SCHEMA_VERSION
         assert servers_of(data_dir) == []
 
     await asyncio.to_thread(look)
+
+
+async def test_pooler_is_refused_with_exit_2_and_gets_no_tables(
+    home: Path, data_dir: Path, empty_database_url: str, *, database_server: Server
+) -> None:
+    database = urlsplit(empty_database_url).path.strip("/")
+    async with listening(TransactionPooler(database_server)) as port:
+        done = await asyncio.to_thread(
+            rookery,
+            home,
+            *("serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"),
+            ROOKERY_DATABASE_URL=f"postgresql://rookery@127.0.0.1:{port}/{database}",
+        )
+
+    assert done.returncode == 2
+    assert "connection pooler" in done.stderr
+    connection = await asyncpg.connect(empty_database_url)
+    assert await connection.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
+    await connection.close()
+
+
+async def test_old_server_is_refused_with_exit_2_and_asked_for_nothing(home: Path, data_dir: Path) -> None:
+    asked: list[bytes] = []
+    async with listening(partial(old_server, heard=asked)) as port:
+        done = await asyncio.to_thread(
+            rookery,
+            home,
+            *("serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"),
+            ROOKERY_DATABASE_URL=f"postgresql://rookery@127.0.0.1:{port}/rookery",
+        )
+
+    assert done.returncode == 2
+    assert "PostgreSQL 14.9" in done.stderr
+    assert asked
+    assert set(asked) <= {b"", TERMINATE}
+
+
+async def test_doctor_of_a_database_with_too_few_rights_goes_on_to_the_end(
+    home: Path, database_url: str, database_server: Server
+) -> None:
+    database = urlsplit(database_url).path.strip("/")
+    admin = await asyncpg.connect(database_server.url(database, role="postgres"))
+    await admin.execute("ALTER TABLE schema_migrations OWNER TO postgres")
+    await admin.close()
+
+    doctor = await asyncio.to_thread(rookery, home, "admin", "doctor", "--json", ROOKERY_DATABASE_URL=database_url)
+    status = await asyncio.to_thread(rookery, home, "admin", "status", ROOKERY_DATABASE_URL=database_url)
+
+    results = {check["check"]: check["result"] for check in json.loads(doctor.stdout)["checks"]}
+    assert doctor.returncode == 1
+    assert [results[check] for check in ("database", "schema", "clock", "connections")] == ["ok", "fail", "ok", "ok"]
+    assert status.returncode == 2
+    assert "Make it the owner" in status.stderr
+
+
+async def test_doctor_counts_connections_by_the_settings(home: Path, database_url: str) -> None:
+    url = {"ROOKERY_DATABASE_URL": database_url}
+
+    fits = await asyncio.to_thread(rookery, home, "admin", "doctor", "--database-pool-api", "20", **url)
+    too_many = await asyncio.to_thread(rookery, home, "admin", "doctor", "--database-pool-api", "400", **url)
+
+    assert re.search(r"^ok +connections +a replica uses up to 31 of \d+$", fits.stdout, re.MULTILINE)
+    assert re.search(r"^fail +connections +A replica uses up to 411 connections", too_many.stdout, re.MULTILINE)
+    assert (fits.returncode, too_many.returncode) == (0, 1)
+
+
+async def test_read_only_database_is_refused_with_exit_2(
+    home: Path, data_dir: Path, empty_database_url: str, *, database_server: Server
+) -> None:
+    database = urlsplit(empty_database_url).path.strip("/")
+    admin = await asyncpg.connect(database_server.superuser_url)
+    await admin.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    await admin.close()
+    url = {"ROOKERY_DATABASE_URL": empty_database_url, "ROOKERY_DATA_DIR": str(data_dir)}
+
+    served = await asyncio.to_thread(rookery, home, "serve", "--listen", "127.0.0.1:0", **url)
+    doctor = await asyncio.to_thread(rookery, home, "admin", "doctor", **url)
+
+    assert served.returncode == 2
+    assert "Use the address of the primary" in served.stderr
+    assert re.search(r"^fail +database .*can only be read", doctor.stdout, re.MULTILINE)
 
 
 async def test_without_auto_migrate_a_lacking_schema_is_refused(
@@ -218,12 +310,67 @@ def test_admin_commands_work_without_a_server_and_stop_what_they_started(home: P
     status = rookery(home, "admin", "status", **variables)
 
     assert planned.stdout.startswith("would apply 0001_core")
-    assert status_before.returncode == 3
+    assert (status_before.returncode, status_before.stdout) == (1, "")
+    assert status_before.stderr == f"rookery: There is no database in {data_dir} yet. `rookery serve` makes one.\n"
     assert json.loads(applied.stdout)["migrations"][0] == "0001_core"
     assert again.stdout == f"The schema is up to date (version {migrate.SCHEMA_VERSION}).\n"
     assert json.loads(doctor.stdout)["ok"]
     assert "No replica is running." in status.stdout
+    assert re.search(r"^all, about +0$", status.stdout, re.MULTILINE)
     assert servers_of(data_dir) == []
+
+
+@pytest.mark.parametrize("task", [["status"], ["doctor"], ["migrate", "--dry-run"]], ids=" ".join)
+def test_looking_at_an_installation_does_not_make_one(home: Path, data_dir: Path, task: list[str]) -> None:
+    rookery(home, "admin", *task, ROOKERY_DATA_DIR=str(data_dir))
+
+    assert not (data_dir / "postgres").exists()
+    assert servers_of(data_dir) == []
+
+
+def test_doctor_of_a_fresh_directory_warns_that_there_is_no_database(home: Path, data_dir: Path) -> None:
+    done = rookery(home, "admin", "doctor", "--json", ROOKERY_DATA_DIR=str(data_dir))
+
+    assert done.returncode == 0
+    *_, last = json.loads(done.stdout)["checks"]
+    said = f"There is no database in {data_dir} yet. `rookery serve` makes one."
+    assert last == {"check": "database", "result": "warn", "message": said}
+
+
+def test_terminated_admin_command_stops_the_database_it_started(home: Path, data_dir: Path) -> None:
+    assert rookery(home, "admin", "migrate", "--data-dir", str(data_dir)).returncode == 0
+    with (data_dir / "postgres" / "postgresql.conf").open("a") as configuration:
+        configuration.write("post_auth_delay = 30\n")  # holds the command up once the server runs
+    with subprocess.Popen(
+        [SCRIPT, "admin", "status", "--data-dir", str(data_dir)],
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        asyncio.run(until(lambda: running_url(data_dir) is not None))
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=60)
+
+    assert (process.returncode, stderr) == (130, "rookery: Interrupted.\n")
+    assert servers_of(data_dir) == []
+
+
+def test_admin_command_beside_a_server_that_is_starting_waits_for_it(home: Path, data_dir: Path) -> None:
+    assert rookery(home, "admin", "migrate", "--data-dir", str(data_dir)).returncode == 0
+    (data_dir / "rookery.lock").unlink()
+
+    def look() -> subprocess.CompletedProcess[str]:
+        asyncio.run(until(lambda: (data_dir / "rookery.lock").exists()))
+        return rookery(home, "admin", "status", "--data-dir", str(data_dir))
+
+    with ThreadPoolExecutor(1) as threads:
+        looking = threads.submit(look)
+        with serving(home, "--data-dir", str(data_dir)) as served:
+            status = looking.result(60)
+
+    assert status.returncode == 0, status.stderr
+    assert str(served.process.pid) in status.stdout
 
 
 def test_admin_commands_look_into_a_running_server(home: Path, data_dir: Path) -> None:
@@ -289,8 +436,6 @@ async def count_users(data_dir: Path) -> int:
 
 
 def address_of(data_dir: Path) -> str:
-    from rookery.store.embedded.server import running_url
-
     found = running_url(data_dir)
     assert found is not None
     return found

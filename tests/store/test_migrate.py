@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -15,6 +16,7 @@ from rookery.store.errors import DatabaseUnsuitable, LockTimeout, SchemaUnusable
 from rookery.store.pool import DatabaseConfig
 from rookery.testing import FakeClock
 from tests.database import Server
+from tests.store.impostors import TransactionPooler, listening
 from tests.waiting import until
 
 PEOPLE = "-- min_schema: 1\nCREATE TABLE people (name text);\n"
@@ -206,6 +208,8 @@ async def test_without_auto_migrate_a_pending_migration_names_the_command(
 
     with pytest.raises(SchemaUnusable, match=r"lacks 1 migration.*0002_step2.*rookery admin migrate"):
         await migrate.check(connection, write(tmp_path, PEOPLE, PETS))
+    with pytest.raises(SchemaUnusable, match=r"0002_step2\. Wait\.$"):
+        await migrate.check(connection, tmp_path, advice="Wait.")
 
     assert await tables(connection) == ["people", "schema_migrations"]
 
@@ -346,16 +350,62 @@ async def test_the_callers_session_limits_are_off_while_migrating_and_back_after
     await connection.close()
 
 
-async def test_a_role_that_may_not_create_tables_is_told_what_it_lacks(
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ALTER SCHEMA public OWNER TO postgres; REVOKE ALL ON SCHEMA public FROM pg_database_owner", "the owner"),
+        (
+            "ALTER SCHEMA public OWNER TO postgres; REVOKE CREATE ON SCHEMA public FROM pg_database_owner;"
+            "GRANT USAGE ON SCHEMA public TO rookery",
+            "the owner",
+        ),
+        (migrate.TABLE, "permission denied for table schema_migrations.* the owner"),
+        ("ALTER ROLE rookery IN DATABASE {database} SET default_transaction_read_only = on", "the primary"),
+    ],
+)
+async def test_a_role_that_may_not_change_the_schema_is_told_what_it_lacks(
+    empty_database_url: str, database_server: Server, tmp_path: Path, *, change: str, said: str
+) -> None:
+    database = urlsplit(empty_database_url).path.strip("/")
+    admin = await asyncpg.connect(database_server.url(database, role="postgres"))
+    await admin.execute(change.format(database=database))
+    before = await tables(admin)
+    connection = await asyncpg.connect(empty_database_url)
+
+    with pytest.raises(DatabaseUnsuitable, match=said):
+        await migrate.migrate(connection, write(tmp_path, PEOPLE))
+
+    assert await tables(admin) == before
+    await connection.close()
+    await admin.close()
+
+
+async def test_a_migration_of_tables_that_belong_to_another_role_says_so(
+    connection: asyncpg.Connection, database_server: Server, tmp_path: Path
+) -> None:
+    await migrate.migrate(connection, write(tmp_path, PEOPLE))
+    database = await connection.fetchval("SELECT current_database()")
+    admin = await asyncpg.connect(database_server.url(database, role="postgres"))
+    await admin.execute("ALTER TABLE people OWNER TO postgres")
+    await admin.close()
+
+    with pytest.raises(DatabaseUnsuitable, match="must be owner of table people"):
+        await migrate.migrate(
+            connection, write(tmp_path, PEOPLE, "-- min_schema: 1\nALTER TABLE people ADD COLUMN age int;\n")
+        )
+
+
+async def test_a_transaction_pooler_is_refused_before_anything_is_created(
     connection: asyncpg.Connection, database_server: Server, tmp_path: Path
 ) -> None:
     database = await connection.fetchval("SELECT current_database()")
-    admin = await asyncpg.connect(database_server.url(database, role="postgres"))
-    await admin.execute("ALTER SCHEMA public OWNER TO postgres; REVOKE ALL ON SCHEMA public FROM pg_database_owner")
-    await admin.close()
+    async with listening(TransactionPooler(database_server)) as port:
+        config = DatabaseConfig(f"postgresql://rookery@127.0.0.1:{port}/{database}")
 
-    with pytest.raises(DatabaseUnsuitable, match="may not create tables"):
-        await migrate.migrate(connection, write(tmp_path, PEOPLE))
+        with pytest.raises(DatabaseUnsuitable, match="connection pooler"):
+            await migrate.migrate(config, write(tmp_path, PEOPLE))
+
+    assert await tables(connection) == []
 
 
 RACER = """

@@ -17,10 +17,11 @@ import pytest
 
 from rookery.clock import SystemClock
 from rookery.store import pool, replicas
-from rookery.store.errors import DatabaseUnreachable
+from rookery.store.errors import DatabaseUnreachable, DatabaseUnsuitable
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.replicas import Presence, Replica, ReplicaState
 from rookery.testing import FakeClock
+from tests.database import Server
 from tests.waiting import until
 
 
@@ -141,7 +142,6 @@ async def test_a_started_replica_is_listed_and_holds_its_lock(database: Database
     await presence.start()
 
     assert presence.held
-    assert presence.can_commit
     assert not await lock_is_free(database, replica.id)
     async with database.api.acquire() as connection:
         (status,) = await replicas.list_replicas(connection)
@@ -178,6 +178,28 @@ async def test_starting_fails_when_the_database_cannot_be_reached() -> None:
     await presence.close()
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ALTER TABLE replicas OWNER TO postgres", "Make it the owner"),
+        ("ALTER ROLE rookery IN DATABASE {database} SET default_transaction_read_only = on", "can only be read"),
+    ],
+)
+async def test_starting_where_nothing_may_be_written_says_what_to_do(
+    database: Database, database_server: Server, change: str, said: str
+) -> None:
+    name = await database.api.fetchval("SELECT current_database()")
+    admin = await asyncpg.connect(database_server.url(name, role="postgres"))
+    await admin.execute(change.format(database=name))
+    await admin.close()
+    rig = Rig(database, uuid4())
+
+    with pytest.raises(DatabaseUnsuitable, match=said):
+        await rig.start()
+
+    assert not rig.presence.held
+
+
 async def test_the_beat_is_renewed_every_five_seconds(database: Database) -> None:
     async with alive(database, uuid4()) as (rig,):
         await age(database, rig.id, 14)
@@ -189,7 +211,9 @@ async def test_the_beat_is_renewed_every_five_seconds(database: Database) -> Non
         assert await database.api.fetchval("SELECT now() - heartbeat_at < interval '5 s' FROM replicas")
 
 
-async def test_a_dead_peer_is_removed_at_the_next_look_and_told_once(database: Database) -> None:
+async def test_a_dead_peer_is_removed_at_the_next_look_and_told_once(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     async with alive(database, uuid4(), uuid4()) as (watcher, victim):
         await watcher.tick()
         await victim.die()
@@ -198,6 +222,7 @@ async def test_a_dead_peer_is_removed_at_the_next_look_and_told_once(database: D
 
         assert watcher.told == [victim.id]
         assert await rows(database) == {watcher.id}
+        assert [record.message for record in caplog.records] == ["replica_died"]
 
 
 async def test_every_replica_is_told_of_a_death_whoever_noticed_it(database: Database) -> None:
@@ -260,7 +285,7 @@ async def test_a_lost_connection_ends_the_right_to_commit_at_once_and_it_comes_b
         started = await database.api.fetchval("SELECT started_at FROM replicas")
 
         await rig.cut()
-        assert not rig.presence.can_commit
+        assert not rig.presence.held
         await rig.clock.fire("presence-reconnect")
         await until(lambda: rig.presence.held)
 

@@ -7,28 +7,30 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
+import asyncpg
+
 from rookery import app
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.settings import Settings
 from rookery.store import migrate as migrations
-from rookery.store import overview, replicas
-from rookery.store.embedded.data_dir import prepare_data_dir
+from rookery.store import overview, pool, replicas
+from rookery.store.embedded.data_dir import NoDatabase, prepare_data_dir
 from rookery.store.embedded.server import find_binaries
 from rookery.store.errors import StoreError
-from rookery.store.pool import Connection, Database
+from rookery.store.migrate import Migration
+from rookery.store.pool import Connection, DatabaseConfig
 
 LOW_DISK_BYTES = 1024**3
 CLOCK_OFFSET_SECONDS = 2.0
 
+# What a look may meet. The list goes on after any of them: the next line may be the one that explains it.
+FAILURES = (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
 
 async def migrate(settings: Settings, out: Output, *, dry_run: bool) -> int:
     """Bring the schema up to date, or say what that would do."""
-    async with app.visited_database(settings, out.progress) as config:
-        async with await Database.connect(config) as database, database.api.acquire() as conn:
-            pending = await migrations.plan(conn)
-        applied = [] if dry_run else await migrations.migrate(config)
-    names = [str(migration) for migration in (pending if dry_run else applied)]
+    names = [str(migration) for migration in await (_plan(settings, out) if dry_run else _apply(settings, out))]
     for name in names:
         out.line(f"{'would apply' if dry_run else 'applied'} {name}")
     if not names:
@@ -37,14 +39,23 @@ async def migrate(settings: Settings, out: Output, *, dry_run: bool) -> int:
     return Exit.OK
 
 
+async def _apply(settings: Settings, out: Output) -> list[Migration]:
+    async with app.visited_database(settings, out.progress, may_create=True) as database:
+        return await migrations.migrate(database)
+
+
+async def _plan(settings: Settings, out: Output) -> list[Migration]:
+    try:
+        async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+            return await migrations.plan(conn)
+    except NoDatabase:
+        return migrations.load()  # a database that is yet to be made lacks all of them
+
+
 async def status(settings: Settings, out: Output) -> int:
     """Which replicas run, and what the chats are doing."""
-    async with (
-        app.visited_database(settings, out.progress) as config,
-        await Database.connect(config) as database,
-        database.api.acquire() as conn,
-    ):
-        await migrations.check(conn)
+    async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+        await migrations.check(conn, advice=_who_migrates(settings))
         running = await replicas.list_replicas(conn)
         found = await overview.read(conn)
     out.line(f"Schema {found.schema_version}, PostgreSQL {found.server_version}, {found.size_bytes / 1e6:.0f} MB")
@@ -55,7 +66,7 @@ async def status(settings: Settings, out: Output) -> int:
     else:
         out.line("No replica is running.")
     out.line()
-    out.table(("chats", "number"), [*found.chats.items(), ("waiting for a worker", found.unowned)])
+    out.table(("chats", "number"), _chat_rows(found))
     out.result(
         {
             "schema": found.schema_version,
@@ -74,10 +85,21 @@ async def status(settings: Settings, out: Output) -> int:
                 for r in running
             ],
             "chats": found.chats,
+            "total_estimate": found.total_estimate,
             "waiting_for_a_worker": found.unowned,
         }
     )
     return Exit.OK
+
+
+def _chat_rows(found: overview.Overview) -> list[tuple[str, int]]:
+    return [*found.chats.items(), ("waiting for a worker", found.unowned), ("all, about", found.total_estimate)]
+
+
+def _who_migrates(settings: Settings) -> str:
+    if settings.auto_migrate:
+        return "The next start of `rookery serve` applies them, and so does `rookery admin migrate`."
+    return "`rookery admin migrate` applies them."
 
 
 class Doctor:
@@ -95,8 +117,11 @@ class Doctor:
         """A look that raises is a finding like any other."""
         try:
             self.say(subject, *await look())
-        except (StoreError, OSError) as error:
-            self.say(subject, "fail", " ".join(str(error).split()))
+        except FAILURES as error:
+            self.fail(subject, error)
+
+    def fail(self, subject: str, error: Exception) -> None:
+        self.say(subject, "fail", " ".join(str(error).split()) or type(error).__name__)
 
     @property
     def failed(self) -> bool:
@@ -111,14 +136,12 @@ async def doctor(settings: Settings, out: Output) -> int:
     if settings.database_url is None:
         await found.look("binaries", _look_at_binaries)
     try:
-        async with (
-            app.visited_database(settings, out.progress) as config,
-            await Database.connect(config) as database,
-            database.api.acquire() as conn,
-        ):
-            await _look_at_database(found, conn)
-    except StoreError as error:
-        found.say("database", "fail", " ".join(str(error).split()))
+        async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+            await _look_at_database(found, conn, settings, config=database.config)
+    except NoDatabase as error:
+        found.say("database", "warn", str(error))
+    except FAILURES as error:
+        found.fail("database", error)
     out.result({"ok": not found.failed, "checks": found.findings})
     return Exit.FAILED if found.failed else Exit.OK
 
@@ -135,16 +158,16 @@ async def _look_at_binaries() -> tuple[str, str]:
     return "ok", f"embedded PostgreSQL in {find_binaries().parent.name}"
 
 
-async def _look_at_database(found: Doctor, conn: Connection) -> None:
-    seen = await overview.read_server(conn)
-    found.say("database", "ok", f"PostgreSQL {seen.version}")
+async def _look_at_database(found: Doctor, conn: Connection, settings: Settings, *, config: DatabaseConfig) -> None:
+    async def look_at_server() -> tuple[str, str]:
+        seen = await overview.read_server(conn)
+        if seen.read_only:
+            return "fail", f"PostgreSQL {seen.version} can only be read; use the address of the primary."
+        return "ok", f"PostgreSQL {seen.version}"
 
     async def look_at_schema() -> tuple[str, str]:
         if pending := await migrations.plan(conn):
-            return (
-                "warn",
-                f"{len(pending)} migration(s) pending; `rookery admin migrate` applies them.",
-            )
+            return "warn", f"{len(pending)} migration(s) pending. {_who_migrates(settings)}"
         return "ok", f"version {migrations.SCHEMA_VERSION}"
 
     async def look_at_clock() -> tuple[str, str]:
@@ -156,9 +179,11 @@ async def _look_at_database(found: Doctor, conn: Connection) -> None:
             return "warn", f"this machine is {offset:+.1f} s off the database; leases use the database's clock."
         return "ok", f"{offset * 1000:+.0f} ms off the database"
 
+    async def look_at_connections() -> tuple[str, str]:
+        allowed = await pool.check_capacity(conn, config)
+        return "ok", f"a replica uses up to {config.connections} of {allowed}"
+
+    await found.look("database", look_at_server)
     await found.look("schema", look_at_schema)
     await found.look("clock", look_at_clock)
-    if seen.max_connections < 30:
-        found.say("connections", "warn", f"max_connections is {seen.max_connections}; a replica uses up to 19.")
-    else:
-        found.say("connections", "ok", f"max_connections is {seen.max_connections}")
+    await found.look("connections", look_at_connections)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -24,10 +25,32 @@ Command: TypeAlias = "Callable[[argparse.Namespace, Loaded, Output], int]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    _open_missing_streams()
     arguments = parser().parse_args(argv)
     from rookery.cli.output import Output
 
-    return run(lambda out: _execute(arguments, out), Output(sys.stdout, sys.stderr, json=arguments.json))
+    try:
+        return run(lambda out: _execute(arguments, out), Output(sys.stdout, sys.stderr, json=arguments.json))
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    finally:
+        # Nothing is left to interrupt; one signal more would only replace the exit code by a death.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _open_missing_streams() -> None:
+    """Started with a standard stream closed, the next file or socket would get its number, and what is meant for
+    people would go there; libuv even aborts when it closes such a one."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one: those below are open by now.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    # Python had nothing to open for them, and says so with None.
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - open as long as the process
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def run(command: Callable[[Output], int], out: Output) -> int:
@@ -129,9 +152,33 @@ def run_async(command: Coroutine[Any, Any, int], out: Output, *, log_format: str
     handle = log.configure(log_level, log_format, replica="", stream=sys.stderr, secrets=out.secrets)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(command)
+            code = runner.run(_until_sigterm(command))
     finally:
         handle.close()
+    if code is None:
+        raise KeyboardInterrupt
+    return code
+
+
+async def _until_sigterm(command: Coroutine[Any, Any, int]) -> int | None:
+    """SIGTERM cancels a command like Ctrl-C does, so that it stops what it has started. None: it was cancelled."""
+    import asyncio
+
+    task, is_told_to_end = asyncio.current_task(), False
+    assert task is not None
+
+    def cancel() -> None:
+        nonlocal is_told_to_end
+        is_told_to_end = True
+        task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel)
+    try:
+        return await command
+    except asyncio.CancelledError:
+        if is_told_to_end:
+            return None
+        raise
 
 
 def _loop_factory() -> Callable[[], Any] | None:

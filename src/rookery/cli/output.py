@@ -33,8 +33,7 @@ class Output:
     `secrets` are hidden in all that goes to stderr. `show_tracebacks` is for those who asked for debug output.
     """
 
-    def __init__(self, stdout: TextIO | None, stderr: TextIO | None, *, json: bool = False) -> None:
-        # Python has no streams when the process was started with them closed.
+    def __init__(self, stdout: TextIO, stderr: TextIO, *, json: bool = False) -> None:
         self._stdout = stdout
         self._stderr = stderr
         self._document: object = None
@@ -64,7 +63,7 @@ class Output:
 
     def progress(self, text: str) -> None:
         """What goes on right now: one line that changes on a terminal, plain lines elsewhere. Always on stderr."""
-        if self._stderr is None or not self._stderr.isatty():
+        if not self._stderr.isatty():
             self._print(self._stderr, printable(text))
             return
         width = shutil.get_terminal_size().columns - 1
@@ -96,12 +95,11 @@ class Output:
     def abandon(self) -> None:
         """Send what is still buffered for stdout nowhere, or the interpreter complains about it at exit."""
         with suppress(OSError, ValueError):
-            if self._stdout is not None:
-                devnull = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(devnull, self._stdout.fileno())
-                os.close(devnull)
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self._stdout.fileno())
+            os.close(devnull)
 
-    def _print(self, stream: TextIO | None, text: str) -> None:
+    def _print(self, stream: TextIO, text: str) -> None:
         self._clear_progress()
         self._write(stream, f"{text}\n")
 
@@ -110,9 +108,7 @@ class Output:
             self._has_progress = False
             self._write(self._stderr, _CLEAR_LINE)
 
-    def _write(self, stream: TextIO | None, text: str) -> None:
-        if stream is None:
-            return
+    def _write(self, stream: TextIO, text: str) -> None:
         try:
             stream.write(text)
             stream.flush()

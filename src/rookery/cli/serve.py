@@ -18,7 +18,7 @@ from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.setting_values import Address
 from rookery.settings import Settings, url_of
-from rookery.store.embedded.data_dir import DataDirLock, prepare_data_dir
+from rookery.store.embedded.data_dir import Use
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout
 # Supervisors signal a process and its group: what comes this soon after another is the same request.
@@ -97,11 +97,13 @@ async def run(settings: Settings, out: Output) -> int:
 
 
 async def _serve(settings: Settings, out: Output, stop: StopSignals) -> None:
-    with DataDirLock(prepare_data_dir(settings.data_dir)) as lock, _bound(settings.listen) as listening:
-        async with app.served_database(settings, lock, out.progress) as config:
-            await app.prepare_schema(settings, config, out.progress)
-            async with app.running_replica(settings, config) as replica:
-                await _serve_http(settings, replica, listening, out=out, stop=stop)
+    async with app.held_data_dir(settings, out.progress) as lock:
+        with _bound(settings.listen) as listening:
+            async with app.served_database(settings, lock, out.progress) as database:
+                await app.prepare_schema(settings, database)
+                async with app.running_replica(settings, database) as replica:
+                    lock.change_use(Use.SERVING)
+                    await _serve_http(settings, replica, listening, out=out, stop=stop)
 
 
 async def _serve_http(
@@ -129,8 +131,7 @@ async def _serve_http(
         await stop.requested.wait()
         out.progress("stopping")
         # Load balancers look at readiness: it turns first, and requests keep being served for the delay.
-        replica.health.stopping = True
-        await replica.presence.stopping()
+        await replica.announce_stop()
         await asyncio.sleep(settings.shutdown_delay.total_seconds())
         server.should_exit = True
         await serving

@@ -23,9 +23,8 @@ import asyncpg
 from rookery import __version__
 from rookery.clock import Clock, SystemClock
 from rookery.log import get_logger
-from rookery.store import pool
-from rookery.store.errors import DatabaseUnreachable, DatabaseUnsuitable, LockTimeout, SchemaUnusable
-from rookery.store.pool import Connection, DatabaseConfig
+from rookery.store.errors import DatabaseUnreachable, LockTimeout, SchemaUnusable
+from rookery.store.pool import Connection, Database, DatabaseConfig, explained_refusals
 
 log = get_logger("store.migrate")
 
@@ -58,6 +57,13 @@ RECORD = """
 SESSION = "SET statement_timeout = 0; SET lock_timeout = '3s'; SET idle_in_transaction_session_timeout = 0"
 SESSION_AFTER = "RESET statement_timeout; RESET lock_timeout; RESET idle_in_transaction_session_timeout"
 
+EXPLAINED_ELSEWHERE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -83,7 +89,7 @@ class Applied:
 
 
 async def migrate(
-    target: DatabaseConfig | Connection,
+    target: DatabaseConfig | Database | Connection,
     files: Traversable = FILES,
     *,
     clock: Clock | None = None,
@@ -91,10 +97,14 @@ async def migrate(
 ) -> list[Migration]:
     """Apply what is missing and return it. Processes that start together wait for the one that does it.
 
+    Whoever has no connection yet goes through `Database`: nothing is created on a server that it refuses.
     Cancelled or failed in the middle, finished files stay and the unfinished one leaves nothing.
     """
     if isinstance(target, DatabaseConfig):
-        connection = await pool.connect(target, "migrate")
+        async with await Database.connect(target) as database:
+            return await migrate(database, files, clock=clock, rng=rng)
+    if isinstance(target, Database):
+        connection = await target.dedicated("migrate")
         try:
             return await migrate(connection, files, clock=clock, rng=rng)
         finally:
@@ -103,11 +113,12 @@ async def migrate(
         return []
     runner = _Runner(target, clock or SystemClock(), rng or Random())  # noqa: S311 - jitter only
     try:
-        async with runner.alone():
-            pending = await plan(target, files)
-            for migration in pending:
-                await runner.apply(migration)
-            return pending
+        with explained_refusals():
+            async with runner.alone():
+                pending = await plan(target, files)
+                for migration in pending:
+                    await runner.apply(migration)
+                return pending
     except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError) as error:
         raise DatabaseUnreachable(
             "The connection to the database was lost while its schema was being migrated. Start again."
@@ -120,13 +131,12 @@ async def plan(connection: Connection, files: Traversable = FILES) -> list[Migra
     return pending_after(known, await read_applied(connection))
 
 
-async def check(connection: Connection, files: Traversable = FILES) -> None:
-    """For replicas that may not migrate: refuse a schema this version cannot use."""
+async def check(
+    connection: Connection, files: Traversable = FILES, *, advice: str = "Run `rookery admin migrate`."
+) -> None:
+    """For those that may not migrate: refuse a schema this version cannot use. `advice` ends the refusal."""
     if pending := await plan(connection, files):
-        raise SchemaUnusable(
-            f"The database lacks {len(pending)} migration(s), the first is {pending[0]}. "
-            "Run `rookery admin migrate`, or set auto_migrate."
-        )
+        raise SchemaUnusable(f"The database lacks {len(pending)} migration(s), the first is {pending[0]}. {advice}")
 
 
 def load(files: Traversable = FILES) -> list[Migration]:
@@ -172,7 +182,10 @@ def pending_after(known: Sequence[Migration], applied: Mapping[int, Applied]) ->
 async def read_applied(connection: Connection) -> dict[int, Applied]:
     if await connection.fetchval("SELECT to_regclass('schema_migrations')") is None:
         return {}
-    rows = await connection.fetch("SELECT version, name, checksum, min_schema FROM schema_migrations ORDER BY version")
+    with explained_refusals():
+        rows = await connection.fetch(
+            "SELECT version, name, checksum, min_schema FROM schema_migrations ORDER BY version"
+        )
     return {row["version"]: Applied(*row) for row in rows}
 
 
@@ -191,7 +204,7 @@ class _Runner:
         await self._lock()
         try:
             await connection.execute(SESSION)
-            await self._create_table()
+            await connection.execute(TABLE)
             yield
         finally:
             # Failing here means that the connection is gone, and the lock with it.
@@ -211,14 +224,6 @@ class _Runner:
                 )
             await self._clock.sleep(LOCK_POLL_SECONDS, "migrate-lock")
 
-    async def _create_table(self) -> None:
-        try:
-            await self._connection.execute(TABLE)
-        except asyncpg.InsufficientPrivilegeError as error:
-            raise DatabaseUnsuitable(
-                "The role in database_url may not create tables. Make it the owner of the database."
-            ) from error
-
     async def apply(self, migration: Migration) -> None:
         for attempt in range(1, TABLE_LOCK_TRIES + 1):
             try:
@@ -231,7 +236,7 @@ class _Runner:
                     ) from error
                 log.warning("migration_waits_for_lock", migration=str(migration), attempt=attempt)
                 await self._clock.sleep(self._rng.uniform(0.5, 1.5) * min(0.1 * 2**attempt, 5.0), "migrate-retry")
-            except (asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError):
+            except EXPLAINED_ELSEWHERE:
                 raise
             except asyncpg.PostgresError as error:
                 rest = "Nothing of it was applied" if migration.in_transaction else "Part of it may have been applied"

@@ -6,11 +6,11 @@ from datetime import datetime
 
 import msgspec
 
-from rookery.store.pool import Connection
+from rookery.store.pool import Connection, explained_refusals
 
 _SERVER = """
     SELECT current_setting('server_version') AS version,
-           current_setting('max_connections')::int AS max_connections
+           current_setting('transaction_read_only')::bool AS read_only
 """
 _OVERVIEW = """
     SELECT coalesce(max(version), 0) AS schema_version,
@@ -32,16 +32,17 @@ _CLOCK = "SELECT clock_timestamp()"
 
 class Server(msgspec.Struct, frozen=True):
     version: str
-    max_connections: int
+    read_only: bool
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """`chats` counts by status what is at work, and all of them about."""
+    """`chats` counts by status what is at work; `total_estimate` is about how many there are in all."""
 
     schema_version: int
     server_version: str
     size_bytes: int
     chats: dict[str, int]
+    total_estimate: int
     unowned: int
 
 
@@ -57,16 +58,18 @@ async def read_clock(conn: Connection) -> datetime:
 
 
 async def read(conn: Connection) -> Overview:
-    record = await conn.fetchrow(_OVERVIEW)
+    with explained_refusals():
+        record = await conn.fetchrow(_OVERVIEW)
+        busy = await conn.fetch(_BUSY)
+        total = await conn.fetchval(_TOTAL)
     assert record is not None
-    busy = await conn.fetch(_BUSY)
     chats = {status: 0 for status in ("running", "interrupting", "requires_action")}
     chats |= {row["status"]: row["number"] for row in busy}
-    total = await conn.fetchval(_TOTAL)
     return Overview(
         schema_version=record["schema_version"],
         server_version=record["server_version"],
         size_bytes=record["size_bytes"],
-        chats={**chats, "all, about": max(total, sum(chats.values()))},
+        chats=chats,
+        total_estimate=max(total, sum(chats.values())),
         unowned=sum(row["unowned"] for row in busy),
     )

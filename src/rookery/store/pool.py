@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -26,6 +27,9 @@ Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 OLDEST_MAJOR = 15
 CONNECT_TIMEOUT_SECONDS = 10.0
 FIRST_RECONNECT_SECONDS, LAST_RECONNECT_SECONDS = 0.1, 5.0
+DEDICATED_CONNECTIONS = 3  # heartbeat, listen, presence
+SPARE_CONNECTIONS = 10  # of the server's, for people, backups and other replicas' first steps
+ENCODING = "UTF8"
 
 POOLER = (
     "database_url leads to a connection pooler that shares connections between transactions. Rookery needs LISTEN and "
@@ -41,6 +45,11 @@ class DatabaseConfig:
     pool_worker: int = 8
     statement_timeout_seconds: float = 30.0
     application_name: str = "rookery"
+
+    @property
+    def connections(self) -> int:
+        """How many one replica opens at most."""
+        return self.pool_api + self.pool_worker + DEDICATED_CONNECTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +135,7 @@ async def connect(config: DatabaseConfig, purpose: str) -> asyncpg.Connection:
 
 
 async def check_server(connection: Connection, *, other: Connection | None = None) -> None:
-    """Refuse a server that is too old, or a pooler that gives each transaction another session.
+    """Refuse a server that is too old, a pooler that gives each transaction another session, or an old encoding.
 
     An idle pooler may hand out the same session again and look like the real thing. With a second connection it
     cannot: that one holds a session in a transaction while the first comes back for its own.
@@ -150,6 +159,40 @@ async def check_server(connection: Connection, *, other: Connection | None = Non
         raise DatabaseUnsuitable(POOLER) from None
     if after != (before[0], str(before[0])):
         raise DatabaseUnsuitable(POOLER)
+    if (encoding := await connection.fetchval("SHOW server_encoding")) != ENCODING:
+        raise DatabaseUnsuitable(
+            f"The database is encoded as {encoding}, which cannot hold everything people write. Make one that can: "
+            f"CREATE DATABASE rookery ENCODING '{ENCODING}' TEMPLATE template0."
+        )
+
+
+async def check_capacity(connection: Connection, config: DatabaseConfig) -> int:
+    """Refuse a server that would run out of connections once this replica is busy. Returns how many it allows."""
+    allowed: int = await connection.fetchval("SELECT current_setting('max_connections')::int")
+    if config.connections >= allowed - SPARE_CONNECTIONS:
+        raise DatabaseUnsuitable(
+            f"A replica uses up to {config.connections} connections (database_pool_api {config.pool_api}, "
+            f"database_pool_worker {config.pool_worker} and {DEDICATED_CONNECTIONS} more), and must leave more than "
+            f"{SPARE_CONNECTIONS} of the server's {allowed} free. Raise max_connections, or lower the pool sizes."
+        )
+    return allowed
+
+
+@contextlib.contextmanager
+def explained_refusals() -> Iterator[None]:
+    """A database that answers but lets us do too little is a matter of its settings: one sentence, not a bug."""
+    try:
+        yield
+    except (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidSchemaNameError) as error:
+        raise DatabaseUnsuitable(
+            f"The role in database_url lacks a right ({_one_line(error)}). "
+            "Make it the owner of the database and of Rookery's tables in it."
+        ) from error
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        raise DatabaseUnsuitable(
+            "The database can only be read: it is a standby, or default_transaction_read_only is on. "
+            "Use the address of the primary, or switch that off."
+        ) from error
 
 
 def reconnect_delays(rng: Random) -> Iterator[float]:
@@ -258,6 +301,10 @@ def _plain_error(error: Exception, address: str) -> StoreError:
             return DatabaseUnsuitable(f"What answers at {address} is not PostgreSQL. Correct database_url.")
         case TimeoutError():
             return DatabaseUnreachable(f"Nobody answers at {address} within {CONNECT_TIMEOUT_SECONDS:.0f} s.")
+        case socket.gaierror():
+            return DatabaseUnreachable(
+                f"The name of the host in {address} is not known here. Correct database_url, or this machine's DNS."
+            )
         case OSError():
             return DatabaseUnreachable(f"Nobody answers at {address}. Is PostgreSQL running there?")
         case _:

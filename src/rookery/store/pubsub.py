@@ -376,8 +376,8 @@ class Listener:
             self._stats.connections += 1
             self._bus.resync()
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._check(connection))
-                group.create_task(raise_when_lost(lost))
+                group.create_task(self._check(connection), name="listener-check")
+                group.create_task(raise_when_lost(lost), name="listener-lost")
         finally:
             mark_down()
             connection.terminate()

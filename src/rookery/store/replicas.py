@@ -25,7 +25,7 @@ import asyncpg
 from rookery.clock import Clock
 from rookery.log import get_logger
 from rookery.store.errors import StoreError
-from rookery.store.pool import Connection, ConnectionLost, raise_when_lost, reconnect_delays
+from rookery.store.pool import Connection, ConnectionLost, explained_refusals, raise_when_lost, reconnect_delays
 
 log = get_logger("store.replicas")
 
@@ -113,7 +113,8 @@ class ReplicaStatus:
 
 async def list_replicas(connection: Connection) -> list[ReplicaStatus]:
     """All replicas with a row, oldest first."""
-    return [_status(row) for row in await connection.fetch(LIST)]
+    with explained_refusals():
+        return [_status(row) for row in await connection.fetch(LIST)]
 
 
 def lock_key(replica_id: UUID) -> int:
@@ -125,7 +126,7 @@ class Presence:
     """Shows that this replica lives, and finds out which others do not.
 
     `on_peer_dead` is called once for each peer that died or vanished without saying that it stops, on every replica,
-    in the presence's own task: it must return at once.
+    in the presence's own task: it must return at once. It is one line in the log as well.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Presence:
         *,
         clock: Clock,
         rng: Random,
-        on_peer_dead: Callable[[UUID], None],
+        on_peer_dead: Callable[[UUID], None] | None = None,
     ) -> None:
         self.replica = replica
         self._connect = connect
@@ -155,19 +156,16 @@ class Presence:
     def held(self) -> bool:
         """Whether the lock is ours, as far as this process can know without asking.
 
-        Old beats count as loss: a process that was suspended must not trust what it knew before.
+        While it is not, acquire nothing and commit nothing: peers may already have taken over. Old beats count as
+        loss: a process that was suspended must not trust what it knew before.
         """
         connected = self._connection is not None and not self._lost.is_set() and not self._closed
         return connected and self._clock.monotonic() - self._beat_at < STALE_SECONDS
 
-    @property
-    def can_commit(self) -> bool:
-        """False means: acquire nothing and commit nothing, peers may already have taken over."""
-        return self.held
-
     async def start(self) -> None:
-        """Take the lock and appear in the table; fails if the database cannot be reached."""
-        await self._appear()
+        """Take the lock and appear in the table; fails if the database cannot be reached or written."""
+        with explained_refusals():
+            await self._appear()
 
     async def run(self) -> None:
         """Beat and watch until `close`; find the way back after a lost connection."""
@@ -178,8 +176,8 @@ class Presence:
                     await self._appear()
                     delays = reconnect_delays(self._rng)
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._beat_and_watch())
-                    group.create_task(raise_when_lost(self._lost))
+                    group.create_task(self._beat_and_watch(), name="presence-beat")
+                    group.create_task(raise_when_lost(self._lost), name="presence-lost")
             except* (ConnectionLost, StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as errors:
                 first = errors.exceptions[0]
                 self._disconnect()
@@ -260,6 +258,8 @@ class Presence:
             removed = await self._remove_dead(connection, peers, stale) if peers else set()
         vanished = {peer for peer, stopping in self._peers.items() if peer not in peers and not stopping}
         self._peers = {peer: stopping for peer, stopping in peers.items() if peer not in removed}
+        for peer in vanished:
+            log.info("replica_vanished", replica_id=peer)
         for peer in removed | vanished:
             self._tell(peer)
 
@@ -280,6 +280,8 @@ class Presence:
         return removed
 
     def _tell(self, peer: UUID) -> None:
+        if self._on_peer_dead is None:
+            return
         try:
             self._on_peer_dead(peer)
         except Exception as error:

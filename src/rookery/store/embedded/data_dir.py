@@ -14,6 +14,8 @@ import shlex
 import stat
 import sys
 import tempfile
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
@@ -95,14 +97,46 @@ def _user_name(uid: int) -> str:
         return f"user id {uid}"
 
 
+class NoDatabase(EmbeddedServerError):
+    """There is nothing to look at yet."""
+
+    def __init__(self, data_dir: Path) -> None:
+        super().__init__(f"There is no database in {data_dir} yet. `rookery serve` makes one.")
+
+
+def require_database(data_dir: Path) -> None:
+    """For those who only look: raise NoDatabase where a start would make one."""
+    cluster = data_dir / "postgres"
+    if not cluster.exists() or not any(cluster.iterdir()):
+        raise NoDatabase(data_dir)
+
+
+class Use(StrEnum):
+    """What a data directory is held for. Whoever finds it held decides by this whether waiting makes sense."""
+
+    STARTING = "starting"  # a server that does not answer yet
+    SERVING = "serving"
+    VISITING = "visiting"  # a command that is soon done
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a data directory, as far as the file says; it is empty while the holder changes."""
+
+    pid: int | None
+    use: Use | None
+
+
 class DataDirLock:
     """One process per data directory. The kernel drops the lock when the process ends, however it ends.
 
-    The descriptor is not inherited by programs this process starts; a plain fork would share the lock.
+    The file says who has it and for what, as in `1234 serving`. The descriptor is not inherited by programs this
+    process starts; a plain fork would share the lock.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, use: Use = Use.SERVING) -> None:
         self.data_dir = data_dir
+        self._use = use
         self._fd: int | None = None
 
     @property
@@ -113,9 +147,8 @@ class DataDirLock:
         """Take the lock, or raise DataDirInUse with the process that has it."""
         if self.held:
             return
-        path = self.data_dir / "rookery.lock"
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise EmbeddedServerError(explain_os_error(error, self.data_dir)) from error
         try:
@@ -124,6 +157,25 @@ class DataDirLock:
             os.close(fd)
             raise
         self._fd = fd
+
+    def change_use(self, use: Use) -> None:
+        """Say what the directory is held for from now on."""
+        self._use = use
+        if self._fd is not None:
+            self._write(self._fd)
+
+    def holder(self) -> Holder:
+        """Who has the lock, for those who were refused it."""
+        try:
+            words = self._path.read_text(errors="replace").split()
+        except FileNotFoundError:
+            words = []
+        pid = int(words[0]) if words and words[0].isdecimal() else None
+        return Holder(pid, next((use for use in Use if use in words[1:]), None))
+
+    @property
+    def _path(self) -> Path:
+        return self.data_dir / "rookery.lock"
 
     def release(self) -> None:
         """Give the lock back. The file stays: removing it would let two processes lock two different files."""
@@ -136,13 +188,15 @@ class DataDirLock:
     def _lock(self, fd: int) -> None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            self._write(fd)
         except BlockingIOError:
-            holder = os.pread(fd, 20, 0).strip()
-            raise DataDirInUse(self.data_dir, int(holder) if holder.isdigit() else None) from None
+            raise DataDirInUse(self.data_dir, self.holder().pid) from None
         except OSError as error:
             raise EmbeddedServerError(explain_os_error(error, self.data_dir)) from error
+
+    def _write(self, fd: int) -> None:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()} {self._use}\n".encode(), 0)
 
     def __enter__(self) -> DataDirLock:
         self.acquire()
