@@ -1,0 +1,486 @@
+"""Folds the events of an Anthropic Messages stream into parts.
+
+Per token there is one typed decode and one struct. What this version does not know is kept: a block of an unknown type
+becomes an empty text part whose `meta["raw"]` is the block, so that the next request can send it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from rookery.chat import parts as content
+from rookery.chat.prompt_parts import Meta
+from rookery.llm import errors, refusals
+from rookery.llm.types import (
+    Finish,
+    FinishReason,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    ResponseStarted,
+    Source,
+    StreamError,
+    StreamPart,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputEnd,
+    ToolInputStart,
+    ToolResult,
+    Usage,
+    UsageUpdate,
+)
+from rookery.llm.wire import Event
+
+# A content block as it came: JSON of the provider, kept with its numbers as written.
+Block: TypeAlias = dict[str, Any]
+
+STOP_REASONS: Mapping[str, FinishReason] = {
+    "end_turn": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    "tool_use": FinishReason.TOOL_CALLS,
+    "max_tokens": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "pause_turn": FinishReason.PAUSE,
+    "refusal": FinishReason.CONTENT_FILTER,
+}
+
+
+# The wire, as far as it is read. Fields that are absent keep what earlier events said.
+
+
+class _Delta(msgspec.Struct, gc=False):
+    """Every kind of delta in one struct: the kinds differ in one field, and an unknown kind must not fail."""
+
+    type: str
+    text: str = ""
+    thinking: str = ""
+    partial_json: str = ""
+    signature: str = ""
+    citation: Raw | UnsetType = UNSET
+
+
+class _BlockDelta(msgspec.Struct, gc=False):
+    index: int
+    delta: _Delta
+
+
+class _BlockStart(msgspec.Struct):
+    index: int
+    content_block: Raw
+
+
+class _BlockStop(msgspec.Struct):
+    index: int
+
+
+class _CacheCreation(msgspec.Struct):
+    ephemeral_1h_input_tokens: int | None = None
+
+
+class _OutputDetails(msgspec.Struct):
+    thinking_tokens: int | None = None
+
+
+class _ServerTools(msgspec.Struct):
+    web_search_requests: int | None = None
+
+
+class _Pass(msgspec.Struct):
+    type: str = ""
+    input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_creation: _CacheCreation | None = None
+    output_tokens: int | None = None
+    output_tokens_details: _OutputDetails | None = None
+    server_tool_use: _ServerTools | None = None
+    iterations: tuple[_Pass, ...] | None = None
+
+
+class _Message(msgspec.Struct):
+    id: str | None = None
+    model: str | None = None
+    usage: _Usage | None = None
+
+
+class _MessageStart(msgspec.Struct):
+    message: _Message
+
+
+class _StopDetails(msgspec.Struct):
+    category: str | None = None
+    explanation: str | None = None
+
+
+class _Stop(msgspec.Struct):
+    stop_reason: str | None = None
+    stop_details: _StopDetails | None = None
+
+
+class _MessageDelta(msgspec.Struct):
+    delta: _Stop
+    usage: _Usage | None = None
+
+
+class _Whole(msgspec.Struct):
+    """A complete message in one document."""
+
+    type: str = ""
+    id: str | None = None
+    model: str | None = None
+    content: tuple[Raw, ...] = ()
+    stop_reason: str | None = None
+    stop_details: _StopDetails | None = None
+    usage: _Usage | None = None
+
+
+_decode_delta = msgspec.json.Decoder(_BlockDelta).decode
+_decode_start = msgspec.json.Decoder(_BlockStart).decode
+_decode_stop = msgspec.json.Decoder(_BlockStop).decode
+_decode_message_start = msgspec.json.Decoder(_MessageStart).decode
+_decode_message_delta = msgspec.json.Decoder(_MessageDelta).decode
+_decode_whole = msgspec.json.Decoder(_Whole).decode
+_decode_block = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal).decode
+_decode_any = msgspec.json.Decoder(float_hook=Decimal).decode
+
+
+class _Open:
+    """A block that is still being written. `pieces` is the text, thinking or JSON so far, as far as it is needed."""
+
+    __slots__ = ("block", "id", "kind", "pieces", "signature")
+
+    def __init__(self, kind: str, block_id: str, block: Block) -> None:
+        self.kind = kind
+        self.id = block_id
+        self.block = block
+        self.pieces: list[str] = []
+        self.signature = ""
+
+
+class AnthropicFold:
+    """Reads one response. `unknown` counts the event types that were ignored, by name."""
+
+    def __init__(self, provider: str) -> None:
+        self.unknown: dict[str, int] = {}
+        self._provider = provider
+        self._request_id: str | None = None
+        self._open: dict[int, _Open] = {}
+        self._stop: _Stop = _Stop()
+        self._usage = Usage()
+        self._names: dict[str, str] = {}
+        self._seen: set[tuple[str, str]] = set()
+        self._has_local_calls = False
+        self._handlers: Mapping[str, Callable[[bytes], Iterable[StreamPart]]] = {
+            "content_block_delta": self._on_delta,
+            "content_block_start": self._on_start,
+            "content_block_stop": self._on_stop,
+            "message_start": self._on_message_start,
+            "message_delta": self._on_message_delta,
+            "message_stop": self._on_message_stop,
+            "ping": _nothing,
+            "error": self._on_error,
+        }
+
+    def start(self, request_id: str | None) -> None:
+        self._request_id = request_id
+
+    def feed(self, event: Event) -> Iterable[StreamPart]:
+        handler = self._handlers.get(event.name)
+        if handler is None:
+            self.unknown[event.name] = self.unknown.get(event.name, 0) + 1
+            return ()
+        try:
+            return handler(event.data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
+            return (StreamError(errors.unreadable(self._provider, f"{event.name}: {error}")),)
+
+    def whole(self, body: bytes) -> Iterable[StreamPart]:
+        try:
+            return tuple(self._whole(body))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
+            return (StreamError(errors.unreadable(self._provider, f"the answer: {error}")),)
+
+    def end(self) -> Iterable[StreamPart]:
+        return (StreamError(errors.truncated(self._provider)),)
+
+    def _whole(self, body: bytes) -> Iterator[StreamPart]:
+        message = _decode_whole(body)
+        if message.type != "message":
+            yield from self._on_error(body)
+            return
+        yield ResponseStarted(message.id, message.model, self._request_id)
+        for index, raw in enumerate(message.content):
+            yield from self._begin(index, _decode_block(raw))
+            yield from self._finish_block(index)
+        self._stop = _Stop(message.stop_reason, message.stop_details)
+        if message.usage is not None:
+            self._count(message.usage, is_start=True)
+            yield UsageUpdate(self._usage)
+        yield from self._finish()
+
+    # Events
+
+    def _on_delta(self, data: bytes) -> Iterable[StreamPart]:
+        event = _decode_delta(data)
+        delta = event.delta
+        block = self._open.get(event.index)
+        if block is None:
+            return ()
+        kind = delta.type
+        if kind == "text_delta" and block.kind == "text":
+            return (TextDelta(block.id, delta.text),) if delta.text else ()
+        if kind == "thinking_delta" and block.kind == "thinking":
+            return (ReasoningDelta(block.id, delta.thinking),) if delta.thinking else ()
+        if kind == "input_json_delta" and block.kind in ("tool_use", "server_tool_use"):
+            if not delta.partial_json:
+                return ()
+            block.pieces.append(delta.partial_json)
+            return (ToolInputDelta(block.id, delta.partial_json),)
+        if kind == "signature_delta" and block.kind == "thinking":
+            block.signature += delta.signature
+            return ()
+        if kind == "citations_delta" and block.kind == "text":
+            return self._cited(delta.citation)
+        _grow(block.block, _decode_any(data)["delta"])
+        return ()
+
+    def _on_start(self, data: bytes) -> Iterable[StreamPart]:
+        event = _decode_start(data)
+        return tuple(self._begin(event.index, _decode_block(event.content_block)))
+
+    def _on_stop(self, data: bytes) -> Iterable[StreamPart]:
+        return tuple(self._finish_block(_decode_stop(data).index))
+
+    def _on_message_start(self, data: bytes) -> Iterable[StreamPart]:
+        message = _decode_message_start(data).message
+        started = ResponseStarted(message.id, message.model, self._request_id)
+        if message.usage is None:
+            return (started,)
+        self._count(message.usage, is_start=True)
+        return started, UsageUpdate(self._usage)
+
+    def _on_message_delta(self, data: bytes) -> Iterable[StreamPart]:
+        event = _decode_message_delta(data)
+        self._stop = _Stop(
+            event.delta.stop_reason or self._stop.stop_reason, event.delta.stop_details or self._stop.stop_details
+        )
+        if event.usage is None:
+            return ()
+        self._count(event.usage, is_start=False)
+        return (UsageUpdate(self._usage),)
+
+    def _on_message_stop(self, data: bytes) -> Iterable[StreamPart]:
+        return tuple(self._finish())
+
+    def _on_error(self, data: bytes) -> Iterable[StreamPart]:
+        document = _decode_any(data)
+        codes, text = refusals.read_envelope(document) if isinstance(document, dict) else ((), "")
+        error = errors.classify(self._provider, codes=codes, text=text)
+        named = msgspec.structs.replace(error, request_id=self._request_id)
+        return (StreamError(named),)
+
+    # Blocks
+
+    def _begin(self, index: int, block: Block) -> Iterator[StreamPart]:
+        kind = _kind(block)
+        opened = self._open[index] = _Open(kind, str(index), block)
+        match kind:
+            case "text":
+                yield TextStart(opened.id)
+                if text := _text(block, "text"):
+                    yield TextDelta(opened.id, text)
+                for citation in _list(block, "citations"):
+                    yield from self._source_of(citation)
+            case "thinking":
+                opened.signature = _text(block, "signature")
+                yield ReasoningStart(opened.id)
+                if text := _text(block, "thinking"):
+                    yield ReasoningDelta(opened.id, text)
+            case "redacted_thinking":
+                yield ReasoningStart(opened.id, _redacted(block))
+            case "tool_use" | "server_tool_use":
+                opened.id = _text(block, "id")
+                self._names[opened.id] = _text(block, "name")
+                yield ToolInputStart(opened.id, _text(block, "name"), kind == "server_tool_use")
+
+    def _finish_block(self, index: int) -> Iterator[StreamPart]:
+        opened = self._open.pop(index, None)
+        if opened is None:
+            return
+        match opened.kind:
+            case "text":
+                yield TextEnd(opened.id)
+            case "thinking":
+                yield ReasoningEnd(opened.id, {"signature": opened.signature} if opened.signature else None)
+            case "redacted_thinking":
+                yield ReasoningEnd(opened.id, _redacted(opened.block))
+            case "tool_use":
+                self._has_local_calls = True
+                yield ToolInputEnd(opened.id)
+                yield ToolCall(opened.id, _text(opened.block, "name"), _input(opened))
+            case "server_tool_use":
+                yield ToolInputEnd(opened.id)
+                meta = {"raw": {**opened.block, "input": _raw_input(opened)}}
+                yield ToolCall(opened.id, _text(opened.block, "name"), _input(opened), True, meta)
+            case "tool_result":
+                yield from self._result(opened.block)
+            case _:
+                yield TextStart(opened.id)
+                yield TextEnd(opened.id, {"raw": opened.block})
+
+    def _result(self, block: Block) -> Iterator[StreamPart]:
+        """A result of the provider's own tool: what it found as sources, then the whole of it."""
+        found = block.get("content")
+        for item in found if isinstance(found, list) else [found]:
+            yield from self._source_of(item)
+        call_id = _text(block, "tool_use_id")
+        name = self._names.get(call_id) or _text(block, "type").removesuffix("_tool_result")
+        code = found.get("error_code") if isinstance(found, dict) else None
+        output = {"error": code} if code else _shown(found)
+        yield ToolResult(call_id, name, content.json_raw(output), bool(code), {"raw": block})
+
+    def _cited(self, citation: Raw | UnsetType) -> Iterable[StreamPart]:
+        return () if citation is UNSET else tuple(self._source_of(_decode_any(citation)))
+
+    def _source_of(self, found: object) -> Iterator[StreamPart]:
+        """Where something was found, the first time it is named."""
+        if not isinstance(found, dict):
+            return
+        url = _text(found, "url")
+        title = _text(found, "title") or _text(found, "document_title")
+        key = ("url", url) if url else ("document", title)
+        if not key[1] or key in self._seen:
+            return
+        self._seen.add(key)
+        yield Source(f"source_{len(self._seen)}", "url" if url else "document", url, title or None)
+
+    # The end
+
+    def _finish(self) -> Iterator[StreamPart]:
+        if self._stop.stop_reason is None:
+            yield StreamError(errors.truncated(self._provider))
+            return
+        for index in list(self._open):
+            yield from self._finish_block(index)
+        reason = STOP_REASONS.get(self._stop.stop_reason, FinishReason.OTHER)
+        if self._has_local_calls and reason is not FinishReason.CONTENT_FILTER:
+            reason = FinishReason.TOOL_CALLS
+        meta: Meta = {"stop_reason": self._stop.stop_reason}
+        details = self._stop.stop_details or _StopDetails()
+        if details.category:
+            meta["category"] = details.category
+        yield Finish(reason, self._usage, meta, details.explanation)
+
+    def _count(self, said: _Usage, *, is_start: bool) -> None:
+        """Billed numbers replace earlier ones field by field; they may be the sum of several passes.
+
+        How full the window is, is what one pass read: the first event's numbers, unless later ones list the passes.
+        """
+        old = self._usage
+        passes = [one for one in said.iterations or () if one.type == "message"]
+        read = _read(passes[-1]) if passes else _read(said) if is_start else None
+        made = Usage(
+            input=_newer(said.input_tokens, old.input),
+            cache_read=_newer(said.cache_read_input_tokens, old.cache_read),
+            cache_write=_newer(said.cache_creation_input_tokens, old.cache_write),
+            cache_write_1h=_newer(
+                (said.cache_creation or _CacheCreation()).ephemeral_1h_input_tokens, old.cache_write_1h
+            ),
+            output=_newer(said.output_tokens, old.output),
+            reasoning=_newer((said.output_tokens_details or _OutputDetails()).thinking_tokens, old.reasoning),
+            web_searches=_newer((said.server_tool_use or _ServerTools()).web_search_requests, old.web_searches),
+            context_tokens=_newer(read, old.context_tokens),
+        )
+        total = sum(number or 0 for number in (made.input, made.cache_read, made.cache_write, made.output))
+        # All zero is how some gateways say that they do not count.
+        self._usage = msgspec.structs.replace(made, total=total) if total else Usage()
+
+
+def _nothing(data: bytes) -> Iterable[StreamPart]:
+    return ()
+
+
+def _kind(block: Block) -> str:
+    """How a block is treated. Tools of the provider come and go; their blocks are told by how their types end."""
+    name = _text(block, "type")
+    if name in ("text", "thinking", "redacted_thinking", "tool_use"):
+        return name
+    if name.endswith("_tool_use"):
+        return "server_tool_use"
+    return "tool_result" if name.endswith("_tool_result") else "unknown"
+
+
+def _redacted(block: Block) -> Meta:
+    return {"redacted_data": _text(block, "data")}
+
+
+def _input(opened: _Open) -> str:
+    """The input as the model wrote it; a gateway that does not stream it has put it into the first event."""
+    if opened.pieces:
+        return "".join(opened.pieces)
+    given = opened.block.get("input")
+    return bytes(content.json_raw(given)).decode() if given else "{}"
+
+
+def _raw_input(opened: _Open) -> object:
+    """The input for the kept block. Text that is no JSON stays text, by which the next request knows not to send it."""
+    text = _input(opened)
+    try:
+        return _decode_any(text)
+    except (msgspec.DecodeError, RecursionError, ArithmeticError):
+        return text
+
+
+def _grow(block: Block, delta: object) -> None:
+    """What an unknown delta adds to its block: text to text, lists to lists, all else replaces."""
+    if not isinstance(delta, dict):
+        return
+    for key, value in delta.items():
+        if key == "type":
+            continue
+        old = block.get(key)
+        is_same = (isinstance(old, str) and isinstance(value, str)) or (
+            isinstance(old, list) and isinstance(value, list)
+        )
+        block[key] = old + value if is_same else value
+
+
+def _shown(found: object) -> object:
+    """A result without what only the provider can read: it would be stored, and sent to clients, a second time."""
+    if isinstance(found, list):
+        return [_shown(item) for item in found]
+    if isinstance(found, dict):
+        return {key: _shown(value) for key, value in found.items() if not key.startswith("encrypted_")}
+    return found
+
+
+def _text(block: Mapping[str, Any], key: str) -> str:
+    value = block.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _list(block: Mapping[str, Any], key: str) -> list[Any]:
+    value = block.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _read(said: _Usage | _Pass) -> int:
+    return sum((said.input_tokens or 0, said.cache_read_input_tokens or 0, said.cache_creation_input_tokens or 0))
+
+
+def _newer(said: int | None, known: int | None) -> int | None:
+    return known if said is None else said
