@@ -1,0 +1,72 @@
+"""The OpenAI Responses wire: how requests are made and answers are read, and when a provider is spoken to this way.
+
+The builder is in `responses_request`, the fold in `responses_stream`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rookery.llm import responses_request as request
+from rookery.llm.responses_request import ResponsesOptions
+from rookery.llm.responses_stream import ResponsesFold
+from rookery.llm.types import Call, Capabilities, Wire
+from rookery.llm.wire import Request
+
+__all__ = ["DEFAULT_BASE_URL", "ResponsesFormat", "ResponsesOptions", "wire_of"]
+
+DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
+
+_OPENAI: Final = frozenset({"openai", "azure_openai"})
+
+
+def wire_of(provider_type: str, *, use_responses_api: bool | None = None, completions_only: bool = False) -> Wire:
+    """Which of OpenAI's two wires a provider of an OpenAI-shaped type is spoken to in.
+
+    `use_responses_api` is what the model config says, None when it says nothing. `completions_only` is what the
+    catalog says of OpenAI's own models; nothing is known of those that other servers give the same name.
+    """
+    if provider_type in _OPENAI:
+        return "completions" if use_responses_api is False or completions_only else "responses"
+    return "responses" if use_responses_api else "completions"
+
+
+class ResponsesFormat:
+    """The wire of one provider row and model. `provider` is how people call the provider; errors start with it."""
+
+    wire: Wire = "responses"
+
+    def __init__(
+        self,
+        model: str,
+        caps: Capabilities,
+        *,
+        provider: str = "OpenAI",
+        organization: str | None = None,
+        project: str | None = None,
+    ) -> None:
+        self._model = model
+        self._caps = caps
+        self._provider = provider
+        self._headers = _account_headers(organization, project)
+
+    def build(self, call: Call) -> Request:
+        """The request; `PromptInvalid` when calls and outputs of the prompt do not pair up."""
+        body, warnings = request.body(self._model, self._caps, call)
+        request.check_pairs(body["input"])
+        return Request(
+            path="/responses",
+            body=body,
+            headers=self._headers,
+            warnings=warnings,
+            prefix_fp=request.fingerprint(body),
+        )
+
+    def fold(self, call: Call) -> ResponsesFold:
+        return ResponsesFold(self._provider)
+
+
+def _account_headers(organization: str | None, project: str | None) -> Mapping[str, str]:
+    named = {"OpenAI-Organization": organization, "OpenAI-Project": project}
+    return {name: value for name, value in named.items() if value}

@@ -1,0 +1,273 @@
+"""The events of an OpenAI Responses stream as structs, read in one pass.
+
+Only what is used is named: msgspec skips the rest without building it. Everything has a default, because compatible
+servers leave out what they do not need; an event of a type that is not here is not an error, `head_decoder` reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from rookery.llm.types import Usage
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="type"):
+    sequence_number: int | None = None
+
+
+class Response(msgspec.Struct, frozen=True):
+    id: str | None = None
+    model: str | None = None
+    status: str | None = None
+    output: list[Raw] = []
+    usage: ReportedUsage | None = None
+    tool_usage: ToolUsage | None = None
+    incomplete_details: Incomplete | None = None
+    error: Raw | None = None
+
+
+class InputDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class OutputDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+class ReportedUsage(msgspec.Struct, frozen=True):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    input_tokens_details: InputDetails | None = None
+    output_tokens_details: OutputDetails | None = None
+
+
+class SearchUsage(msgspec.Struct, frozen=True):
+    num_requests: int | None = None
+
+
+class ToolUsage(msgspec.Struct, frozen=True):
+    web_search: SearchUsage | None = None
+
+
+class Incomplete(msgspec.Struct, frozen=True):
+    reason: str | None = None
+
+
+class Annotation(msgspec.Struct, frozen=True):
+    type: str = ""
+    url: str | None = None
+    title: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+class Content(msgspec.Struct, frozen=True):
+    """A part of a message, of a reasoning item or of a summary."""
+
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+    annotations: list[Annotation] | None = None
+
+
+class Item(msgspec.Struct, frozen=True):
+    type: str = ""
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    content: list[Content] | None = None
+    summary: list[Content] | None = None
+    encrypted_content: str | None = None
+    action: Raw | None = None
+
+
+class Created(Event, frozen=True, tag="response.created"):
+    response: Response = Response()
+
+
+class InProgress(Event, frozen=True, tag="response.in_progress"):
+    response: Response = Response()
+
+
+class Queued(Event, frozen=True, tag="response.queued"):
+    response: Response = Response()
+
+
+class Completed(Event, frozen=True, tag="response.completed"):
+    response: Response = Response()
+
+
+class Incompleted(Event, frozen=True, tag="response.incomplete"):
+    response: Response = Response()
+
+
+class Failed(Event, frozen=True, tag="response.failed"):
+    response: Response = Response()
+
+
+class Error(Event, frozen=True, tag="error"):
+    """The documented form is flat; the one servers send has an `error` object. Read from the bytes, both ways."""
+
+
+class ItemAdded(Event, frozen=True, tag="response.output_item.added"):
+    item: Item = Item()
+    output_index: int = 0
+
+
+class ItemDone(Event, frozen=True, tag="response.output_item.done"):
+    item: Raw = Raw(b"{}")
+    output_index: int = 0
+
+
+class PartAdded(Event, frozen=True, tag="response.content_part.added"):
+    part: Content = Content()
+    output_index: int = 0
+    content_index: int = 0
+
+
+class PartDone(Event, frozen=True, tag="response.content_part.done"):
+    part: Content = Content()
+    output_index: int = 0
+    content_index: int = 0
+
+
+class TextDelta(Event, frozen=True, tag="response.output_text.delta"):
+    delta: str = ""
+    output_index: int = 0
+    content_index: int = 0
+
+
+class TextDone(Event, frozen=True, tag="response.output_text.done"):
+    text: str = ""
+    output_index: int = 0
+    content_index: int = 0
+
+
+class RefusalDelta(Event, frozen=True, tag="response.refusal.delta"):
+    delta: str = ""
+    output_index: int = 0
+    content_index: int = 0
+
+
+class RefusalDone(Event, frozen=True, tag="response.refusal.done"):
+    refusal: str = ""
+    output_index: int = 0
+    content_index: int = 0
+
+
+class SummaryAdded(Event, frozen=True, tag="response.reasoning_summary_part.added"):
+    output_index: int = 0
+    summary_index: int = 0
+
+
+class SummaryDelta(Event, frozen=True, tag="response.reasoning_summary_text.delta"):
+    delta: str = ""
+    output_index: int = 0
+    summary_index: int = 0
+
+
+class SummaryDone(Event, frozen=True, tag="response.reasoning_summary_text.done"):
+    text: str = ""
+    output_index: int = 0
+    summary_index: int = 0
+
+
+class ReasoningDelta(Event, frozen=True, tag="response.reasoning_text.delta"):
+    delta: str = ""
+    output_index: int = 0
+    content_index: int = 0
+
+
+class ReasoningDone(Event, frozen=True, tag="response.reasoning_text.done"):
+    text: str = ""
+    output_index: int = 0
+    content_index: int = 0
+
+
+class ArgumentsDelta(Event, frozen=True, tag="response.function_call_arguments.delta"):
+    delta: str = ""
+    output_index: int = 0
+
+
+class ArgumentsDone(Event, frozen=True, tag="response.function_call_arguments.done"):
+    arguments: str = ""
+    output_index: int = 0
+
+
+class AnnotationAdded(Event, frozen=True, tag="response.output_text.annotation.added"):
+    annotation: Annotation | None = None
+
+
+Known: TypeAlias = (
+    TextDelta
+    | ArgumentsDelta
+    | SummaryDelta
+    | ReasoningDelta
+    | RefusalDelta
+    | Created
+    | InProgress
+    | Queued
+    | Completed
+    | Incompleted
+    | Failed
+    | Error
+    | ItemAdded
+    | ItemDone
+    | PartAdded
+    | PartDone
+    | TextDone
+    | RefusalDone
+    | SummaryAdded
+    | SummaryDone
+    | ReasoningDone
+    | ArgumentsDone
+    | AnnotationAdded
+)
+
+
+class Head(msgspec.Struct, frozen=True):
+    type: str = ""
+
+
+KNOWN_TYPES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Known.__args__)
+event_decoder = msgspec.json.Decoder(Known)
+head_decoder = msgspec.json.Decoder(Head)
+item_decoder = msgspec.json.Decoder(Item)
+response_decoder = msgspec.json.Decoder(Response)
+
+
+def normal_usage(response: Response, searches: int) -> Usage:
+    """Numbers in the common form: `input` without what came from or went into the cache.
+
+    `searches` is what was counted in the stream, for servers that do not report it. All zero is "not reported".
+    """
+    web_searches = _reported_searches(response, searches) or None
+    told = response.usage
+    if told is None or not (told.input_tokens or told.output_tokens):
+        return Usage(web_searches=web_searches)
+    cached = told.input_tokens_details or InputDetails()
+    spent = told.output_tokens_details or OutputDetails()
+    uncached = (told.input_tokens or 0) - (cached.cached_tokens or 0) - (cached.cache_write_tokens or 0)
+    return Usage(
+        input=max(0, uncached),
+        cache_read=cached.cached_tokens,
+        cache_write=cached.cache_write_tokens,
+        output=told.output_tokens,
+        reasoning=spent.reasoning_tokens,
+        total=told.total_tokens,
+        web_searches=web_searches,
+        context_tokens=told.input_tokens,
+    )
+
+
+def _reported_searches(response: Response, counted: int) -> int:
+    reported = response.tool_usage.web_search if response.tool_usage is not None else None
+    return counted if reported is None or reported.num_requests is None else reported.num_requests

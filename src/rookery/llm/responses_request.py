@@ -1,0 +1,454 @@
+"""A `Call` as the body of an OpenAI Responses request: settings, tools, and the history as input items.
+
+Two facts shape the item list. The API refuses a reasoning item without the item that followed it, and an item without
+the reasoning before it, so an assistant message is replayed with all its ids ("faithful") or with none ("plain").
+And nothing is chained: `previous_response_id` needs responses stored at the provider, which age out, are forbidden to
+zero-retention organisations and do not survive an edit, so every request carries the whole history.
+
+The body puts `input` last: two requests of one chat then share their bytes up to the first new item.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from rookery.chat.messages import Effort, Role
+from rookery.chat.prompt_parts import (
+    Meta,
+    PromptCall,
+    PromptFile,
+    PromptMessage,
+    PromptPart,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+)
+from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
+
+Item: TypeAlias = dict[str, Any]
+
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+SEARCH_SOURCES = "web_search_call.action.sources"
+LOGPROBS = "message.output_text.logprobs"
+
+# Options of an OpenAI provider that exist on Chat Completions only.
+UNSUPPORTED_OPTIONS = ("logit_bias", "prediction")
+
+_NO_SAMPLING = "This model does not take sampling settings at this effort; the request was sent without."
+_NOT_ON_THIS_WIRE = "The Responses API has no such setting; the request was sent without."
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_EFFORTS = tuple(Effort)
+
+
+class ResponsesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings that only this wire has; what is None is not sent.
+
+    `store` makes responses visible in the operator's dashboard and changes nothing else: they are never read back.
+    """
+
+    store: bool = False
+    reasoning_summary: Literal["auto", "concise", "detailed"] | None = "auto"
+    reasoning_context: Literal["auto", "current_turn", "all_turns"] | None = None
+    text_verbosity: Literal["low", "medium", "high"] | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    metadata: Mapping[str, str] | None = None
+    strict_json_schema: bool = False
+    top_logprobs: int | None = None
+
+
+def body(model: str, caps: Capabilities, call: Call) -> tuple[dict[str, Any], tuple[CallWarning, ...]]:
+    """The request body and what of the call it could not say. Pure: same call, same bytes."""
+    options = call.options if isinstance(call.options, ResponsesOptions) else ResponsesOptions()
+    warnings: list[CallWarning] = []
+    effort = chosen_effort(call.effort, caps)
+    fields: dict[str, Any] = {
+        "model": model,
+        "stream": True,
+        "store": options.store,
+        "truncation": "disabled",
+        "include": _include(call, caps, options) or None,
+        "max_output_tokens": _max_output(call, caps),
+        **_sampling(call, caps, effort=effort, warnings=warnings),
+        "reasoning": _reasoning(call, caps, options=options, effort=effort, warnings=warnings),
+        "text": _text(call, options) or None,
+        "top_logprobs": options.top_logprobs,
+        "max_tool_calls": options.max_tool_calls,
+        "prompt_cache_key": options.prompt_cache_key or call.cache_key,
+        "safety_identifier": options.safety_identifier,
+        "service_tier": options.service_tier,
+        "metadata": dict(options.metadata) if options.metadata else None,
+        **_tool_fields(call, options, warnings),
+        "input": input_items(call, caps, warnings),
+    }
+    return {name: value for name, value in fields.items() if value is not None}, tuple(warnings)
+
+
+def fingerprint(sent: Mapping[str, Any]) -> bytes:
+    """Hash of what a provider's cache and its reasoning depend on: model, tools, and the items in order.
+
+    The hash runs over one item after the other, so the fingerprint of an earlier request is a state on the way to
+    that of a later one with the same beginning.
+    """
+    hashed = hashlib.blake2b(_encoder.encode([sent["model"], sent.get("tools")]), digest_size=16)
+    for item in sent["input"]:
+        hashed.update(_encoder.encode(item))
+    return hashed.digest()
+
+
+def chosen_effort(asked: Effort | None, caps: Capabilities) -> Effort | None:
+    """The supported effort nearest at or above the asked one, else the highest; None is the model's own default."""
+    if asked is None or not caps.reasoning_model:
+        return None
+    if not caps.efforts:
+        return asked
+    ranked = sorted(caps.efforts, key=_EFFORTS.index)
+    return next((effort for effort in ranked if _EFFORTS.index(effort) >= _EFFORTS.index(asked)), ranked[-1])
+
+
+def closed_schema(schema: Any) -> Any:
+    """The schema with `additionalProperties: false` on every object in it, as structured outputs demand."""
+    if isinstance(schema, Mapping):
+        closed = {key: closed_schema(value) for key, value in schema.items()}
+        if schema.get("type") == "object" and "additionalProperties" not in schema:
+            closed["additionalProperties"] = False
+        return closed
+    if isinstance(schema, list | tuple):
+        return [closed_schema(value) for value in schema]
+    return schema
+
+
+# Settings
+
+
+def _include(call: Call, caps: Capabilities, options: ResponsesOptions) -> list[str]:
+    included = []
+    if caps.reasoning_model:
+        included.append(ENCRYPTED_REASONING)
+    if call.web_search is not None:
+        included.append(SEARCH_SOURCES)
+    if options.top_logprobs is not None:
+        included.append(LOGPROBS)
+    return included
+
+
+def _max_output(call: Call, caps: Capabilities) -> int | None:
+    if call.max_output_tokens is None or caps.max_output is None:
+        return call.max_output_tokens
+    return min(call.max_output_tokens, caps.max_output)
+
+
+def _sampling(
+    call: Call, caps: Capabilities, *, effort: Effort | None, warnings: list[CallWarning]
+) -> dict[str, float | None]:
+    """Temperature and top_p. A model that reasons takes them only while told not to."""
+    warnings.extend(
+        CallWarning("unsupported_setting", setting, _NOT_ON_THIS_WIRE)
+        for setting in ("top_k", "presence_penalty", "frequency_penalty")
+        if getattr(call, setting) is not None
+    )
+    asked = {"temperature": call.temperature, "top_p": call.top_p}
+    if caps.sampling and (not caps.reasoning_model or effort is Effort.NONE):
+        return asked
+    for setting, value in asked.items():
+        if value is not None:
+            warnings.append(CallWarning("unsupported_setting", setting, _NO_SAMPLING))
+    return {}
+
+
+def _reasoning(
+    call: Call, caps: Capabilities, *, options: ResponsesOptions, effort: Effort | None, warnings: list[CallWarning]
+) -> dict[str, str] | None:
+    if not caps.reasoning_model:
+        if call.effort not in (None, Effort.NONE):
+            message = "This model does not reason; the request was sent without an effort."
+            warnings.append(CallWarning("unsupported_setting", "effort", message))
+        return None
+    settings = {"effort": effort, "summary": options.reasoning_summary, "context": options.reasoning_context}
+    return {name: str(value) for name, value in settings.items() if value is not None} or None
+
+
+def _text(call: Call, options: ResponsesOptions) -> dict[str, Any]:
+    text: dict[str, Any] = {}
+    if options.text_verbosity is not None:
+        text["verbosity"] = options.text_verbosity
+    if call.format is not None:
+        text["format"] = {
+            "type": "json_schema",
+            "name": call.format.name,
+            "schema": closed_schema(call.format.schema),
+            "strict": options.strict_json_schema,
+        }
+    return text
+
+
+# Tools
+
+
+def _tool_fields(call: Call, options: ResponsesOptions, warnings: list[CallWarning]) -> dict[str, Any]:
+    """Tools by name, then the provider's own; the order must not depend on who registered first."""
+    tools: list[Item] = [
+        _function(tool, strict=options.strict_json_schema) for tool in sorted(call.tools, key=lambda tool: tool.name)
+    ]
+    if call.web_search is not None:
+        tools.append(_web_search(call.web_search, warnings))
+    if not tools:
+        return {}
+    return {
+        "tools": tools,
+        "tool_choice": _tool_choice(call, warnings),
+        "parallel_tool_calls": options.parallel_tool_calls,
+    }
+
+
+def _function(tool: Tool, *, strict: bool) -> Item:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.input_schema),
+        "strict": strict,
+    }
+
+
+def _web_search(search: WebSearch, warnings: list[CallWarning]) -> Item:
+    tool: Item = {"type": search.version or "web_search"}
+    if search.allowed_domains:
+        tool["filters"] = {"allowed_domains": list(search.allowed_domains)}
+    if search.context_size is not None:
+        tool["search_context_size"] = search.context_size
+    if search.user_location is not None:
+        tool["user_location"] = {"type": "approximate"} | dict(search.user_location)
+    if search.blocked_domains:
+        message = "OpenAI's web search cannot block domains; the search is open."
+        warnings.append(CallWarning("unsupported_tool", "web_search.blocked_domains", message))
+    if search.max_uses is not None:
+        message = "OpenAI's web search has no limit of its own; set max_tool_calls instead."
+        warnings.append(CallWarning("unsupported_tool", "web_search.max_uses", message))
+    return tool
+
+
+def _tool_choice(call: Call, warnings: list[CallWarning]) -> str | Item:
+    if call.tool_choice in ("auto", "none", "required"):
+        return call.tool_choice
+    if any(tool.name == call.tool_choice for tool in call.tools):
+        return {"type": "function", "name": call.tool_choice}
+    message = f"There is no tool named {call.tool_choice} to force; the model chooses itself."
+    warnings.append(CallWarning("unsupported_tool", "tool_choice", message))
+    return "auto"
+
+
+# Input items
+
+
+def input_items(call: Call, caps: Capabilities, warnings: list[CallWarning]) -> list[Item]:
+    """The prompt as items, in its order."""
+    items: list[Item] = []
+    for message in call.prompt.messages:
+        match message.role:
+            case Role.SYSTEM:
+                items.extend(_system_items(message, "developer" if caps.reasoning_model else "system"))
+            case Role.USER:
+                items.extend(_user_items(message, warnings))
+            case Role.ASSISTANT if not call.plain_history and is_faithful(message):
+                items.extend(_faithful_items(message.parts))
+            case Role.ASSISTANT:
+                items.extend(_plain_items(message.parts))
+            case Role.TOOL:
+                items.extend(_output(part) for part in message.parts if isinstance(part, PromptResult))
+    return items
+
+
+def is_faithful(message: PromptMessage) -> bool:
+    """Whether this assistant message can go back with its ids: all of it, in the order it came, or nothing.
+
+    An id without its reasoning, and reasoning without what followed it, is what the API refuses; a message that lost
+    either (interrupted, of another provider, filtered) is told in plain words instead.
+    """
+    if not (message.is_native and message.is_whole):
+        return False
+    sent = _sendable(message.parts)
+    if any(not _meta(part).get("item_id") for part in sent):
+        return False
+    if any(not _meta(part).get("encrypted_content") for part in sent if isinstance(part, PromptReasoning)):
+        return False
+    return not sent or not isinstance(sent[-1], PromptReasoning)
+
+
+def _sendable(parts: Sequence[PromptPart]) -> list[PromptPart]:
+    """The parts that become items. A search the model did not reason its way to is left out: its id binds nothing,
+    and the API takes a search only directly behind reasoning."""
+    kept: list[PromptPart] = []
+    for part in parts:
+        match part:
+            case PromptFile() | PromptResult(provider_executed=True):
+                continue
+            case PromptCall(provider_executed=True) if not (kept and isinstance(kept[-1], PromptReasoning)):
+                continue
+        kept.append(part)
+    return kept
+
+
+def _faithful_items(parts: Sequence[PromptPart]) -> Iterator[Item]:
+    open_message: Item | None = None
+    for part in _sendable(parts):
+        if isinstance(part, PromptText) and open_message is not None and open_message["id"] == _meta(part)["item_id"]:
+            open_message["content"].append(_content(part))
+            continue
+        if open_message is not None:
+            yield open_message
+            open_message = None
+        match part:
+            case PromptText():
+                open_message = _message(part)
+            case PromptReasoning():
+                yield _reasoning_item(_meta(part))
+            case PromptCall(provider_executed=True):
+                yield _meta(part)["raw"]
+            case PromptCall():
+                yield _call(part, item_id=_meta(part)["item_id"])
+            case PromptResult():
+                yield _output(part)
+    if open_message is not None:
+        yield open_message
+
+
+def _plain_items(parts: Sequence[PromptPart]) -> Iterator[Item]:
+    """No ids, no reasoning, nothing the provider ran. Texts of one item stay one message."""
+    open_message: Item | None = None
+    open_id: str | None = None
+    for part in parts:
+        if isinstance(part, PromptText) and open_message is not None and _meta(part).get("item_id") == open_id:
+            open_message["content"] += part.text
+            continue
+        if open_message is not None:
+            yield open_message
+            open_message = open_id = None
+        match part:
+            case PromptText():
+                item: Item = {"type": "message", "role": "assistant", "content": part.text}
+                if open_id := _meta(part).get("item_id"):
+                    open_message = _with_phase(item, part)
+                else:
+                    yield _with_phase(item, part)
+            case PromptCall(provider_executed=False):
+                yield _call(part)
+            case PromptResult(provider_executed=False):
+                yield _output(part)
+    if open_message is not None:
+        yield open_message
+
+
+def _system_items(message: PromptMessage, role: str) -> Iterator[Item]:
+    for part in message.parts:
+        if isinstance(part, PromptText):
+            yield {"type": "message", "role": role, "content": [{"type": "input_text", "text": part.text}]}
+
+
+def _user_items(message: PromptMessage, warnings: list[CallWarning]) -> Iterator[Item]:
+    content = [_user_content(part, warnings) for part in message.parts if isinstance(part, PromptText | PromptFile)]
+    if content:
+        yield {"type": "message", "role": "user", "content": content}
+
+
+def _user_content(part: PromptText | PromptFile, warnings: list[CallWarning]) -> Item:
+    if isinstance(part, PromptText):
+        return {"type": "input_text", "text": part.text}
+    plain_type = part.media_type.partition(";")[0].strip().lower()
+    if plain_type.startswith("image/"):
+        return {"type": "input_image", "detail": "auto", "image_url": _data_url(plain_type, part.data)}
+    if plain_type == "application/pdf":
+        data = _data_url(plain_type, part.data)
+        return {"type": "input_file", "filename": part.name or "document.pdf", "file_data": data}
+    message = f"The Responses API does not take files of type {plain_type}; the model was told that one is missing."
+    warnings.append(CallWarning("other", "file", message))
+    return {"type": "input_text", "text": f"(an attached file of type {plain_type} could not be shown)"}
+
+
+def _data_url(media_type: str, data: bytes) -> str:
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+
+
+def _message(part: PromptText) -> Item:
+    item: Item = {
+        "type": "message",
+        "id": _meta(part)["item_id"],
+        "role": "assistant",
+        "status": "completed",
+        "content": [_content(part)],
+    }
+    return _with_phase(item, part)
+
+
+def _content(part: PromptText) -> Item:
+    if _meta(part).get("refusal"):
+        return {"type": "refusal", "refusal": part.text}
+    return {"type": "output_text", "text": part.text, "annotations": []}
+
+
+def _with_phase(item: Item, part: PromptText) -> Item:
+    # Models that label their messages get worse when the label is lost on the way back.
+    if phase := _meta(part).get("phase"):
+        item["phase"] = phase
+    return item
+
+
+def _reasoning_item(meta: Meta) -> Item:
+    return {
+        "type": "reasoning",
+        "id": meta["item_id"],
+        "summary": meta.get("summary") or [],
+        "encrypted_content": meta["encrypted_content"],
+    }
+
+
+def _call(part: PromptCall, *, item_id: str | None = None) -> Item:
+    item: Item = {"type": "function_call"}
+    if item_id is not None:
+        item["id"] = item_id
+    # The arguments travel as a string, so that their own JSON stays as the model wrote it.
+    return item | {"call_id": part.id, "name": part.name, "arguments": bytes(part.input).decode()}
+
+
+def _output(part: PromptResult) -> Item:
+    output: str | list[Item] = part.text
+    if part.media is not None:
+        output = [{"type": "input_text", "text": part.text}] if part.text else []
+        url = f"data:{part.media.media_type};base64,{part.media.data}"
+        output.append({"type": "input_image", "detail": "auto", "image_url": url})
+    return {"type": "function_call_output", "call_id": part.id, "output": output}
+
+
+def _meta(part: PromptPart) -> Meta:
+    return {} if isinstance(part, PromptFile) or part.meta is None else part.meta
+
+
+class PromptInvalid(ValueError):
+    """A prompt whose calls and results do not pair up: a bug on the way here, and not worth sending."""
+
+
+def check_pairs(items: Iterable[Item]) -> None:
+    """Every call has exactly one output somewhere behind it, and every id is used once; else `PromptInvalid`."""
+    open_calls: set[str] = set()
+    seen: set[str] = set()
+    for item in items:
+        if item["type"] == "function_call":
+            if item["call_id"] in seen:
+                raise PromptInvalid(f"The call id {item['call_id']} is used twice.")
+            seen.add(item["call_id"])
+            open_calls.add(item["call_id"])
+        elif item["type"] == "function_call_output":
+            if item["call_id"] not in open_calls:
+                raise PromptInvalid(f"The output of {item['call_id']} has no open call before it.")
+            open_calls.discard(item["call_id"])
+    if open_calls:
+        raise PromptInvalid(f"No output follows the calls {', '.join(sorted(open_calls))}.")

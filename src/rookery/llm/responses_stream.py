@@ -1,0 +1,491 @@
+"""The events of an OpenAI Responses stream, folded into parts.
+
+Three facts a reader cannot see. `response.output_item.done` is the authority: reasoning is replayable only with the
+encrypted content from there (the one in `.added` may be incomplete), and calls run with the arguments from there.
+Items are told apart by `output_index`, because some compatible servers change the item's id half-way. And whatever
+follows reasoning that cannot be replayed gives up its own id: the API refuses one without the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from rookery.chat.prompt_parts import Meta
+from rookery.llm import errors, refusals
+from rookery.llm import responses_events as events
+from rookery.llm.types import (
+    Finish,
+    FinishReason,
+    ProviderError,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    ResponseStarted,
+    Source,
+    StreamError,
+    StreamPart,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputEnd,
+    ToolInputStart,
+    ToolResult,
+    UsageUpdate,
+)
+from rookery.llm.wire import Event
+
+WEB_SEARCH = "web_search"
+
+_INCOMPLETE = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
+_SUMMARY_GAP = "\n\n"
+# Raw reasoning text shares its item with summaries; their indexes must not meet.
+_RAW_REASONING: Final = 1_000_000
+_MESSAGE: Final = events.Item(type="message")
+_REASONING: Final = events.Item(type="reasoning")
+
+# Codes inside a stream come without a status; these mean what the status here means to the common table.
+_STATUS_OF_CODE = {"vector_store_timeout": 504, "invalid_prompt": 400, "data_residency_mismatch": 400}
+_plain_decoder = msgspec.json.Decoder()
+
+
+class _Block:
+    """A text of a message, or the text of a reasoning item: what has been shown of it so far."""
+
+    __slots__ = ("id", "is_refusal", "sent")
+
+    def __init__(self, block_id: str, *, is_refusal: bool = False) -> None:
+        self.id = block_id
+        self.is_refusal = is_refusal
+        self.sent = 0
+
+
+class _Open:
+    """An output item between `.added` and `.done`.
+
+    `blocks` has the texts of a message by content index; for reasoning, summaries by their index and raw reasoning
+    text behind them, all shown under one id.
+    """
+
+    __slots__ = ("blocks", "id", "is_started", "name", "phase", "sent", "type")
+
+    def __init__(self, item: events.Item, index: int) -> None:
+        self.type = item.type
+        self.id = _item_key(item, index)
+        self.name = _tool_name(item)
+        self.phase = item.phase
+        self.blocks: dict[int, _Block] = {}
+        self.is_started = False
+        self.sent = 0
+
+
+class ResponsesFold:
+    """Folds one response. `unknown` counts the types of events that were not understood, and ignored."""
+
+    def __init__(self, provider: str) -> None:
+        self.unknown: Counter[str] = Counter()
+        self._provider = provider
+        self._request_id: str | None = None
+        self._has_started = False
+        self._sequence = -1
+        self._open: dict[int, _Open] = {}
+        self._done: set[int] = set()
+        self._sources: set[tuple[str, str]] = set()
+        self._has_calls = False
+        self._has_refused = False
+        self._searches = 0
+        # Whether ids may still be kept: until reasoning comes that cannot be replayed.
+        self._keeps_ids = True
+
+    def start(self, request_id: str | None) -> None:
+        self._request_id = request_id
+
+    def feed(self, event: Event) -> Iterable[StreamPart]:
+        data = event.data
+        try:
+            known = events.event_decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._without_type(data)
+        if known.sequence_number is not None:
+            if known.sequence_number <= self._sequence:
+                return ()
+            self._sequence = known.sequence_number
+        if type(known) is events.Error:
+            return [StreamError(self._error(data))]
+        parts: list[StreamPart] = []
+        if not self._has_started and type(known) is not events.Failed:
+            self._begin(known, parts)
+        try:
+            _HANDLERS[type(known)](self, known, parts)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            parts.append(self._unreadable(str(error)))
+        return parts
+
+    def whole(self, body: bytes) -> Iterable[StreamPart]:
+        parts: list[StreamPart] = []
+        try:
+            response = events.response_decoder.decode(body)
+            if response.error is not None or not (response.output or response.status):
+                return [StreamError(self._error(body))]
+            self._has_started = True
+            parts.append(ResponseStarted(response.id, response.model, self._request_id))
+            self._finish(response, parts)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            parts.append(self._unreadable(str(error)))
+        return parts
+
+    def end(self) -> Iterable[StreamPart]:
+        return [StreamError(self._marked(errors.truncated(self._provider)))]
+
+    def _without_type(self, data: bytes) -> Iterable[StreamPart]:
+        """An event whose type nobody knows is skipped; one that cannot be read at all ends the stream."""
+        if data.strip() == b"[DONE]":
+            return ()
+        try:
+            kind = events.head_decoder.decode(data).type
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return [self._unreadable(str(error))]
+        if kind in events.KNOWN_TYPES:
+            return [self._unreadable(f"the event {kind} has another form")]
+        if not kind and b'"error"' in data:
+            return [StreamError(self._error(data))]
+        self.unknown[kind] += 1
+        return ()
+
+    def _begin(self, event: events.Known, parts: list[StreamPart]) -> None:
+        self._has_started = True
+        response = (
+            event.response
+            if isinstance(event, events.Created | events.InProgress | events.Queued)
+            else events.Response()
+        )
+        parts.append(ResponseStarted(response.id, response.model, self._request_id))
+
+    def _error(self, data: bytes) -> ProviderError:
+        codes, text = refusals.read_body(data, "application/json")
+        code = next((code for code in codes if isinstance(code, str)), "")
+        status = _STATUS_OF_CODE.get(code, 400 if "image" in code else None)
+        error = errors.classify(self._provider, status, codes=codes, text=text)
+        return self._marked(msgspec.structs.replace(error, status=None))
+
+    def _unreadable(self, detail: str) -> StreamError:
+        return StreamError(self._marked(errors.unreadable(self._provider, detail)))
+
+    def _marked(self, error: ProviderError) -> ProviderError:
+        return msgspec.structs.replace(error, request_id=self._request_id)
+
+    def _ignore(self, event: Any, parts: list[StreamPart]) -> None:
+        pass
+
+    # Text
+
+    def _on_text_delta(self, event: events.TextDelta | events.RefusalDelta, parts: list[StreamPart]) -> None:
+        if not event.delta:
+            return
+        is_refusal = type(event) is events.RefusalDelta
+        block = self._text_block(event.output_index, event.content_index, is_refusal=is_refusal, parts=parts)
+        block.sent += len(event.delta)
+        parts.append(TextDelta(block.id, event.delta))
+
+    def _on_text_done(self, event: events.TextDone, parts: list[StreamPart]) -> None:
+        self._complete_text(event.output_index, event.content_index, text=event.text, is_refusal=False, parts=parts)
+
+    def _on_refusal_done(self, event: events.RefusalDone, parts: list[StreamPart]) -> None:
+        self._complete_text(event.output_index, event.content_index, text=event.refusal, is_refusal=True, parts=parts)
+
+    def _on_part(self, event: events.PartAdded | events.PartDone, parts: list[StreamPart]) -> None:
+        self._content(event.output_index, event.content_index, content=event.part, parts=parts)
+
+    def _content(self, index: int, content_index: int, *, content: events.Content, parts: list[StreamPart]) -> None:
+        if content.type not in ("output_text", "refusal"):
+            return
+        is_refusal = content.type == "refusal"
+        text = (content.refusal if is_refusal else content.text) or ""
+        self._complete_text(index, content_index, text=text, is_refusal=is_refusal, parts=parts)
+        for annotation in content.annotations or ():
+            self._cite(annotation, parts)
+
+    def _complete_text(
+        self, index: int, content_index: int, *, text: str, is_refusal: bool, parts: list[StreamPart]
+    ) -> None:
+        """Show what the deltas left out. An event of a message that is already over changes nothing."""
+        if index in self._done:
+            return
+        block = self._text_block(index, content_index, is_refusal=is_refusal, parts=parts)
+        if missing := text[block.sent :]:
+            block.sent += len(missing)
+            parts.append(TextDelta(block.id, missing))
+
+    def _text_block(self, index: int, content_index: int, *, is_refusal: bool, parts: list[StreamPart]) -> _Block:
+        open_item = self._item(index, _MESSAGE)
+        block = open_item.blocks.get(content_index)
+        if block is None:
+            block = _Block(f"text-{index}-{content_index}", is_refusal=is_refusal)
+            open_item.blocks[content_index] = block
+            self._has_refused |= is_refusal
+            parts.append(TextStart(block.id))
+        return block
+
+    # Reasoning
+
+    def _on_summary_added(self, event: events.SummaryAdded, parts: list[StreamPart]) -> None:
+        self._start_item(event.output_index, _REASONING, parts)
+
+    def _on_summary_delta(self, event: events.SummaryDelta, parts: list[StreamPart]) -> None:
+        self._reason(event.output_index, event.summary_index, text=event.delta, parts=parts)
+
+    def _on_summary_done(self, event: events.SummaryDone, parts: list[StreamPart]) -> None:
+        self._complete_reasoning(event.output_index, event.summary_index, text=event.text, parts=parts)
+
+    def _on_reasoning_delta(self, event: events.ReasoningDelta, parts: list[StreamPart]) -> None:
+        self._reason(event.output_index, _RAW_REASONING + event.content_index, text=event.delta, parts=parts)
+
+    def _on_reasoning_done(self, event: events.ReasoningDone, parts: list[StreamPart]) -> None:
+        block = _RAW_REASONING + event.content_index
+        self._complete_reasoning(event.output_index, block, text=event.text, parts=parts)
+
+    def _reason(self, index: int, block_index: int, *, text: str, parts: list[StreamPart]) -> None:
+        if not text:
+            return
+        open_item = self._start_item(index, _REASONING, parts)
+        block = open_item.blocks.get(block_index)
+        if block is None:
+            block = open_item.blocks[block_index] = _Block(_reasoning_id(index))
+            if len(open_item.blocks) > 1:
+                parts.append(ReasoningDelta(block.id, _SUMMARY_GAP))
+        block.sent += len(text)
+        parts.append(ReasoningDelta(block.id, text))
+
+    def _complete_reasoning(self, index: int, block_index: int, *, text: str, parts: list[StreamPart]) -> None:
+        if index in self._done:
+            return
+        block = self._item(index, _REASONING).blocks.get(block_index)
+        self._reason(index, block_index, text=text[block.sent if block else 0 :], parts=parts)
+
+    # Tools
+
+    def _on_arguments_delta(self, event: events.ArgumentsDelta, parts: list[StreamPart]) -> None:
+        # Without `.added` there is no id to show it under; `.done` brings the whole call.
+        open_item = self._open.get(event.output_index)
+        if open_item is not None and event.delta:
+            open_item.sent += len(event.delta)
+            parts.append(ToolInputDelta(open_item.id, event.delta))
+
+    def _on_arguments_done(self, event: events.ArgumentsDone, parts: list[StreamPart]) -> None:
+        open_item = self._open.get(event.output_index)
+        if open_item is not None:
+            _complete_arguments(open_item, event.arguments, parts)
+
+    def _on_annotation(self, event: events.AnnotationAdded, parts: list[StreamPart]) -> None:
+        if event.annotation is not None:
+            self._cite(event.annotation, parts)
+
+    def _cite(self, cited: events.Annotation, parts: list[StreamPart]) -> None:
+        is_url = cited.type == "url_citation"
+        where = cited.url if is_url else cited.file_id or cited.filename
+        if not where or cited.type not in ("url_citation", "file_citation"):
+            return
+        kind: tuple[str, str] = (cited.type, where)
+        if kind in self._sources:
+            return
+        self._sources.add(kind)
+        source_id = f"source-{len(self._sources)}"
+        title = cited.title if is_url else cited.filename
+        parts.append(Source(source_id, "url" if is_url else "document", where, title))
+
+    # Items
+
+    def _on_item_added(self, event: events.ItemAdded, parts: list[StreamPart]) -> None:
+        if event.output_index in self._done or event.output_index in self._open:
+            return
+        self._start_item(event.output_index, event.item, parts)
+
+    def _on_item_done(self, event: events.ItemDone, parts: list[StreamPart]) -> None:
+        self._close_item(event.output_index, event.item, parts)
+
+    def _item(self, index: int, item: events.Item) -> _Open:
+        open_item = self._open.get(index)
+        if open_item is None:
+            open_item = self._open[index] = _Open(item, index)
+        return open_item
+
+    def _start_item(self, index: int, item: events.Item, parts: list[StreamPart]) -> _Open:
+        """The open item at this place, announced to the reader once. Messages are announced text by text."""
+        open_item = self._item(index, item)
+        if open_item.is_started:
+            return open_item
+        open_item.is_started = True
+        if open_item.type == "reasoning":
+            parts.append(ReasoningStart(_reasoning_id(index)))
+        elif open_item.type != "message":
+            is_ours = open_item.type == "function_call"
+            parts.append(ToolInputStart(open_item.id, open_item.name, provider_executed=not is_ours))
+        return open_item
+
+    def _close_item(self, index: int, raw: Raw, parts: list[StreamPart]) -> None:
+        """The last word on an item: what was missed is caught up, then it ends with what a replay needs."""
+        if index in self._done:
+            return
+        item = events.item_decoder.decode(raw)
+        open_item = self._start_item(index, item, parts)
+        match item.type:
+            case "message":
+                self._close_message(index, item, open_item=open_item, parts=parts)
+            case "reasoning":
+                self._close_reasoning(index, item, parts)
+            case "function_call":
+                self._close_call(item, open_item=open_item, parts=parts)
+            case _:
+                self._close_foreign(item, raw, open_item=open_item, parts=parts)
+        self._done.add(index)
+        self._open.pop(index, None)
+
+    def _close_message(self, index: int, item: events.Item, *, open_item: _Open, parts: list[StreamPart]) -> None:
+        for content_index, content in enumerate(item.content or ()):
+            self._content(index, content_index, content=content, parts=parts)
+        meta = self._identity(item)
+        if phase := item.phase or open_item.phase:
+            meta["phase"] = phase
+        self._end_texts(open_item, meta, parts)
+
+    def _end_texts(self, open_item: _Open, meta: Meta, parts: list[StreamPart]) -> None:
+        for _, block in sorted(open_item.blocks.items()):
+            own = meta | {"refusal": True} if block.is_refusal else meta
+            parts.append(TextEnd(block.id, own or None, refusal=block.is_refusal))
+
+    def _close_reasoning(self, index: int, item: events.Item, parts: list[StreamPart]) -> None:
+        for summary_index, summary in enumerate(item.summary or ()):
+            self._complete_reasoning(index, summary_index, text=summary.text or "", parts=parts)
+        for content_index, content in enumerate(item.content or ()):
+            block = _RAW_REASONING + content_index
+            self._complete_reasoning(index, block, text=content.text or "", parts=parts)
+        meta: Meta = {}
+        if item.encrypted_content and item.id:
+            meta = {"item_id": item.id, "encrypted_content": item.encrypted_content}
+        else:
+            self._keeps_ids = False
+        if item.summary:
+            meta["summary"] = [{"type": "summary_text", "text": summary.text or ""} for summary in item.summary]
+        parts.append(ReasoningEnd(_reasoning_id(index), meta or None))
+
+    def _close_call(self, item: events.Item, *, open_item: _Open, parts: list[StreamPart]) -> None:
+        arguments = item.arguments or ""
+        _complete_arguments(open_item, arguments, parts)
+        parts.append(ToolInputEnd(open_item.id))
+        if item.status == "incomplete":
+            return  # cut off by the token limit: nobody may run half a call
+        self._has_calls = True
+        meta = self._identity(item) or None
+        parts.append(ToolCall(open_item.id, item.name or open_item.name, arguments or "{}", meta=meta))
+
+    def _close_foreign(self, item: events.Item, raw: Raw, *, open_item: _Open, parts: list[StreamPart]) -> None:
+        """A web search, or an item of a kind this module does not know: kept whole, for replay and for people."""
+        meta: Meta = self._identity(item) | {"raw": _plain_decoder.decode(raw)}
+        has_action = item.action is not None and bytes(item.action) != b"null"
+        action = bytes(item.action).decode() if item.action is not None and has_action else "{}"
+        if item.type == "web_search_call" and (meta["raw"].get("action") or {}).get("type", "search") == "search":
+            self._searches += 1
+        name = open_item.name
+        parts.append(ToolInputEnd(open_item.id))
+        parts.append(ToolCall(open_item.id, name, action, provider_executed=True, meta=meta))
+        is_error = item.status == "failed"
+        parts.append(ToolResult(open_item.id, name, Raw(bytes(raw)), is_error=is_error))
+
+    def _identity(self, item: events.Item) -> Meta:
+        return {"item_id": item.id} if item.id and self._keeps_ids else {}
+
+    # The end
+
+    def _on_end(self, event: events.Completed | events.Incompleted, parts: list[StreamPart]) -> None:
+        self._finish(event.response, parts)
+
+    def _on_failed(self, event: events.Failed, parts: list[StreamPart]) -> None:
+        if event.response.usage is not None:
+            parts.append(UsageUpdate(events.normal_usage(event.response, self._searches)))
+        error = bytes(event.response.error or b"{}")
+        parts.append(StreamError(self._error(error)))
+
+    def _finish(self, response: events.Response, parts: list[StreamPart]) -> None:
+        for index, raw in enumerate(response.output):
+            # Servers that send no item events say everything here.
+            self._close_item(index, raw, parts)
+        for index in sorted(self._open):
+            self._abandon(index, parts)
+        detail = response.incomplete_details.reason if response.incomplete_details is not None else None
+        parts.append(
+            Finish(self._reason_to_stop(response), events.normal_usage(response, self._searches), detail=detail)
+        )
+
+    def _abandon(self, index: int, parts: list[StreamPart]) -> None:
+        """Close an item that was begun and is not in the result, so that every block has its end."""
+        open_item = self._open.pop(index)
+        if open_item.type == "message":
+            self._end_texts(open_item, {"phase": open_item.phase} if open_item.phase else {}, parts)
+        elif open_item.type == "reasoning":
+            self._keeps_ids = False
+            parts.append(ReasoningEnd(_reasoning_id(index)))
+        else:
+            parts.append(ToolInputEnd(open_item.id))
+
+    def _reason_to_stop(self, response: events.Response) -> FinishReason:
+        reason = FinishReason.STOP
+        if response.incomplete_details is not None and response.incomplete_details.reason:
+            reason = _INCOMPLETE.get(response.incomplete_details.reason, FinishReason.OTHER)
+        elif response.status not in (None, "completed"):
+            reason = FinishReason.OTHER
+        if self._has_refused or reason is FinishReason.CONTENT_FILTER:
+            return FinishReason.CONTENT_FILTER
+        return FinishReason.TOOL_CALLS if self._has_calls else reason
+
+
+def _complete_arguments(open_item: _Open, arguments: str, parts: list[StreamPart]) -> None:
+    if missing := arguments[open_item.sent :]:
+        open_item.sent += len(missing)
+        parts.append(ToolInputDelta(open_item.id, missing))
+
+
+def _item_key(item: events.Item, index: int) -> str:
+    """The id under which a call is shown and answered."""
+    return item.call_id or item.id or f"item-{index}"
+
+
+def _tool_name(item: events.Item) -> str:
+    return WEB_SEARCH if item.type == "web_search_call" else item.name or item.type
+
+
+def _reasoning_id(index: int) -> str:
+    return f"reasoning-{index}"
+
+
+_Handler: TypeAlias = Callable[[ResponsesFold, Any, list[StreamPart]], None]
+
+_HANDLERS: Final[dict[type, _Handler]] = {
+    events.TextDelta: ResponsesFold._on_text_delta,
+    events.ArgumentsDelta: ResponsesFold._on_arguments_delta,
+    events.SummaryDelta: ResponsesFold._on_summary_delta,
+    events.ReasoningDelta: ResponsesFold._on_reasoning_delta,
+    events.RefusalDelta: ResponsesFold._on_text_delta,
+    events.Created: ResponsesFold._ignore,
+    events.InProgress: ResponsesFold._ignore,
+    events.Queued: ResponsesFold._ignore,
+    events.ItemAdded: ResponsesFold._on_item_added,
+    events.ItemDone: ResponsesFold._on_item_done,
+    events.PartAdded: ResponsesFold._on_part,
+    events.PartDone: ResponsesFold._on_part,
+    events.TextDone: ResponsesFold._on_text_done,
+    events.RefusalDone: ResponsesFold._on_refusal_done,
+    events.SummaryAdded: ResponsesFold._on_summary_added,
+    events.SummaryDone: ResponsesFold._on_summary_done,
+    events.ReasoningDone: ResponsesFold._on_reasoning_done,
+    events.ArgumentsDone: ResponsesFold._on_arguments_done,
+    events.AnnotationAdded: ResponsesFold._on_annotation,
+    events.Completed: ResponsesFold._on_end,
+    events.Incompleted: ResponsesFold._on_end,
+    events.Failed: ResponsesFold._on_failed,
+}
