@@ -1,0 +1,81 @@
+"""Cuts the text of a tool result to its share of the context window, keeping its head and its tail.
+
+A result is cut once, before it is stored: cutting at prompt time would change what a model has already seen.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from rookery.chat import parts
+from rookery.chat.attachments import cut_utf8
+from rookery.chat.parts import Json
+
+MIN_BUDGET_BYTES = 16 * 1024
+UNKNOWN_BUDGET_BYTES = 64 * 1024
+BYTES_PER_TOKEN = 3
+
+_MARKER_ROOM = 256
+_PLAIN_CUT_BELOW = 512
+
+
+def budget_bytes(context_limit: int | None) -> int:
+    """How long one result may be: a third of the window at three bytes per token."""
+    if context_limit is None or context_limit <= 0:
+        return UNKNOWN_BUDGET_BYTES
+    return max(context_limit // 3 * BYTES_PER_TOKEN, MIN_BUDGET_BYTES)
+
+
+def cut_text(text: str, max_bytes: int) -> str:
+    """The first two thirds and the last third of what fits, and a marker that counts what is gone.
+
+    Never longer than `max_bytes`. A budget too small for the marker is a plain cut.
+    """
+    data = text.encode("utf-8", "replace")
+    if len(data) <= max_bytes:
+        return text
+    if max_bytes <= _PLAIN_CUT_BELOW:
+        return cut_utf8(data, max_bytes).decode()
+    kept = max_bytes - _MARKER_ROOM
+    head = cut_utf8(data, kept * 2 // 3)
+    tail = _tail_utf8(data, kept // 3)
+    removed = len(data) - len(head) - len(tail)
+    marker = f"\n\n[... {removed} bytes of this result were removed. Narrow the query to see them. ...]\n\n"
+    return head.decode() + marker + tail.decode()
+
+
+def cut_json(result: Raw, max_bytes: int) -> Raw:
+    """The result with its longest strings cut until its JSON fits; it stays valid JSON of the same shape.
+
+    What does not fit even without its strings becomes the cut text of its JSON.
+    """
+    if len(bytes(result)) <= max_bytes:
+        return result
+    value = parts.json_value(result)
+    allowed = max_bytes
+    while allowed >= 64:
+        cut = parts.json_raw(_with_strings_cut(value, allowed))
+        if len(bytes(cut)) <= max_bytes:
+            return cut
+        allowed //= 2
+    # Half the budget: quotes and line ends of the JSON are escaped when it becomes a string itself.
+    return parts.json_raw({"output": cut_text(bytes(result).decode(), max_bytes // 2 - 32)})
+
+
+def _with_strings_cut(value: Json, max_bytes: int) -> Json:
+    match value:
+        case str():
+            return cut_text(value, max_bytes)
+        case list():
+            return [_with_strings_cut(item, max_bytes) for item in value]
+        case dict():
+            return {key: _with_strings_cut(item, max_bytes) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _tail_utf8(data: bytes, max_bytes: int) -> bytes:
+    start = len(data) - max_bytes
+    while start < len(data) and data[start] & 0xC0 == 0x80:
+        start += 1
+    return data[start:]
