@@ -1,0 +1,365 @@
+"""Model providers and their keys. Keys are here only as sealed text: whoever opens them has the key ring.
+
+Every write is serialised with those of model configs (`config_lock`), and its caller publishes a
+`ConfigHint(kind="provider")` after the commit. Providers of the environment are rows too, because model configs and
+messages refer to them; their keys never are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import urlsplit
+from uuid import UUID, uuid4
+
+import asyncpg
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rookery.chat.errors import InvalidInput
+from rookery.store import config_lock, model_options
+from rookery.store.model_errors import (
+    KeysMissing,
+    NameTaken,
+    ProviderNotFound,
+    ProviderReadOnly,
+)
+from rookery.store.model_options import ProviderOptions, ProviderType
+from rookery.store.pool import Connection
+
+TABLE = "model_providers"
+COLUMN = "api_key_enc"
+MAX_KEY_BYTES = 10_240
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+# The others are told their address, or need none: a script, or a library that knows it.
+DEFAULT_BASE_URLS: Mapping[str, str] = {
+    ProviderType.ANTHROPIC: "https://api.anthropic.com",
+    ProviderType.OPENAI: "https://api.openai.com/v1",
+    ProviderType.OPENROUTER: "https://openrouter.ai/api/v1",
+    ProviderType.GOOGLE: "https://generativelanguage.googleapis.com",
+}
+_NEED_BASE_URL = frozenset({ProviderType.AZURE_OPENAI, ProviderType.OPENAI_COMPAT})
+# These work without a key: the machine's own credentials, a server at home that asks for none, or no server at all.
+KEYLESS: frozenset[str] = frozenset(
+    {
+        ProviderType.BEDROCK,
+        ProviderType.GOOGLE,
+        ProviderType.BRIDGE,
+        ProviderType.OPENAI_COMPAT,
+        ProviderType.SCRIPTED,
+    }
+)
+
+COLUMNS = (
+    "id, type, name, display_name, icon, base_url, enabled, deleted, source, options, send_correlation, api_key_enc, "
+    "central_key_enabled, allow_user_key, allow_central_fallback, created_at, updated_at"
+)
+FIND = f"SELECT {COLUMNS} FROM model_providers WHERE id = $1"
+FIND_LIVE = f"{FIND} AND NOT deleted"
+FIND_NAMED = f"SELECT {COLUMNS} FROM model_providers WHERE name = $1 AND NOT deleted"
+LIST = f"""
+    SELECT {COLUMNS}
+      FROM model_providers
+     WHERE NOT deleted
+     ORDER BY lower(display_name), name
+"""
+# Written whole: a patch is applied to the row that was read under the lock.
+INSERT = f"""
+    INSERT INTO model_providers (id, type, name, display_name, icon, base_url, enabled, source, options,
+                                 send_correlation, api_key_enc, central_key_enabled, allow_user_key,
+                                 allow_central_fallback)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    RETURNING {COLUMNS}
+"""
+UPDATE = f"""
+    UPDATE model_providers
+       SET type = $2, name = $3, display_name = $4, icon = $5, base_url = $6, enabled = $7, source = $8, options = $9,
+           send_correlation = $10, api_key_enc = $11, central_key_enabled = $12, allow_user_key = $13,
+           allow_central_fallback = $14, updated_at = clock_timestamp()
+     WHERE id = $1
+    RETURNING {COLUMNS}
+"""
+DELETE = """
+    UPDATE model_providers
+       SET deleted = true, api_key_enc = NULL, updated_at = clock_timestamp()
+     WHERE id = $1
+"""
+DELETE_KEYS = "DELETE FROM user_provider_keys WHERE provider_id = $1"
+
+
+class Secret(Protocol):
+    """A key in clear; what it shows when printed is not its value."""
+
+    def reveal(self) -> str: ...
+
+
+class Sealer(Protocol):
+    """The key ring, as far as writing needs it."""
+
+    def seal(self, value: str, *, table: str, row_id: str, column: str) -> str: ...
+
+
+Maybe: TypeAlias = UnsetType
+
+
+class Provider(msgspec.Struct, frozen=True):
+    """A provider as stored. `type` is plain text: a type of a newer version is listed too, as unavailable."""
+
+    id: UUID
+    type: str
+    name: str
+    display_name: str
+    icon: str
+    base_url: str | None
+    enabled: bool
+    deleted: bool
+    source: str
+    options: ProviderOptions
+    send_correlation: bool
+    api_key_enc: str | None
+    central_key_enabled: bool
+    allow_user_key: bool
+    allow_central_fallback: bool
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def is_env(self) -> bool:
+        return self.source == "env"
+
+    @property
+    def is_live(self) -> bool:
+        return self.enabled and not self.deleted
+
+    @property
+    def effective_base_url(self) -> str | None:
+        return self.base_url or DEFAULT_BASE_URLS.get(self.type)
+
+
+class ProviderDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider to create. Fallback to the central key is on unless said otherwise, where both kinds are allowed."""
+
+    type: ProviderType
+    name: str
+    display_name: str = ""
+    icon: str = ""
+    base_url: str | None = None
+    enabled: bool = True
+    options: Mapping[str, object] = {}
+    send_correlation: bool = False
+    api_key: Secret | None = None
+    central_key_enabled: bool = True
+    allow_user_key: bool = False
+    allow_central_fallback: bool | Maybe = UNSET
+
+
+class ProviderPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change; UNSET is "leave". `api_key=None` removes the key. The type of a provider never changes."""
+
+    name: str | Maybe = UNSET
+    display_name: str | Maybe = UNSET
+    icon: str | Maybe = UNSET
+    base_url: str | Maybe | None = UNSET
+    enabled: bool | Maybe = UNSET
+    options: Mapping[str, object] | Maybe = UNSET
+    send_correlation: bool | Maybe = UNSET
+    api_key: Secret | Maybe | None = UNSET
+    central_key_enabled: bool | Maybe = UNSET
+    allow_user_key: bool | Maybe = UNSET
+    allow_central_fallback: bool | Maybe = UNSET
+
+
+async def find_provider(conn: Connection, provider_id: UUID) -> Provider | None:
+    """Also one that was deleted: history refers to it."""
+    record = await conn.fetchrow(FIND, provider_id)
+    return None if record is None else from_record(record)
+
+
+async def find_provider_named(conn: Connection, name: str) -> Provider | None:
+    record = await conn.fetchrow(FIND_NAMED, name)
+    return None if record is None else from_record(record)
+
+
+async def get_provider(conn: Connection, provider_id: UUID) -> Provider:
+    """A live one, or `ProviderNotFound`."""
+    record = await conn.fetchrow(FIND_LIVE, provider_id)
+    if record is None:
+        raise ProviderNotFound(provider_id)
+    return from_record(record)
+
+
+async def list_providers(conn: Connection) -> list[Provider]:
+    """All that are not deleted, by name."""
+    return [from_record(record) for record in await conn.fetch(LIST)]
+
+
+async def create_provider(conn: Connection, draft: ProviderDraft, *, ring: Sealer | None) -> Provider:
+    provider_id = uuid4()
+    now = datetime.min  # the database stamps the row
+    provider = Provider(
+        id=provider_id,
+        type=draft.type,
+        name=draft.name,
+        display_name=draft.display_name,
+        icon=draft.icon,
+        base_url=checked_base_url(draft.base_url),
+        enabled=draft.enabled,
+        deleted=False,
+        source="db",
+        options=model_options.parse_provider_options(draft.type, draft.options),
+        send_correlation=draft.send_correlation,
+        api_key_enc=_sealed(provider_id, draft.api_key, ring=ring),
+        central_key_enabled=draft.central_key_enabled,
+        allow_user_key=draft.allow_user_key,
+        allow_central_fallback=_fallback(draft.allow_central_fallback, draft.central_key_enabled, draft.allow_user_key),
+        created_at=now,
+        updated_at=now,
+    )
+    check(provider)
+    async with config_lock.held(conn):
+        return await _write(conn, INSERT, provider)
+
+
+async def update_provider(
+    conn: Connection, provider_id: UUID, *, patch: ProviderPatch, ring: Sealer | None
+) -> Provider:
+    async with config_lock.held(conn):
+        current = await get_provider(conn, provider_id)
+        if current.is_env:
+            raise ProviderReadOnly(current.name)
+        changed = _patched(current, patch, ring=ring)
+        check(changed)
+        return await _write(conn, UPDATE, changed)
+
+
+async def delete_provider(conn: Connection, provider_id: UUID) -> None:
+    """Hide the provider and its models, and forget every key for it. History still refers to it."""
+    async with config_lock.held(conn):
+        current = await get_provider(conn, provider_id)
+        if current.is_env:
+            raise ProviderReadOnly(current.name)
+        await conn.execute(DELETE_KEYS, provider_id)
+        await conn.execute(DELETE, provider_id)
+        await config_lock.promote_if_unusable(conn)
+
+
+def check(provider: Provider) -> None:
+    """The rules a stored provider keeps; the message names the field."""
+    if not NAME.fullmatch(provider.name) or len(provider.name) > 64:
+        raise InvalidInput("name", "A name is made of a-z, 0-9 and single hyphens between them, at most 64 long.")
+    _check_text("display_name", provider.display_name)
+    _check_text("icon", provider.icon)
+    if provider.base_url is None and provider.type in _NEED_BASE_URL:
+        raise InvalidInput("base_url", f"A provider of type {provider.type} needs a base URL.")
+    if not provider.central_key_enabled and not provider.allow_user_key:
+        raise InvalidInput("central_key_enabled", "Allow the central key, keys of users, or both.")
+    if provider.allow_central_fallback and not (provider.central_key_enabled and provider.allow_user_key):
+        raise InvalidInput(
+            "allow_central_fallback", "Falling back to the central key needs both it and keys of users to be allowed."
+        )
+    if provider.central_key_enabled and provider.api_key_enc is None and provider.type not in KEYLESS:
+        raise InvalidInput("api_key", "The central key is enabled but there is none. Add it, or disable it.")
+
+
+def check_key(api_key: Secret) -> str:
+    """The key in clear, if it can be one. The messages never quote it."""
+    value = api_key.reveal()
+    if not value or value != value.strip():
+        raise InvalidInput("api_key", "The key is empty or has white space around it. Copy it again.")
+    if not value.isprintable() or not value.isascii():
+        raise InvalidInput("api_key", "The key has characters that cannot be sent in a header. Copy it again.")
+    if len(value) > MAX_KEY_BYTES:
+        raise InvalidInput("api_key", f"The key is longer than {MAX_KEY_BYTES} bytes.")
+    return value
+
+
+def from_record(record: asyncpg.Record) -> Provider:
+    values: list[Any] = list(record)
+    values[_OPTIONS] = model_options.read_provider_options(values[_OPTIONS])
+    return Provider(*values)
+
+
+_OPTIONS = Provider.__struct_fields__.index("options")
+
+
+def _patched(current: Provider, patch: ProviderPatch, *, ring: Sealer | None) -> Provider:
+    given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
+    if "base_url" in given:
+        given["base_url"] = checked_base_url(given["base_url"])
+    if "options" in given:
+        given["options"] = model_options.parse_provider_options(ProviderType(current.type), given["options"])
+    if "api_key" in given:
+        given["api_key_enc"] = _sealed(current.id, given.pop("api_key"), ring=ring)
+    changed = msgspec.structs.replace(current, **given)
+    if patch.allow_central_fallback is UNSET and current.allow_central_fallback:
+        # Nobody asked for it to go on: it ends with what it rests on.
+        both = changed.central_key_enabled and changed.allow_user_key
+        changed = msgspec.structs.replace(changed, allow_central_fallback=both)
+    return changed
+
+
+def _fallback(asked: bool | Maybe, central: bool, user: bool) -> bool:
+    return central and user if isinstance(asked, UnsetType) else asked
+
+
+def _sealed(provider_id: UUID, api_key: Secret | None, *, ring: Sealer | None) -> str | None:
+    if api_key is None:
+        return None
+    value = check_key(api_key)
+    if ring is None:
+        raise KeysMissing
+    return ring.seal(value, table=TABLE, row_id=str(provider_id), column=COLUMN)
+
+
+def checked_base_url(url: str | None) -> str | None:
+    """The address without a trailing slash, or `InvalidInput`."""
+    if url is None:
+        return None
+    wrong = InvalidInput("base_url", "The base URL must be an absolute http or https address without login or query.")
+    try:
+        parts = urlsplit(url)
+        port_is_fine = parts.port != 0
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
+        raise wrong
+    if parts.username is not None or parts.query or parts.fragment or re.search(r"[\s\x00-\x1f\\]|[?#]$", url):
+        raise wrong
+    return url.rstrip("/")
+
+
+def _check_text(field: str, text: str) -> None:
+    if len(text) > 200 or re.search("[\x00-\x1f\x7f\ud800-\udfff]", text):
+        raise InvalidInput(field, "This text is longer than 200 characters or has control characters.")
+
+
+async def _write(conn: Connection, statement: str, provider: Provider) -> Provider:
+    try:
+        # In a savepoint: the caller's transaction survives a refused name.
+        async with conn.transaction():
+            record = await conn.fetchrow(
+                statement,
+                provider.id,
+                provider.type,
+                provider.name,
+                provider.display_name,
+                provider.icon,
+                provider.base_url,
+                provider.enabled,
+                provider.source,
+                model_options.encode(provider.options),
+                provider.send_correlation,
+                provider.api_key_enc,
+                provider.central_key_enabled,
+                provider.allow_user_key,
+                provider.allow_central_fallback,
+            )
+    except asyncpg.UniqueViolationError as error:
+        if error.constraint_name != "model_providers_name":
+            raise
+        raise NameTaken(provider.name) from None
+    assert record is not None
+    return from_record(record)
