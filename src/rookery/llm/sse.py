@@ -1,0 +1,127 @@
+"""Server-sent events from bytes, in whatever pieces they arrive.
+
+Data stays bytes: each wire decodes it once, with its own types (and takes the event's name from its JSON where the
+server sent none). One event per chunk, as providers send while they generate, takes the short way through `feed`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rookery.llm.errors import EventTooLarge
+from rookery.llm.wire import Event
+
+# models.md, "SSE decoder". A whole image fits; a server that never ends an event does not fill the memory.
+MAX_EVENT_BYTES = 32 * 1024 * 1024
+DONE = b"[DONE]"
+_BOM = b"\xef\xbb\xbf"
+
+
+class SseDecoder:
+    """Decodes one response. After `EventTooLarge` it is not asked again."""
+
+    __slots__ = ("_max_bytes", "_rest", "_skip_newline", "_started")
+
+    def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_bytes = max_event_bytes
+        self._rest = bytearray()
+        self._skip_newline = False
+        self._started = False
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that this chunk completes."""
+        if not self._started:
+            chunk = self._without_bom(chunk)
+        if self._skip_newline or b"\r" in chunk:
+            chunk = self._unified(chunk)
+        rest = self._rest
+        if rest:
+            is_seam = rest[-1] == 10 and chunk[:1] == b"\n"
+            rest += chunk
+            # The blank line can only be in the new bytes: looking through the old ones again for every chunk of a
+            # large event would take time that grows with its square.
+            if not is_seam and b"\n\n" not in chunk:
+                self._check(len(rest))
+                return []
+            chunk = bytes(rest)
+            rest.clear()
+        blocks = chunk.split(b"\n\n")
+        tail = blocks.pop()
+        if tail:
+            rest += tail
+            self._check(len(tail))
+        events = []
+        for block in blocks:
+            self._check(len(block))
+            event = _parse(block)
+            if event is not None:
+                events.append(event)
+        return events
+
+    def end(self) -> list[Event]:
+        """The stream is over. An event without its blank line counts only if its data is whole JSON."""
+        event = _parse(bytes(self._rest))
+        self._rest.clear()
+        return [event] if event is not None and _is_whole(event.data) else []
+
+    def _check(self, size: int) -> None:
+        if size > self._max_bytes:
+            self._rest.clear()
+            raise EventTooLarge(self._max_bytes)
+
+    def _without_bom(self, chunk: bytes) -> bytes:
+        """The first bytes of the stream. They wait in `_rest` while they may still become a byte order mark."""
+        first = bytes(self._rest) + chunk
+        self._rest.clear()
+        if len(first) < len(_BOM) and _BOM.startswith(first):
+            self._rest += first
+            return b""
+        self._started = True
+        return first.removeprefix(_BOM)
+
+    def _unified(self, chunk: bytes) -> bytes:
+        r"""The chunk with every line end as `\n`. A `\r` at the end counts at once; a `\n` that follows it does not."""
+        if self._skip_newline and chunk:
+            self._skip_newline = False
+            chunk = chunk.removeprefix(b"\n")
+        if b"\r" not in chunk:
+            return chunk
+        self._skip_newline = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _parse(block: bytes) -> Event | None:
+    """The event of a block of lines, or None if the block has no data."""
+    if block.startswith(b"data: ") and b"\n" not in block:
+        return Event("", block[6:]) if len(block) > 6 else None
+    if block.startswith(b"event: "):
+        end = block.find(b"\n")
+        if end > 0 and block.startswith(b"data: ", end + 1) and len(block) > end + 7 and block.find(b"\n", end + 1) < 0:
+            return Event(block[7:end].decode("utf-8", "replace"), block[end + 7 :])
+    return _parse_lines(block)
+
+
+def _parse_lines(block: bytes) -> Event | None:
+    name = b""
+    data: list[bytes] = []
+    for line in block.split(b"\n"):
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            name = value.removeprefix(b" ")
+    joined = b"\n".join(data)
+    return Event(name.decode("utf-8", "replace"), joined) if joined else None
+
+
+def _is_whole(data: bytes) -> bool:
+    # Only what ends visibly is known to be whole: 12 may be the beginning of 123.
+    if data == DONE:
+        return True
+    if data[:1] not in (b"{", b"["):
+        return False
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
