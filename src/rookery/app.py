@@ -24,7 +24,7 @@ from rookery.log import bind, get_logger
 from rookery.settings import Settings
 from rookery.store import migrate, pool, replicas
 from rookery.store.embedded import server as embedded
-from rookery.store.embedded.data_dir import DataDirLock, NoDatabase, Use, prepare_data_dir, require_database
+from rookery.store.embedded.data_dir import DataDirLock, Use, prepare_data_dir, require_database
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.errors import DataDirInUse, EmbeddedServerError
 from rookery.store.machine import Machine
@@ -103,9 +103,7 @@ async def visited_database(
         async with await Database.connect(database_config(settings, settings.database_url)) as database:
             yield database
         return
-    if not may_create and not settings.data_dir.exists():
-        raise NoDatabase(settings.data_dir)
-    lock = DataDirLock(prepare_data_dir(settings.data_dir), Use.VISITING)
+    lock = DataDirLock(prepare_data_dir(settings.data_dir, may_create=may_create), Use.VISITING)
     if (running := await _running_url_unless_free(lock)) is not None:
         async with await Database.connect(database_config(settings, running)) as database:
             yield database

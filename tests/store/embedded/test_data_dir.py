@@ -11,7 +11,7 @@ import pytest
 
 from rookery.store.embedded import account as accounts
 from rookery.store.embedded import data_dir as data_dirs
-from rookery.store.embedded.data_dir import DataDirLock, prepare_data_dir
+from rookery.store.embedded.data_dir import DataDirLock, Holder, Use, prepare_data_dir
 from rookery.store.errors import DataDirInUse, EmbeddedServerError
 from tests.store.embedded.rig import Rig, fetch, rig, run_python, seed
 
@@ -230,6 +230,23 @@ except DataDirInUse as refusal:
 def test_lock_is_exclusive_within_a_process_too(tmp_path: Path) -> None:
     with DataDirLock(tmp_path), pytest.raises(DataDirInUse):
         DataDirLock(tmp_path).acquire()
+
+
+def test_lock_says_who_holds_it_and_for_what(tmp_path: Path) -> None:
+    with DataDirLock(tmp_path, Use.STARTING) as lock:
+        starting = DataDirLock(tmp_path).holder()
+        lock.change_use(Use.SERVING)
+        serving = DataDirLock(tmp_path).holder()
+
+    assert (starting, serving) == (Holder(os.getpid(), Use.STARTING), Holder(os.getpid(), Use.SERVING))
+    assert DataDirLock(tmp_path).holder() == Holder(None, None)
+
+
+@pytest.mark.parametrize(("text", "pid"), [("", None), ("77\n", 77), ("x serving?", None), ("\xff\xfe", None)])
+def test_lock_file_that_says_less_is_read_as_far_as_it_goes(tmp_path: Path, text: str, pid: int | None) -> None:
+    (tmp_path / "rookery.lock").write_text(text, encoding="latin-1")
+
+    assert DataDirLock(tmp_path).holder() == Holder(pid, None)
 
 
 def test_lock_file_that_is_a_link_is_refused(tmp_path: Path) -> None:

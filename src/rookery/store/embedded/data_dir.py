@@ -28,13 +28,18 @@ SOCKET_NAME = ".s.PGSQL.5432"
 MAX_SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 
-def prepare_data_dir(path: Path) -> Path:
-    """Make the directory, private to this user, or refuse one that is not. Returns it as an absolute path."""
+def prepare_data_dir(path: Path, *, may_create: bool = True) -> Path:
+    """Make the directory, private to this user, or refuse one that is not. Returns it as an absolute path.
+
+    Without `may_create` one that is missing is NoDatabase.
+    """
     path = Path(os.path.abspath(path))
     if not str(path).isprintable():
         raise EmbeddedServerError(f"{str(path)!r} contains unprintable characters. Choose another data directory.")
     try:
         if not path.exists():
+            if not may_create:
+                raise NoDatabase(path)
             _make(path)
         _check(path)
     except OSError as error:
