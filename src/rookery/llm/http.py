@@ -1,0 +1,376 @@
+"""Requests to model providers: open a stream, read chunks, close. The only module that knows the HTTP library.
+
+Everything that passes here per token is one read of whatever the socket had: see benchmarks, "paced". Closing is
+synchronous and drops the socket at once, so that it also works in a task that is being cancelled. Exceptions are
+`TransportError` and carry no trace of the library's own, whose texts may hold the headers with the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Protocol
+from urllib.request import getproxies, proxy_bypass
+from weakref import WeakSet
+
+import aiohttp
+import msgspec
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
+from yarl import URL
+
+from rookery.llm.errors import Broken, TransportError
+
+# models.md, "HTTP". There is no limit for reading: a model may think for minutes, and the silence guard watches.
+CONNECT_SECONDS = 10.0
+POOL_SECONDS = 10.0
+WRITE_SECONDS = 60.0
+MAX_CONNECTIONS = 1000
+# Chosen: long enough for the tools between two steps, shorter than what gateways allow.
+IDLE_SECONDS = 60.0
+# Chosen: gateways put whole policies into headers, and the library's default of 8 KiB fails on them.
+_MAX_HEADER_BYTES = 65_536
+# Chosen: providers end the body right behind the last event; waiting this long for it keeps the connection usable.
+_DRAIN_SECONDS = 0.05
+
+_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=POOL_SECONDS + CONNECT_SECONDS, sock_connect=CONNECT_SECONDS)
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """How a provider's certificate is checked. `ca_file`: authorities to trust instead of the usual ones."""
+
+    ca_file: str | None = None
+    verify: bool = True
+
+
+class HttpStream(Protocol):
+    """An answer whose body is still arriving. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    def chunks(self) -> AsyncIterator[bytes]: ...
+
+    async def read(self, limit: int) -> bytes:
+        """The body, but never more than `limit` bytes of it."""
+        ...
+
+    async def finish(self) -> None:
+        """Everything of interest was read: keep the connection for the next request if the body ends right away."""
+        ...
+
+    def close(self) -> None:
+        """Drop the connection now, unless the body was read to its end. May be called again."""
+        ...
+
+
+class HttpClient(Protocol):
+    """What the driver needs; a recorder wraps it."""
+
+    async def open(self, url: str, *, headers: Mapping[str, str], body: bytes) -> HttpStream:
+        """POST the body and wait for the status and headers. Redirects are answers like any other."""
+        ...
+
+
+class HttpClients:
+    """All connections of this process to providers: one pool for each base URL and way of checking certificates."""
+
+    def __init__(self, *, write_seconds: float = WRITE_SECONDS) -> None:
+        self._write_seconds = write_seconds
+        self._clients: dict[tuple[str, Tls], _Client] = {}
+
+    def client(self, base_url: str, tls: Tls = Tls()) -> HttpClient:  # noqa: B008 - frozen
+        key = (base_url.rstrip("/"), tls)
+        if key not in self._clients:
+            self._clients[key] = _Client(tls, self._write_seconds)
+        return self._clients[key]
+
+    async def close(self) -> None:
+        """Close all pools; streams that are still open end with a `TransportError`."""
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            await client.close()
+
+
+class _Client:
+    """One pool. The session is made at the first request, because it belongs to the running event loop."""
+
+    def __init__(self, tls: Tls, write_seconds: float) -> None:
+        self._tls = tls
+        self._write_seconds = write_seconds
+        self._session: aiohttp.ClientSession | None = None
+        self._opening = asyncio.Lock()
+        self._is_closed = False
+        self._streams: WeakSet[_Stream] = WeakSet()
+
+    async def open(self, url: str, *, headers: Mapping[str, str], body: bytes) -> HttpStream:
+        session = await self._get_session()
+        socket = _Socket(self._write_seconds, len(body))
+        token = _socket.set(socket)
+        try:
+            response = await session.post(
+                url,
+                # Bytes as such would be written in one piece, and warned about from 1 MiB on.
+                data=io.BytesIO(body),
+                headers=headers,
+                allow_redirects=False,
+                proxy=_find_proxy(url),
+                upload_tracker=socket.upload,
+            )
+            stream = _Stream(response, socket)
+            self._streams.add(stream)
+            return stream
+        except BaseException as error:
+            socket.abort()
+            failure = socket.failure or _failure(error, is_gone=self._is_closed)
+            if failure is None:
+                raise
+        finally:
+            socket.stop_watching()
+            _socket.reset(token)
+        raise failure  # Outside the handler, so that the library's exception is not kept as its context.
+
+    async def close(self) -> None:
+        self._is_closed = True
+        # The library does not wake those who wait for a chunk when it closes their connection.
+        for stream in list(self._streams):
+            stream.close()
+        async with self._opening:
+            if self._session is not None:
+                await self._session.close()
+
+    async def _get_session(self) -> aiohttp.ClientSession:
+        if self._session is not None and not self._is_closed:
+            return self._session
+        async with self._opening:
+            if self._is_closed:
+                raise TransportError(Broken.CONNECT, "This server is shutting down.")
+            if self._session is None:
+                self._session = _session(await _ssl_context(self._tls))
+            return self._session
+
+
+def _session(tls: ssl.SSLContext | bool) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=_Connector(limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_SECONDS, ssl=tls),
+        timeout=_TIMEOUT,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        # Not `trust_env`: that also reads .netrc, and then refuses requests that have a key of their own.
+        trust_env=False,
+        max_line_size=_MAX_HEADER_BYTES,
+        max_field_size=_MAX_HEADER_BYTES,
+        # Packed streams arrive in lumps.
+        headers={"accept-encoding": "identity"},
+        skip_auto_headers=("user-agent",),
+    )
+
+
+async def _ssl_context(tls: Tls) -> ssl.SSLContext | bool:
+    if not tls.verify:
+        return False
+    if tls.ca_file is None:
+        return True
+    failure: TransportError
+    try:
+        # Reading certificates takes tens of milliseconds.
+        return await asyncio.to_thread(ssl.create_default_context, cafile=tls.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        failure = TransportError(Broken.CERTIFICATE, f"The file of trusted authorities cannot be read: {error}")
+    raise failure
+
+
+def _find_proxy(url: str) -> str | None:
+    """The proxy that the environment names for this URL. Looked up for each request: it is a few dict reads."""
+    proxies = getproxies()
+    if not proxies:
+        return None
+    parsed = URL(url)
+    if not parsed.host or proxy_bypass(f"{parsed.host}:{parsed.port}"):
+        return None
+    return proxies.get(parsed.scheme) or proxies.get("all")
+
+
+class _Socket:
+    """The connection behind one request: known as soon as it is made, watched while the request is written."""
+
+    __slots__ = ("_handle", "_last", "_seconds", "_size", "_transport", "failure", "upload")
+
+    def __init__(self, write_seconds: float, size: int) -> None:
+        self.upload = aiohttp.UploadTracker()
+        self.failure: TransportError | None = None
+        self._transport: asyncio.Transport | None = None
+        self._seconds = write_seconds
+        self._size = size
+        self._last: tuple[int, int] | None = None
+        self._handle: asyncio.TimerHandle | None = None
+
+    def connected(self, transport: asyncio.Transport | None) -> None:
+        self._transport = transport
+        self._watch()
+
+    def abort(self) -> None:
+        """Drop the socket without waiting for what is still to be written, or for the peer's TLS farewell."""
+        self.stop_watching()
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    def release(self) -> None:
+        self._transport = None
+
+    def stop_watching(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _watch(self) -> None:
+        self._handle = asyncio.get_running_loop().call_later(self._seconds, self._check)
+
+    def _check(self) -> None:
+        if self._transport is None:
+            return
+        written, buffered = self.upload.bytes_written, self._transport.get_write_buffer_size()
+        if written >= self._size and buffered == 0:
+            return
+        if (written, buffered) == self._last or (self._last is None and written == 0):
+            self.failure = TransportError(Broken.WRITE, f"The request could not be sent within {self._seconds:g} s.")
+            self.abort()
+            return
+        self._last = (written, buffered)
+        self._watch()
+
+
+# How the connector tells a request which connection it got: both run in the same task.
+_socket: ContextVar[_Socket] = ContextVar("rookery_llm_socket")
+
+
+class _Connector(aiohttp.TCPConnector):
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        _socket.get().connected(connection.transport)
+        return connection
+
+
+class _Stream:
+    """One answer, on the library's cheapest read: everything the socket had, without copying where it can."""
+
+    __slots__ = ("__weakref__", "_read", "_response", "_socket", "headers", "status")
+
+    def __init__(self, response: aiohttp.ClientResponse, socket: _Socket) -> None:
+        self._response = response
+        self._socket = socket
+        self._read = response.content.readany
+        self.status = response.status
+        headers: dict[str, str] = {}
+        for name, value in response.headers.items():
+            lower = name.lower()
+            headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
+        self.headers: Mapping[str, str] = MappingProxyType(headers)
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self
+
+    def __aiter__(self) -> _Stream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            chunk = await self._read()
+        except BaseException as error:
+            is_gone = self._response.closed or self._response.connection is None
+            self.close()
+            failure = _failure(error, is_gone=is_gone)
+            if failure is None:
+                raise
+        else:
+            if chunk:
+                return chunk
+            self._socket.release()
+            raise StopAsyncIteration
+        raise failure
+
+    async def read(self, limit: int) -> bytes:
+        body = bytearray()
+        async for chunk in self.chunks():
+            body += chunk
+            if len(body) >= limit:
+                break
+        return bytes(body[:limit])
+
+    async def finish(self) -> None:
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                # One read: more than a few stray bytes means that the server goes on, and nobody listens.
+                if await self._read() and not self._response.content.is_eof():
+                    await self._read()
+        except (TimeoutError, aiohttp.ClientError, OSError, RuntimeError):
+            pass
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._response.content.is_eof():
+            # All of the body arrived, so the connection went back to the pool and may serve another request by now.
+            self._socket.release()
+            self._response.release()
+            return
+        self._socket.abort()
+        self._response.close()
+
+
+def _failure(error: BaseException, *, is_gone: bool) -> TransportError | None:
+    """What to raise instead; None lets the exception through: it is a cancellation or a bug."""
+    if is_gone and isinstance(error, RuntimeError):
+        return TransportError(Broken.CUT, "The connection was closed.")
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        # Somebody cancelled the socket, not this task: to the caller that is a broken connection.
+        return (
+            None if task is None or task.cancelling() else TransportError(Broken.CUT, "The connection was cancelled.")
+        )
+    for types, reason, describe in _FAILURES:
+        if isinstance(error, types):
+            return TransportError(reason, describe(error))
+    return None
+
+
+def _system_text(error: BaseException) -> str:
+    cause = getattr(error, "os_error", error)
+    return getattr(cause, "strerror", None) or str(cause) or type(error).__name__
+
+
+# First match wins. Texts are our own where the library's would show requests.
+_FAILURES: tuple[
+    tuple[type[BaseException] | tuple[type[BaseException], ...], Broken, Callable[[BaseException], str]], ...
+] = (
+    ((aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError), Broken.REQUEST, lambda _: "The URL is not valid."),
+    (
+        (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError),
+        Broken.CERTIFICATE,
+        lambda error: str(getattr(error, "certificate_error", error)),
+    ),
+    (
+        aiohttp.ConnectionTimeoutError,
+        Broken.CONNECT,
+        lambda _: f"No connection within {CONNECT_SECONDS:g} s.",
+    ),
+    (
+        aiohttp.ClientHttpProxyError,
+        Broken.CONNECT,
+        lambda error: f"The proxy answered with status {getattr(error, 'status', 0)}.",
+    ),
+    (aiohttp.ClientConnectorError, Broken.CONNECT, _system_text),
+    (aiohttp.ServerDisconnectedError, Broken.CUT, lambda _: "The server closed the connection without an answer."),
+    (aiohttp.ClientPayloadError, Broken.CUT, lambda _: "The connection ended in the middle of the answer."),
+    (aiohttp.ClientResponseError, Broken.CUT, lambda _: "The answer is not HTTP."),
+    ((aiohttp.ClientOSError, OSError), Broken.CUT, _system_text),
+    (aiohttp.ClientError, Broken.CUT, lambda error: type(error).__name__),
+    # A header with a line break in it, most often a key that was pasted with one.
+    (ValueError, Broken.REQUEST, lambda _: "A header or the URL is not valid."),
+)
