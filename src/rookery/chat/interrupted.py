@@ -37,7 +37,9 @@ def rows(
     figures: StepFigures,
     committed: Sequence[OpenCall] = (),
 ) -> tuple[NewMessage, ...]:
-    """The rows of an interrupted step: the model's part of it, then one tool row for each call, in call order.
+    """The rows of an interrupted step: the model's part of it, then one tool row for each of its calls, in call order.
+
+    Calls that the history already held are answered before that: their step came first.
 
     `live` are the parts of the episode in sequence; `committed` are the calls that were open in the history when the
     step began, whose tools this step may have been running. `figures` holds what is known of usage and run time.
@@ -46,7 +48,8 @@ def rows(
     for each in live:
         draft.add(each)
     content = draft.content()
-    kept: list[NewMessage] = []
+    earlier = {call.tool_call_id for call in committed}
+    kept = [draft.answer(call, model_config_id=model_config_id) for call in committed]
     if content:
         kept.append(
             NewMessage(
@@ -56,8 +59,11 @@ def rows(
                 figures=_figures(figures, model_spoke=draft.model_spoke),
             )
         )
-    for call in (*committed, *_local_calls(content)):
-        kept.append(draft.answer(call, model_config_id=model_config_id))
+    kept += (
+        draft.answer(call, model_config_id=model_config_id)
+        for call in _local_calls(content)
+        if call.tool_call_id not in earlier
+    )
     return tuple(kept)
 
 
@@ -80,6 +86,8 @@ class _Draft:
     def __init__(self, at: datetime) -> None:
         self._at = at
         self._content: list[Part] = []
+        # The words of each text and reasoning part, by its place; joined once, at the end.
+        self._words: dict[int, list[str]] = {}
         self._places: dict[str, int] = {}
         self._arguments: dict[str, list[str]] = {}
         self._results: dict[str, ToolResult] = {}
@@ -103,21 +111,19 @@ class _Draft:
         calls = {part.tool_call_id for part in self._content if isinstance(part, ToolCall) and self._finished(part)}
         kept: list[Part] = []
         answered: set[str] = set()
-        for part in self._content:
-            match part:
-                case ToolCall():
-                    if call := self._finished(part):
-                        kept.append(call)
-                case ToolResult(tool_call_id=call_id):
+        for place, part in enumerate(self._content):
+            match self._whole(place, part):
+                case ToolCall() as call:
+                    if finished := self._finished(call):
+                        kept.append(finished)
+                case ToolResult(tool_call_id=call_id) as result:
                     if call_id in calls and call_id not in answered:
                         answered.add(call_id)
-                        kept.append(part)
+                        kept.append(result)
                 case Text(text="") | Reasoning(text=""):
                     continue
-                case Reasoning():
-                    kept.append(self._timed(part))
-                case _:
-                    kept.append(part)
+                case whole:
+                    kept.append(whole)
         return tuple(kept)
 
     def answer(self, call: OpenCall, *, model_config_id: UUID) -> NewMessage:
@@ -130,20 +136,31 @@ class _Draft:
         return NewMessage(role=Role.TOOL, content=content, model_config_id=model_config_id)
 
     def _add_own(self, part: Part) -> None:
-        last = self._content[-1] if self._content else None
         self.model_spoke = self.model_spoke or not isinstance(part, File)
-        match part, last:
-            case Text(), Text():
-                self._content[-1] = _merged_text(last, part)
-            case Reasoning(), Reasoning():
-                self._content[-1] = _merged_reasoning(last, part)
-            case ToolCall(), _:
+        match part:
+            case Text() | Reasoning():
+                self._add_words(part)
+            case ToolCall():
                 self._add_call(part)
-            case ((Text() | Source() | File()), _):
+            case Source() | File():
                 self._content.append(part)
-            case Reasoning(), _:
-                # Proof that arrived so far covers less than was said; nobody may replay it.
-                self._content.append(msgspec.structs.replace(part, provider_meta=None))
+            case _:
+                # Nothing else comes from a model.
+                return
+
+    def _add_words(self, part: Text | Reasoning) -> None:
+        place = len(self._content) - 1
+        last = self._content[place] if self._content else None
+        if isinstance(part, Text) and isinstance(last, Text):
+            self._content[place] = msgspec.structs.replace(last, refusal=last.refusal or part.refusal)
+        elif isinstance(part, Reasoning) and isinstance(last, Reasoning):
+            created_at = last.created_at or part.created_at
+            self._content[place] = Reasoning("", created_at, part.completed_at)
+        else:
+            place += 1
+            # Proof that arrived so far covers less than was said; nobody may replay it.
+            self._content.append(part if isinstance(part, Text) else msgspec.structs.replace(part, provider_meta=None))
+        self._words.setdefault(place, []).append(part.text)
 
     def _add_call(self, part: ToolCall) -> None:
         call_id = part.tool_call_id
@@ -178,20 +195,11 @@ class _Draft:
         except ContentError:
             return None
 
-    def _timed(self, part: Reasoning) -> Reasoning:
-        return msgspec.structs.replace(
-            part, created_at=part.created_at or self._at, completed_at=part.completed_at or self._at
-        )
-
-
-def _merged_text(first: Text, second: Text) -> Text:
-    return msgspec.structs.replace(first, text=first.text + second.text, refusal=first.refusal or second.refusal)
-
-
-def _merged_reasoning(first: Reasoning, second: Reasoning) -> Reasoning:
-    return msgspec.structs.replace(
-        first,
-        text=first.text + second.text,
-        created_at=first.created_at or second.created_at,
-        completed_at=second.completed_at,
-    )
+    def _whole(self, place: int, part: Part) -> Part:
+        match part:
+            case Text():
+                return msgspec.structs.replace(part, text="".join(self._words[place]))
+            case Reasoning(created_at=created_at, completed_at=completed_at):
+                return Reasoning("".join(self._words[place]), created_at or self._at, completed_at or self._at)
+            case _:
+                return part

@@ -1,0 +1,240 @@
+"""What the summarising model is told, and what to do when even that is too much for it.
+
+The request is the one of the next generation with an instruction at its end: the same prefix, so that the provider's
+cache and its thinking stay valid. Only a model of another provider gets a changed copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from rookery.chat import attachments, pairing
+from rookery.chat.compaction import LEAD_IN
+from rookery.chat.errors import ChatError
+from rookery.chat.messages import Role
+from rookery.chat.prompt import found_by
+from rookery.chat.prompt_parts import (
+    Prompt,
+    PromptCall,
+    PromptFile,
+    PromptMessage,
+    PromptPart,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+)
+from rookery.chat.truncation import BYTES_PER_TOKEN, cut_text
+
+INSTRUCTION = """\
+Stop here and write a summary of this conversation. It will replace the conversation: whoever goes on with the work,
+most likely you, will know only the system instructions and what you write now. Do not call tools, do not continue the
+task, do not address the user.
+
+Cover, in this order, leaving out what is empty:
+
+1. What the user demanded. Quote constraints, preferences and corrections word for word, and say who stated each one:
+   the user, a file, or you. Never soften, generalise or merge them, and never turn a guess of yours into a demand.
+2. The goal, as it stands now.
+3. Decisions that were made, each with its reason.
+4. The state of things: paths of files read or changed and what matters about them, commands and how they are run,
+   interfaces, names, branches, identifiers, addresses.
+5. Errors that occurred: the exact message, its cause, what fixed it. Say what failed in which situation; do not advise
+   against a tool as such because one call of it failed.
+6. What is done, what is in progress, what remains.
+7. The action in flight: what was being done at the very moment this summary was asked for, and its next step.
+
+Be dense: facts, not prose. Do not copy what can be had again (contents of files, outputs of commands); name where it
+is. Copy what cannot be had again."""
+
+CUT_SHORT = "\n\n[This summary was cut short; its end is missing.]"
+
+# Results older than these many are cut when the summariser refused the whole.
+_WHOLE_RESULTS = 10
+_OLD_RESULT_BYTES = 2 * 1024
+# Chosen: what is left must hold the answer and the error of the estimate.
+_TARGET_PERCENT = 80
+# What a picture counts for in an estimate of bytes; see `compaction`.
+_MEDIA_BYTES = 1600 * BYTES_PER_TOKEN
+
+
+class SummaryFailed(ChatError):
+    """The model's answer cannot stand for the conversation, so the conversation stays."""
+
+
+def ask(prompt: Prompt, *, hint: str = "") -> Prompt:
+    """The prompt of a generation, made a request for a summary."""
+    text = f"{INSTRUCTION}\n\n{hint.strip()}" if hint.strip() else INSTRUCTION
+    request = PromptMessage(role=Role.USER, parts=(PromptText(text),))
+    return Prompt((*prompt.messages, request))
+
+
+def read_summary(texts: Iterable[str], *, finish_reason: str) -> str:
+    """The summary in the texts of an answer; `SummaryFailed` when there is none to trust."""
+    if finish_reason == "tool_calls":
+        raise SummaryFailed("The model called a tool instead of summarising the chat.")
+    if finish_reason == "content_filter":
+        # A refusal has text too, and must never take the place of a conversation.
+        raise SummaryFailed("The model declined to summarise the chat.")
+    summary = "\n\n".join(text.strip() for text in texts if text.strip())
+    if not summary:
+        raise SummaryFailed("The model returned an empty summary.")
+    return summary + CUT_SHORT if finish_reason == "length" else summary
+
+
+def for_other_provider(prompt: Prompt, *, accepts: Callable[[str], bool]) -> Prompt:
+    """A copy for a summariser of another provider: nothing only the chat's own provider understands."""
+    messages = (_translated(message, accepts) for message in prompt.messages)
+    return Prompt(pairing.repair(message for message in messages if message.parts))
+
+
+def _translated(message: PromptMessage, accepts: Callable[[str], bool]) -> PromptMessage:
+    parts = tuple(_translated_parts(message, accepts))
+    if message.role is not Role.ASSISTANT:
+        return msgspec.structs.replace(message, parts=parts)
+    return msgspec.structs.replace(message, parts=parts, is_native=False, prefix_fp=None)
+
+
+def _translated_parts(message: PromptMessage, accepts: Callable[[str], bool]) -> Iterator[PromptPart]:
+    is_assistant = message.role is Role.ASSISTANT
+    for part in message.parts:
+        match part:
+            case PromptReasoning():
+                continue
+            case PromptText(text=text):
+                yield PromptText(text)
+            case PromptCall(provider_executed=True):
+                if is_assistant:
+                    yield PromptText(f"[{part.name} was called with {bytes(part.input).decode()}]")
+            case PromptResult(provider_executed=True):
+                if is_assistant and part.text.strip():
+                    yield PromptText(found_by(part.name, part.text))
+            case PromptCall():
+                yield msgspec.structs.replace(part, meta=None)
+            case PromptResult():
+                yield msgspec.structs.replace(_without_media(part), meta=None)
+            case PromptFile():
+                yield part if accepts(part.media_type) else _placeholder(part)
+
+
+# When it is too much
+
+
+def without_bulk(prompt: Prompt) -> Prompt:
+    """The first thing to try: no media, and old tool results only as far as they say what they were."""
+    results = sum(isinstance(part, PromptResult) for message in prompt.messages for part in message.parts)
+    old = max(results - _WHOLE_RESULTS, 0)
+    lighter: list[PromptMessage] = []
+    for message in prompt.messages:
+        parts: list[PromptPart] = []
+        for part in message.parts:
+            if isinstance(part, PromptFile):
+                parts.append(_placeholder(part))
+            elif isinstance(part, PromptResult):
+                parts.append(_shortened(part) if old > 0 else _without_media(part))
+                old -= 1
+            else:
+                parts.append(part)
+        lighter.append(msgspec.structs.replace(message, parts=tuple(parts)))
+    return Prompt(tuple(lighter))
+
+
+def without_oldest(prompt: Prompt, *, limit_tokens: int) -> Prompt | None:
+    """The last thing to try: the oldest turns go until the estimate is at 80 % of the limit. None: nothing helps.
+
+    System blocks, an earlier summary and the request itself stay, and so does the newest turn. When that alone is too
+    long, its oldest steps go: an agent may work for hours on one message. At least something goes, because the whole
+    was refused, whatever the estimate says.
+    """
+    fixed, droppable, request = _split(prompt.messages)
+    allowed = limit_tokens * _TARGET_PERCENT // 100 * BYTES_PER_TOKEN - _bytes((*fixed, *request))
+    turns = _turns(droppable)
+    kept = _newest_that_fit(turns, allowed)
+    if kept is None and turns:
+        opening, steps = _opening_and_steps(turns[-1])
+        kept = _newest_that_fit(steps, allowed - _bytes(opening))
+        fixed = (*fixed, *opening)
+    return None if kept is None else Prompt(pairing.repair((*fixed, *kept, *request)))
+
+
+def _newest_that_fit(groups: Sequence[Sequence[PromptMessage]], allowed_bytes: int) -> list[PromptMessage] | None:
+    """The longest end of the groups that fits, without the first of them and not without the last."""
+    sizes = [_bytes(group) for group in groups]
+    for first in range(1, len(groups)):
+        if sum(sizes[first:]) <= allowed_bytes:
+            return [message for group in groups[first:] for message in group]
+    return None
+
+
+def estimate_tokens(prompt: Prompt) -> int:
+    return _bytes(prompt.messages) // BYTES_PER_TOKEN
+
+
+def _split(
+    messages: Sequence[PromptMessage],
+) -> tuple[tuple[PromptMessage, ...], tuple[PromptMessage, ...], tuple[PromptMessage, ...]]:
+    """What must stay in front, what may go, and the request for the summary at the end."""
+    fixed = tuple(message for message in messages[:-1] if message.role is Role.SYSTEM or _is_boundary(message))
+    droppable = tuple(message for message in messages[:-1] if message.role is not Role.SYSTEM)
+    return fixed, tuple(message for message in droppable if not _is_boundary(message)), tuple(messages[-1:])
+
+
+def _is_boundary(message: PromptMessage) -> bool:
+    first = message.parts[0] if message.role is Role.USER and message.parts else None
+    return isinstance(first, PromptText) and first.text.startswith(LEAD_IN)
+
+
+def _turns(messages: Sequence[PromptMessage]) -> list[list[PromptMessage]]:
+    return _grouped(messages, starts=lambda message: message.role is Role.USER)
+
+
+def _opening_and_steps(
+    turn: Sequence[PromptMessage],
+) -> tuple[Sequence[PromptMessage], list[list[PromptMessage]]]:
+    """The message that began the turn, and its steps: each an answer with the results of its calls."""
+    start = 1 if turn[0].role is Role.USER else 0
+    return turn[:start], _grouped(turn[start:], starts=lambda message: message.role is not Role.TOOL)
+
+
+def _grouped(
+    messages: Sequence[PromptMessage], *, starts: Callable[[PromptMessage], bool]
+) -> list[list[PromptMessage]]:
+    groups: list[list[PromptMessage]] = []
+    for message in messages:
+        if not groups or starts(message):
+            groups.append([])
+        groups[-1].append(message)
+    return groups
+
+
+def _placeholder(file: PromptFile) -> PromptText:
+    return PromptText(attachments.omitted(file.media_type, file.name))
+
+
+def _without_media(result: PromptResult) -> PromptResult:
+    if result.media is None:
+        return result
+    named = "\n".join(filter(None, (result.text, attachments.omitted(result.media.media_type))))
+    return msgspec.structs.replace(result, text=named, media=None)
+
+
+def _shortened(result: PromptResult) -> PromptResult:
+    result = _without_media(result)
+    return msgspec.structs.replace(result, text=cut_text(result.text, _OLD_RESULT_BYTES))
+
+
+def _bytes(messages: Iterable[PromptMessage]) -> int:
+    return sum(_size(part) for message in messages for part in message.parts)
+
+
+def _size(part: PromptPart) -> int:
+    match part:
+        case PromptText(text=text) | PromptReasoning(text=text):
+            return len(text.encode("utf-8", "replace"))
+        case PromptCall():
+            return len(part.name) + len(bytes(part.input))
+        case PromptResult():
+            return len(part.text.encode("utf-8", "replace")) + (_MEDIA_BYTES if part.media else 0)
+        case PromptFile():
+            return len(part.data) if part.media_type.startswith("text/") else _MEDIA_BYTES
