@@ -1,0 +1,54 @@
+"""The Anthropic Messages wire: how requests are made and answers are read.
+
+The builder is in `anthropic_request` (settings) and `anthropic_messages` (history), the fold in `anthropic_stream`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from rookery.llm import anthropic_request as request
+from rookery.llm.anthropic_messages import PromptInvalid
+from rookery.llm.anthropic_request import NEW_VERSION, OLD_VERSION, AnthropicOptions
+from rookery.llm.anthropic_stream import AnthropicFold
+from rookery.llm.types import Call, Capabilities, Wire
+from rookery.llm.wire import Request
+
+__all__ = ["DEFAULT_BASE_URL", "AnthropicFormat", "AnthropicOptions", "PromptInvalid", "default_version"]
+
+DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
+
+
+def default_version(base_url: str) -> str:
+    """The newest version for Anthropic itself; the first one for gateways, which lag. Both take what is sent here."""
+    return NEW_VERSION if urlsplit(base_url).hostname == urlsplit(DEFAULT_BASE_URL).hostname else OLD_VERSION
+
+
+class AnthropicFormat:
+    """The wire of one provider row and model. `provider` is how people call the provider; errors start with it."""
+
+    wire: Wire = "anthropic"
+
+    def __init__(
+        self,
+        model: str,
+        caps: Capabilities,
+        *,
+        provider: str = "Anthropic",
+        base_url: str = DEFAULT_BASE_URL,
+        version: str | None = None,
+    ) -> None:
+        self._model = model
+        self._caps = caps
+        self._provider = provider
+        self._version = version or default_version(base_url)
+        # Gateways are often configured with the `/v1` that OpenAI's clients want.
+        self._path = "/messages" if urlsplit(base_url).path.rstrip("/").endswith("/v1") else "/v1/messages"
+
+    def build(self, call: Call) -> Request:
+        """The request; `PromptInvalid` when the prompt breaks the rules of this wire."""
+        return request.build(self._model, self._caps, call, version=self._version, path=self._path)
+
+    def fold(self, call: Call) -> AnthropicFold:
+        return AnthropicFold(self._provider)

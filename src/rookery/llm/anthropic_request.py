@@ -1,0 +1,305 @@
+"""A `Call` as the body of an Anthropic Messages request: settings, thinking, tools; `anthropic_messages` does the rest.
+
+Nothing is sent that the newest version of the API has removed or that the model is known to refuse: it is left out, and
+a warning says so. The body puts `messages` last: two requests of one chat then share their bytes up to the first new
+block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from rookery.chat.messages import Effort
+from rookery.llm import anthropic_messages as messages
+from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
+from rookery.llm.wire import Request
+
+Json: TypeAlias = dict[str, Any]
+
+OLD_VERSION = "2023-06-01"
+NEW_VERSION = "2026-10-21"
+
+DEFAULT_MAX_TOKENS = 32_000
+MIN_BUDGET = 1024
+# What a model may still say after it has thought as long as it was allowed to. Chosen.
+BUDGET_ROOM = 4096
+BUDGETS: Mapping[Effort, int] = {
+    Effort.MINIMAL: 1024,
+    Effort.LOW: 4096,
+    Effort.MEDIUM: 8192,
+    Effort.HIGH: 16384,
+    Effort.XHIGH: 32000,
+    Effort.MAX: 32000,
+}
+_SENT_EFFORTS = (Effort.LOW, Effort.MEDIUM, Effort.HIGH, Effort.XHIGH, Effort.MAX)
+
+FIRST_WEB_SEARCH = "web_search_20250305"
+CONTEXT_1M_BETA = "context-1m-2025-08-07"
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
+
+
+class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings that only this wire has. `user_hash` stands for the owner and must not tell who that is."""
+
+    send_reasoning: bool = True
+    budget_tokens: int | None = None
+    thinking_display: Literal["summarized", "omitted"] | None = None
+    disable_parallel_tool_use: bool = False
+    cache: bool = True
+    cache_ttl: Literal["5m", "1h"] | None = None
+    context_1m: bool = False
+    user_hash: str | None = None
+
+
+def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str) -> Request:
+    """The request. Pure: same call, same bytes. `PromptInvalid` when the prompt breaks the rules of this wire."""
+    options = call.options if isinstance(call.options, AnthropicOptions) else AnthropicOptions()
+    notes = _Notes()
+    thinking, effort = choose_thinking(call.effort, caps, options, notes)
+    mark = _mark(options)
+    tools = _tools(call, notes)
+    sent, thinking, binds = _messages(model, caps, call, options=options, tools=tools, thinking=thinking, notes=notes)
+    max_tokens, thinking = _limits(call, caps, thinking)
+    if tools and mark:
+        tools[-1] = {**tools[-1], "cache_control": mark}
+    body = {
+        "model": model,
+        "max_tokens": max_tokens,
+        "stream": True,
+        "thinking": thinking,
+        "output_config": _output_config(call, effort),
+        "tool_choice": _tool_choice(call, caps, options, thinking=thinking, notes=notes),
+        **_sampling(call, caps, version=version, thinking=thinking, notes=notes),
+        "metadata": {"user_id": options.user_hash} if options.user_hash else None,
+        "tools": tools,
+        "system": sent.system,
+        "messages": sent.messages,
+    }
+    betas = {CONTEXT_1M_BETA: options.context_1m, BINDING_BETA: binds}
+    headers = {"anthropic-version": version}
+    if named := sorted(name for name, is_on in betas.items() if is_on):
+        headers["anthropic-beta"] = ",".join(named)
+    return Request(
+        path=path,
+        body={key: value for key, value in body.items() if value not in (None, [], {})},
+        headers=headers,
+        warnings=tuple(notes.items),
+        prefix_fp=sent.prefix_fp,
+    )
+
+
+class _Notes:
+    """What of the call could not be said."""
+
+    def __init__(self) -> None:
+        self.items: list[CallWarning] = []
+
+    def setting(self, name: str, message: str) -> None:
+        self.items.append(CallWarning("unsupported_setting", name, message))
+
+    def other(self, name: str, message: str) -> None:
+        self.items.append(CallWarning("other", name, message))
+
+
+# Thinking
+
+
+def choose_thinking(
+    effort: Effort | None, caps: Capabilities, options: AnthropicOptions, notes: _Notes
+) -> tuple[Json | None, Effort | None]:
+    """The `thinking` field and the effort to send (models.md, "Thinking and effort")."""
+    able = caps.thinking
+    if not (able.adaptive or able.budget):
+        if (effort or Effort.NONE) is not Effort.NONE or options.budget_tokens is not None:
+            notes.setting("effort", "This model does not think before it answers; the request was sent without.")
+        return None, None
+    if effort is None:
+        return _unasked(caps, options), None
+    if effort is Effort.NONE:
+        return _switched_off(caps, notes)
+    if not able.adaptive:
+        return _budget(BUDGETS[effort], options), None
+    sent = nearest_effort(effort, caps.efforts)
+    if sent is None:
+        notes.setting("effort", "This model is not known to take an effort; it thinks as long as it sees fit.")
+    return _adaptive(options), sent
+
+
+def nearest_effort(effort: Effort, supported: Sequence[Effort]) -> Effort | None:
+    """The nearest one the model takes at or above this, else its highest; None when it takes none."""
+    scale = [one for one in _SENT_EFFORTS if one in supported]
+    ranks = list(Effort)
+    above = [one for one in scale if ranks.index(one) >= ranks.index(effort)]
+    return above[0] if above else (scale[-1] if scale else None)
+
+
+def _unasked(caps: Capabilities, options: AnthropicOptions) -> Json | None:
+    if caps.thinking.adaptive:
+        asked = options.budget_tokens is not None or caps.thinking.default_on or caps.thinking.always_on
+        return _adaptive(options) if asked else None
+    return None if options.budget_tokens is None else _budget(options.budget_tokens, options)
+
+
+def _switched_off(caps: Capabilities, notes: _Notes) -> tuple[Json | None, Effort | None]:
+    able = caps.thinking
+    if able.disabled or not able.adaptive:
+        return {"type": "disabled"}, None
+    if able.between_tools:
+        return {"type": "between_tools"}, None
+    notes.setting("effort", "This model always thinks; it was asked for its lowest effort.")
+    return None, nearest_effort(Effort.LOW, caps.efforts)
+
+
+def _adaptive(options: AnthropicOptions) -> Json:
+    # Named because the newer models leave the text out unless they are asked for it.
+    return {"type": "adaptive", "display": options.thinking_display or "summarized"}
+
+
+def _budget(tokens: int, options: AnthropicOptions) -> Json:
+    # The models with budgets show their thinking unasked, and older gateways do not know `display`.
+    shown = {"display": options.thinking_display} if options.thinking_display else {}
+    return {"type": "enabled", "budget_tokens": max(tokens, MIN_BUDGET), **shown}
+
+
+def _messages(
+    model: str,
+    caps: Capabilities,
+    call: Call,
+    *,
+    options: AnthropicOptions,
+    tools: list[Json],
+    thinking: Json | None,
+    notes: _Notes,
+) -> tuple[messages.Sent, Json | None, bool]:
+    """The messages, the `thinking` field, and whether that says what to do with stale thinking.
+
+    A model that binds thinking to its prefix refuses the request when the prefix changed, unless it is told to drop
+    what does not fit. Fields that cannot tell it so (`disabled`, `between_tools`) need messages without thinking.
+    """
+
+    def made(keep_thinking: bool) -> messages.Sent:
+        return messages.build(
+            call.prompt,
+            seed=[model, tools],
+            mark=_mark(options),
+            plain=call.plain_history,
+            keep_thinking=keep_thinking,
+        )
+
+    sent = made(options.send_reasoning)
+    broke = caps.binds_thinking and sent.breaks > 0
+    if not (call.drop_stale_thinking or broke):
+        return sent, thinking, False
+    if broke and not call.drop_stale_thinking:
+        notes.other("thinking", "What stands before earlier thinking has changed; the provider may drop that thinking.")
+    kind = thinking["type"] if thinking else "adaptive" if caps.thinking.adaptive else "disabled"
+    if kind not in ("adaptive", "enabled"):
+        return (made(False) if sent.has_thinking else sent), thinking, False
+    binding = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+    return sent, {**(thinking or _adaptive(options)), **binding}, True
+
+
+def _limits(call: Call, caps: Capabilities, thinking: Json | None) -> tuple[int, Json | None]:
+    """`max_tokens`, which has to hold the budget too; where the model ends earlier, the budget gives way."""
+    most = caps.max_output
+    wanted = call.max_output_tokens or DEFAULT_MAX_TOKENS
+    limit = wanted if most is None else min(wanted, most)
+    if thinking is None or thinking["type"] != "enabled":
+        return limit, thinking
+    limit = max(limit, thinking["budget_tokens"] + BUDGET_ROOM)
+    if most is None or limit <= most:
+        return limit, thinking
+    return most, {**thinking, "budget_tokens": max(most - BUDGET_ROOM, MIN_BUDGET)}
+
+
+def _output_config(call: Call, effort: Effort | None) -> Json:
+    config: Json = {}
+    if effort is not None:
+        config["effort"] = effort.value
+    if call.format is not None:
+        config["format"] = {"type": "json_schema", "schema": call.format.schema}
+    return config
+
+
+def _sampling(call: Call, caps: Capabilities, *, version: str, thinking: Json | None, notes: _Notes) -> Json:
+    given = {"temperature": call.temperature, "top_p": call.top_p, "top_k": call.top_k}
+    wanted = {name: value for name, value in given.items() if value is not None}
+    for name, value in (("presence_penalty", call.presence_penalty), ("frequency_penalty", call.frequency_penalty)):
+        if value is not None:
+            notes.setting(name, "Anthropic has no such setting; the request was sent without.")
+    thinks = caps.thinking.default_on or caps.thinking.always_on if thinking is None else thinking["type"] != "disabled"
+    if version == OLD_VERSION and caps.sampling and not thinks:
+        return wanted
+    for name in wanted:
+        notes.setting(name, "This model or version of the API does not take it; the request was sent without.")
+    return {}
+
+
+# Tools
+
+
+def _mark(options: AnthropicOptions) -> Mapping[str, str] | None:
+    if not options.cache:
+        return None
+    return {"type": "ephemeral", **({"ttl": options.cache_ttl} if options.cache_ttl else {})}
+
+
+def _tools(call: Call, notes: _Notes) -> list[Json]:
+    """Ours by name, then the provider's: the order must not depend on who registered first."""
+    tools = [_tool(tool) for tool in sorted(call.tools, key=lambda tool: tool.name)]
+    return [*tools, _web_search(call.web_search, notes)] if call.web_search is not None else tools
+
+
+def _tool(tool: Tool) -> Json:
+    given = dict(tool.input_schema)
+    required = given.pop("required", None)
+    schema = {**given, "type": "object", "properties": given.get("properties") or {}}
+    if required:
+        schema["required"] = required
+    return {"name": tool.name, "description": tool.description, "input_schema": schema}
+
+
+def _web_search(search: WebSearch, notes: _Notes) -> Json:
+    version = search.version or FIRST_WEB_SEARCH
+    tool: Json = {"type": version, "name": "web_search"}
+    if version != FIRST_WEB_SEARCH:
+        # The newer types may be called from code the provider runs, which is not switched on here.
+        tool["allowed_callers"] = ["direct"]
+    if search.allowed_domains:
+        tool["allowed_domains"] = list(search.allowed_domains)
+    elif search.blocked_domains:
+        tool["blocked_domains"] = list(search.blocked_domains)
+    if search.allowed_domains and search.blocked_domains:
+        notes.setting("blocked_domains", "Only one list of domains can be sent; the allowed ones were.")
+    if search.max_uses is not None:
+        tool["max_uses"] = search.max_uses
+    if search.user_location:
+        tool["user_location"] = {"type": "approximate", **search.user_location}
+    return tool
+
+
+def _tool_choice(
+    call: Call, caps: Capabilities, options: AnthropicOptions, *, thinking: Json | None, notes: _Notes
+) -> Json | None:
+    names = {tool.name for tool in call.tools}
+    if not (names or call.web_search):
+        return None
+    if call.tool_choice == "none":
+        return {"type": "none"}
+    choice: Json = {"type": "auto"}
+    if call.tool_choice != "auto":
+        has_budget = thinking is not None and thinking["type"] == "enabled"
+        if not caps.forced_tool_choice or has_budget:
+            notes.setting("tool_choice", "This model cannot be made to use a tool while it thinks; it was left to it.")
+        elif call.tool_choice == "required":
+            choice = {"type": "any"}
+        elif call.tool_choice in names:
+            choice = {"type": "tool", "name": call.tool_choice}
+        else:
+            notes.setting("tool_choice", f"There is no tool {call.tool_choice}; the choice was left to the model.")
+    if options.disable_parallel_tool_use:
+        choice["disable_parallel_tool_use"] = True
+    return choice
