@@ -40,7 +40,7 @@ FIND_DEFAULT = f"SELECT {COLUMNS} FROM model_configs c WHERE c.is_default"
 LIST = f"""
     SELECT {COLUMNS}
       FROM model_configs c
-     WHERE NOT c.deleted
+     WHERE $1 OR NOT c.deleted
      ORDER BY lower(coalesce(nullif(c.display_name, ''), c.model)), c.id
 """
 HAS_DEFAULT = "SELECT EXISTS (SELECT FROM model_configs WHERE is_default)"
@@ -146,9 +146,9 @@ async def find_default(conn: Connection) -> ModelConfig | None:
     return None if record is None else _config(record)
 
 
-async def list_model_configs(conn: Connection) -> list[ModelConfig]:
-    """All that are not deleted, by name."""
-    return [_config(record) for record in await conn.fetch(LIST)]
+async def list_model_configs(conn: Connection, *, with_deleted: bool = False) -> list[ModelConfig]:
+    """All of them by name, those that history alone refers to only if asked for."""
+    return [_config(record) for record in await conn.fetch(LIST, with_deleted)]
 
 
 async def create_model_config(conn: Connection, draft: ModelConfigDraft, *, by: UUID | None) -> ModelConfig:

@@ -94,7 +94,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     # openai
     use_responses_api: bool | None = None
     store: bool | None = None
-    reasoning_summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    reasoning_summary: Literal["auto", "concise", "detailed"] | None = None
     text_verbosity: Literal["low", "medium", "high"] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Count | None = None
@@ -102,13 +102,13 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     prompt_cache_key: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     metadata: Annotated[Mapping[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)] | None = None
     strict_json_schema: bool | None = None
-    logit_bias: Mapping[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: Mapping[str, Annotated[int, Meta(ge=-100, le=100)]] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     prediction: Mapping[str, Any] | None = None
     # compat
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     include_usage: bool | None = None
-    replay_reasoning: bool | None = None
+    replay_reasoning: Literal["auto", "always", "never"] | None = None
     think_tags: bool | None = None
     extra_body: Mapping[str, Any] | None = None
     headers: Mapping[str, Annotated[str, Meta(max_length=8192)]] | None = None

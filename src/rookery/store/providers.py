@@ -63,7 +63,7 @@ FIND_NAMED = f"SELECT {COLUMNS} FROM model_providers WHERE name = $1 AND NOT del
 LIST = f"""
     SELECT {COLUMNS}
       FROM model_providers
-     WHERE NOT deleted
+     WHERE $1 OR NOT deleted
      ORDER BY lower(display_name), name
 """
 # Written whole: a patch is applied to the row that was read under the lock.
@@ -191,9 +191,9 @@ async def get_provider(conn: Connection, provider_id: UUID) -> Provider:
     return from_record(record)
 
 
-async def list_providers(conn: Connection) -> list[Provider]:
-    """All that are not deleted, by name."""
-    return [from_record(record) for record in await conn.fetch(LIST)]
+async def list_providers(conn: Connection, *, with_deleted: bool = False) -> list[Provider]:
+    """All of them by name, those that history alone refers to only if asked for."""
+    return [from_record(record) for record in await conn.fetch(LIST, with_deleted)]
 
 
 async def create_provider(conn: Connection, draft: ProviderDraft, *, ring: Sealer | None) -> Provider:

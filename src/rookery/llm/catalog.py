@@ -1,0 +1,200 @@
+"""What models can do, by their id: the built-in table, and what providers and administrators say over it.
+
+An administrator's word wins, then what the provider's own model endpoint reported, then the table (the longest prefix
+that fits), then conservative defaults: no thinking parameters, no forced tool choice, plain text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rookery.chat.messages import Effort
+from rookery.llm.types import Capabilities, Thinking, Wire
+from rookery.store.model_options import CapabilityOverrides, ProviderType
+
+_NONE, _MINIMAL, _LOW, _MEDIUM, _HIGH, _XHIGH, _MAX = Effort
+_LOW_TO_HIGH = (_LOW, _MEDIUM, _HIGH)
+_LOW_TO_MAX = (*_LOW_TO_HIGH, _XHIGH, _MAX)
+
+_BUDGET = Thinking(budget=True, disabled=True)
+_BUDGET_OR_ADAPTIVE = Thinking(adaptive=True, budget=True, disabled=True)
+_ADAPTIVE = Thinking(adaptive=True, disabled=True)
+_ADAPTIVE_UNASKED = Thinking(adaptive=True, disabled=True, default_on=True)
+_ALWAYS = Thinking(adaptive=True, default_on=True, always_on=True)
+_BETWEEN_TOOLS = Thinking(adaptive=True, between_tools=True, default_on=True)
+
+
+def _claude_4(max_output: int, thinking: Thinking = _BUDGET, **more: Any) -> Capabilities:
+    return Capabilities(
+        max_output=max_output,
+        thinking=thinking,
+        thinking_family="claude-4",
+        forced_tool_choice=True,
+        reasoning_model=True,
+        **more,
+    )
+
+
+def _claude_5(thinking: Thinking, *, forced: bool, binds: bool) -> Capabilities:
+    """Thinking that is bound to its prefix is good for the model that wrote it alone, so it has no family."""
+    return Capabilities(
+        max_output=128_000,
+        thinking=thinking,
+        efforts=_LOW_TO_MAX,
+        binds_thinking=binds,
+        thinking_family=None if binds else "claude-5",
+        forced_tool_choice=forced,
+        sampling=False,
+        json_schema=True,
+        reasoning_model=True,
+    )
+
+
+CLAUDE: Mapping[str, Capabilities] = {
+    "claude-3": Capabilities(max_output=4_096, forced_tool_choice=True),
+    "claude-3-5": Capabilities(max_output=8_192, forced_tool_choice=True),
+    "claude-3-7-sonnet": _claude_4(64_000),
+    "claude-sonnet-4": _claude_4(64_000),
+    "claude-opus-4": _claude_4(32_000),
+    "claude-opus-4-1": _claude_4(32_000, json_schema=True),
+    "claude-sonnet-4-5": _claude_4(64_000, json_schema=True),
+    "claude-haiku-4-5": _claude_4(64_000, json_schema=True),
+    "claude-opus-4-5": _claude_4(64_000, json_schema=True, efforts=_LOW_TO_HIGH),
+    "claude-sonnet-4-6": _claude_4(128_000, _BUDGET_OR_ADAPTIVE, json_schema=True, efforts=(*_LOW_TO_HIGH, _MAX)),
+    "claude-opus-4-6": _claude_4(128_000, _BUDGET_OR_ADAPTIVE, json_schema=True, efforts=(*_LOW_TO_HIGH, _MAX)),
+    "claude-opus-4-7": _claude_4(128_000, _ADAPTIVE, json_schema=True, efforts=_LOW_TO_MAX, sampling=False),
+    "claude-opus-4-8": _claude_4(128_000, _ADAPTIVE, json_schema=True, efforts=_LOW_TO_MAX, sampling=False),
+    "claude-opus-5": _claude_5(_ADAPTIVE_UNASKED, forced=True, binds=False),
+    "claude-sonnet-5": _claude_5(_ADAPTIVE_UNASKED, forced=True, binds=False),
+    "claude-fable-5": _claude_5(_ALWAYS, forced=True, binds=False),
+    "claude-mythos-5": _claude_5(_ALWAYS, forced=True, binds=False),
+    "claude-fable-5-1": _claude_5(_ALWAYS, forced=False, binds=True),
+    "claude-mythos-5-1": _claude_5(_ALWAYS, forced=False, binds=False),
+    "claude-opus-5-5": _claude_5(_ALWAYS, forced=False, binds=True),
+    "claude-sonnet-5-5": _claude_5(_BETWEEN_TOOLS, forced=False, binds=True),
+    "claude-haiku-5-5": _claude_5(_ADAPTIVE_UNASKED, forced=True, binds=True),
+}
+
+
+def _gpt(max_output: int | None, **more: Any) -> Capabilities:
+    return Capabilities(max_output=max_output, forced_tool_choice=True, json_schema=True, **more)
+
+
+def _reasoning(*efforts: Effort, max_output: int = 128_000) -> Capabilities:
+    """Sampling is accepted where reasoning can be switched off; the wire sends it only then."""
+    return _gpt(max_output, efforts=efforts, reasoning_model=True, sampling=_NONE in efforts)
+
+
+GPT: Mapping[str, Capabilities] = {
+    "gpt-3.5": Capabilities(max_output=4_096, forced_tool_choice=True),
+    "gpt-4": Capabilities(max_output=8_192, forced_tool_choice=True),
+    "gpt-4-turbo": Capabilities(max_output=4_096, forced_tool_choice=True),
+    "gpt-4o": _gpt(16_384),
+    "gpt-4.1": _gpt(32_768),
+    "gpt-4.5": _gpt(16_384),
+    "gpt-5": _reasoning(_MINIMAL, *_LOW_TO_HIGH),
+    "gpt-5-chat": _gpt(16_384),
+    "gpt-5-codex": _reasoning(*_LOW_TO_HIGH),
+    "gpt-5-pro": _reasoning(_HIGH),
+    "gpt-5.1": _reasoning(_NONE, *_LOW_TO_HIGH),
+    "gpt-5.1-chat": _reasoning(_MEDIUM, max_output=16_384),
+    "gpt-5.1-codex": _reasoning(*_LOW_TO_HIGH),
+    "gpt-5.2": _reasoning(_NONE, *_LOW_TO_HIGH, _XHIGH),
+    "gpt-5.2-chat": _reasoning(_MEDIUM, max_output=16_384),
+    "gpt-5.2-pro": _reasoning(_MEDIUM, _HIGH, _XHIGH),
+    "gpt-5.3": _reasoning(_NONE, *_LOW_TO_HIGH, _XHIGH),
+    "gpt-5.3-chat": _reasoning(_MEDIUM, max_output=16_384),
+    "gpt-5.4": _reasoning(_NONE, *_LOW_TO_HIGH, _XHIGH),
+    "gpt-5.4-pro": _reasoning(_MEDIUM, _HIGH, _XHIGH),
+    "gpt-5.5": _reasoning(_NONE, *_LOW_TO_HIGH, _XHIGH),
+    "gpt-5.5-pro": _reasoning(_MEDIUM, _HIGH, _XHIGH),
+    "gpt-5.6": _reasoning(_NONE, *_LOW_TO_MAX),
+    "gpt-6": _reasoning(_NONE, *_LOW_TO_MAX),
+    "gpt-6-astra": _reasoning(*_LOW_TO_MAX),
+    "gpt-6.1": _reasoning(_NONE, *_LOW_TO_MAX),
+    "gpt-6.1-sol": _reasoning(*_LOW_TO_MAX),
+    "o1": _reasoning(*_LOW_TO_HIGH, max_output=100_000),
+    "o3": _reasoning(*_LOW_TO_HIGH, max_output=100_000),
+    "o4": _reasoning(*_LOW_TO_HIGH, max_output=100_000),
+}
+
+# Models that the Responses endpoint refuses.
+_COMPLETIONS_ONLY = ("gpt-4o-audio", "gpt-4o-mini-audio", "gpt-4o-search", "gpt-4o-mini-search", "gpt-audio")
+
+_TABLES: Mapping[str, tuple[Mapping[str, Capabilities], ...]] = {
+    ProviderType.ANTHROPIC: (CLAUDE,),
+    ProviderType.BEDROCK: (CLAUDE,),
+    ProviderType.OPENAI: (GPT,),
+    ProviderType.AZURE_OPENAI: (GPT,),
+    ProviderType.OPENROUTER: (CLAUDE, GPT),
+}
+
+_IMAGES_AND_PDF = ("image/*", "application/pdf")
+_WITH_AUDIO = (*_IMAGES_AND_PDF, "audio/wav", "audio/mpeg", "audio/mp3")
+_MEDIA_BY_WIRE: Mapping[Wire, tuple[str, ...]] = {
+    "anthropic": ("image/*", "text/*", "application/pdf"),
+    "responses": _IMAGES_AND_PDF,
+    "completions": _WITH_AUDIO,
+    "bridge": (),
+    "scripted": ("*/*",),
+}
+_MEDIA_BY_BRIDGED: Mapping[str, tuple[str, ...]] = {
+    ProviderType.BEDROCK: ("image/*", "text/*", "application/pdf"),
+    ProviderType.GOOGLE: ("*/*",),
+}
+
+# Where a version ends: a date, a snapshot or a variant may follow, but not the next digits of another version. Models
+# newer than the table get the defaults, not what an older one could do. (`-0` is how some write "no minor version".)
+_ENDS = re.compile(r"(?![-.](?!0\b)\d{1,2}(?!\d))(?:[-.:@]|$)")
+
+
+def capabilities(
+    provider_type: str,
+    model: str,
+    *,
+    wire: Wire,
+    reported: Capabilities | None = None,
+    overrides: CapabilityOverrides | None = None,
+) -> Capabilities:
+    """What this model can do on this wire. `reported` is what the provider's own endpoint said, if it was asked."""
+    found = reported or built_in(provider_type, model) or Capabilities()
+    if wire == "completions":
+        # Thinking there is an effort and nothing else; its proofs cannot be replayed.
+        found = msgspec.structs.replace(found, thinking=Thinking(), binds_thinking=False, thinking_family=None)
+    media = _MEDIA_BY_BRIDGED.get(provider_type, ()) if wire == "bridge" else _MEDIA_BY_WIRE[wire]
+    found = msgspec.structs.replace(found, media_types=media)
+    if overrides is None:
+        return found
+    said = {name: value for name, value in msgspec.structs.asdict(overrides).items() if value is not None}
+    return msgspec.structs.replace(found, **said)
+
+
+def built_in(provider_type: str, model: str) -> Capabilities | None:
+    """What the table says: the longest prefix that fits, None when the model is not in it."""
+    name = bare_name(model)
+    for table in _TABLES.get(provider_type, ()):
+        # Some write a version with dots, `claude-sonnet-4.5`.
+        folded = name.replace(".", "-") if table is CLAUDE else name
+        fitting = [prefix for prefix in table if _fits(folded, prefix)]
+        if fitting:
+            return table[max(fitting, key=len)]
+    return None
+
+
+def is_completions_only(model: str) -> bool:
+    return bare_name(model).startswith(_COMPLETIONS_ONLY)
+
+
+def bare_name(model: str) -> str:
+    """The model's own name, without what gateways put in front: `us.anthropic.claude-...`, `openai/gpt-...`."""
+    name = model.lower().rpartition("/")[2]
+    return name.rpartition("anthropic.")[2]
+
+
+def _fits(name: str, prefix: str) -> bool:
+    """A prefix ends where the version ends: `gpt-4` does not fit `gpt-4o`, nor `claude-opus-5` `claude-opus-5-9`."""
+    return name.startswith(prefix) and _ENDS.match(name, len(prefix)) is not None

@@ -1,0 +1,108 @@
+"""A cache for configuration: short-lived, filled once for all who wait, and never filled with what is out of date.
+
+A fill runs in a task of the cache: whoever waits for it may be cancelled without harm to the others. A fill that began
+before an invalidation answers those who waited, and is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from rookery.clock import Clock
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+TTL_SECONDS = 10.0
+MAX_ENTRIES = 65_536
+
+
+class CacheStats(msgspec.Struct, frozen=True):
+    entries: int
+    hits: int
+    fills: int
+    filling: int
+
+
+class ConfigCache(Generic[K, V]):
+    """Values by key for `ttl_seconds`. A fill that fails is not kept: the next one asks again."""
+
+    def __init__(
+        self,
+        fill: Callable[[K], Awaitable[V]],
+        *,
+        clock: Clock,
+        ttl_seconds: float = TTL_SECONDS,
+        max_entries: int = MAX_ENTRIES,
+    ) -> None:
+        self._fill = fill
+        self._clock = clock
+        self._ttl_seconds = ttl_seconds
+        self._max_entries = max_entries
+        self._entries: dict[K, tuple[float, V]] = {}
+        self._flights: dict[K, asyncio.Task[V]] = {}
+        self._tasks: set[asyncio.Task[V]] = set()
+        self._generation = 0
+        self._hits = self._fills = 0
+
+    async def get(self, key: K) -> V:
+        entry = self._entries.get(key)
+        if entry is not None and entry[0] > self._clock.monotonic():
+            self._hits += 1
+            return entry[1]
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._start(key)
+        # Shielded: one who is cancelled leaves, and the fill goes on for the others.
+        return await asyncio.shield(flight)
+
+    def invalidate(self, key: K | None = None) -> None:
+        """Forget one value, or all. Who asks from now on gets what is read from now on."""
+        self._generation += 1
+        if key is None:
+            self._entries.clear()
+            self._flights.clear()
+            return
+        self._entries.pop(key, None)
+        # Fills of other keys go on, but are not kept: the generation is one for all, because hints are rare.
+        self._flights.pop(key, None)
+
+    def stats(self) -> CacheStats:
+        return CacheStats(len(self._entries), self._hits, self._fills, len(self._tasks))
+
+    async def close(self) -> None:
+        """End the fills that still run."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, key: K) -> asyncio.Task[V]:
+        task = asyncio.get_running_loop().create_task(self._run(key, self._generation), name="config-cache-fill")
+        self._flights[key] = task
+        self._tasks.add(task)
+        self._fills += 1
+        task.add_done_callback(lambda done: self._done(key, done))
+        return task
+
+    async def _run(self, key: K, generation: int) -> V:
+        value = await self._fill(key)
+        if generation == self._generation:
+            self._keep(key, value)
+        return value
+
+    def _keep(self, key: K, value: V) -> None:
+        self._entries.pop(key, None)
+        while len(self._entries) >= self._max_entries:
+            del self._entries[next(iter(self._entries))]  # the one that was filled first
+        self._entries[key] = (self._clock.monotonic() + self._ttl_seconds, value)
+
+    def _done(self, key: K, task: asyncio.Task[V]) -> None:
+        self._tasks.discard(task)
+        if self._flights.get(key) is task:
+            del self._flights[key]
+        if not task.cancelled():
+            task.exception()  # looked at, so that a failure nobody waited for is not reported as lost

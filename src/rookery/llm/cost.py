@@ -1,0 +1,108 @@
+"""What a call costs: exact decimals, rounded up once, to whole micro-dollars.
+
+Prices are in USD per million tokens, which is micro-dollars per token. Those of a model config win; without any, the
+offline price table of `genai-prices` is asked. Nothing here reaches the network.
+"""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, date, datetime, time
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any
+
+import msgspec
+
+from rookery.llm.types import Usage
+from rookery.store.model_configs import ModelConfig
+
+# Wide enough that no sum of products of 64-bit counts and stored prices is ever rounded before the end.
+_EXACT = Context(prec=100)
+_BILLED = ("input", "cache_read", "cache_write", "output")
+# Our provider types by the names of the price table; what is not there has no list price.
+_TABLE_NAMES = {
+    "anthropic": "anthropic",
+    "openai": "openai",
+    "azure_openai": "azure",
+    "openrouter": "openrouter",
+    "google": "google",
+    "bedrock": "aws",
+}
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """USD per million tokens. Cache prices that are not set are those of plain input."""
+
+    input: Decimal
+    output: Decimal
+    cache_read: Decimal | None = None
+    cache_write: Decimal | None = None
+    cache_write_1h: Decimal | None = None
+
+
+def cost_micros(usage: Usage, prices: Prices | None) -> int | None:
+    """The cost of a call; None, which is not zero, when there are no prices or nothing was reported."""
+    if prices is None or not any(getattr(usage, name) for name in _BILLED):
+        return None
+    long_writes = usage.cache_write_1h or 0
+    # A provider may report the long ones alone; they are part of the writes, so there are at least as many.
+    short_writes = max((usage.cache_write or 0) - long_writes, 0)
+    write_price = prices.input if prices.cache_write is None else prices.cache_write
+    items = (
+        (usage.input, prices.input),
+        (usage.cache_read, prices.input if prices.cache_read is None else prices.cache_read),
+        (short_writes, write_price),
+        (long_writes, prices.input if prices.cache_write_1h is None else prices.cache_write_1h),
+        (usage.output, prices.output),
+    )
+    total = Decimal(0)
+    for count, price in items:
+        total = _EXACT.add(total, _EXACT.multiply(Decimal(count or 0), price))
+    return int(total.to_integral_value(rounding=ROUND_CEILING, context=_EXACT))
+
+
+def prices_of(config: ModelConfig, provider_type: str, *, at: datetime) -> Prices | None:
+    """The prices in force for a config: its own, all of them or none; else the list prices of its model."""
+    if config.price_input is None or config.price_output is None:
+        return list_prices(provider_type, config.model, day=at.astimezone(UTC).date())
+    return Prices(
+        input=config.price_input,
+        output=config.price_output,
+        cache_read=config.price_cache_read,
+        cache_write=config.price_cache_write,
+        cache_write_1h=config.price_cache_write_1h,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def list_prices(provider_type: str, model: str, *, day: date) -> Prices | None:
+    """What the price table that ships with this version says for a day; None when it does not know the model.
+
+    Tiers by length of the prompt are not applied: the first tier counts. The first call takes about 0.2 s.
+    """
+    table_name = _TABLE_NAMES.get(provider_type)
+    if table_name is None:
+        return None
+    from genai_prices import data_snapshot  # here: it takes 0.16 s to import, and most commands need no prices
+
+    try:
+        _, found = data_snapshot.get_snapshot().find_provider_model(model, None, table_name, None)
+    except LookupError:
+        return None
+    listed = found.get_prices(datetime.combine(day, time(12), UTC))
+    price_in, price_out = _base(listed.input_mtok), _base(listed.output_mtok)
+    if price_in is None or price_out is None:
+        return None
+    return Prices(
+        input=price_in,
+        output=price_out,
+        cache_read=_base(listed.cache_read_mtok),
+        cache_write=_base(listed.cache_write_mtok),
+        cache_write_1h=_base(listed.cache_write_1h_mtok),
+    )
+
+
+def _base(price: Any) -> Decimal | None:
+    """A price, or the first of its tiers."""
+    base = getattr(price, "base", price)
+    return None if base is None else Decimal(str(base))

@@ -1,0 +1,239 @@
+"""Which model a call goes to, and with whose key. Pure: the tables of models.md, "Resolution", as functions.
+
+A request that names a model gets that model or an error that says why not; nothing a person chose is replaced
+silently, except where the table says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat.messages import Effort
+from rookery.llm.types import ErrorKind, ProviderError
+from rookery.log import get_logger
+from rookery.store.model_errors import ModelUnusable, NoDefaultModel, Unusable
+from rookery.store.providers import KEYLESS, Provider
+from rookery.store.usage import KeySource
+
+log = get_logger("llm.resolve")
+
+# A model that fails like this this often hands its turn to the next of its fallbacks.
+FALLBACK_ATTEMPTS = 5
+FALLBACK_KINDS = frozenset(
+    {
+        ErrorKind.OVERLOADED,
+        ErrorKind.RATE_LIMIT,
+        ErrorKind.TIMEOUT,
+        ErrorKind.CONTENT_FILTER,
+        ErrorKind.PROVIDER_DISABLED,
+    }
+)
+
+
+class ModelState(msgspec.Struct, frozen=True, kw_only=True):
+    """A model config as one chat owner can use it. `key` is whose key there is, or why there is none."""
+
+    id: UUID
+    provider_name: str
+    enabled: bool
+    deleted: bool
+    provider_is_live: bool
+    key: KeySource | Unusable
+
+    @property
+    def unusable(self) -> Unusable | None:
+        if self.deleted:
+            return Unusable.UNKNOWN
+        if not self.enabled:
+            return Unusable.DISABLED
+        if not self.provider_is_live:
+            return Unusable.PROVIDER_DISABLED
+        return self.key if isinstance(self.key, Unusable) else None
+
+
+class Models(msgspec.Struct, frozen=True):
+    """Every model config, deleted ones too, for one owner."""
+
+    by_id: Mapping[UUID, ModelState]
+    default_id: UUID | None
+
+    def unusable(self, model_config_id: UUID) -> Unusable | None:
+        state = self.by_id.get(model_config_id)
+        return Unusable.UNKNOWN if state is None else state.unusable
+
+    def is_usable(self, model_config_id: UUID | None) -> bool:
+        return model_config_id is not None and self.unusable(model_config_id) is None
+
+
+class Override(msgspec.Struct, frozen=True):
+    """A model somebody set for a purpose. The modes other than `model` name no config."""
+
+    mode: Literal["model", "chat_default", "deployment_default"] = "model"
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """`reasoning_effort` is what an override says; None leaves it to the chat."""
+
+    model_config_id: UUID
+    reasoning_effort: Effort | None = None
+
+
+def choose_key(provider: Provider, *, has_user_key: bool, has_central_key: bool) -> KeySource | Unusable:
+    """Whose key a call uses. The user's own first; the central one where the policy lets it stand in."""
+    if provider.allow_user_key and has_user_key:
+        return KeySource.USER
+    if provider.central_key_enabled and (not provider.allow_user_key or provider.allow_central_fallback):
+        if has_central_key:
+            return KeySource.ENV if provider.is_env else KeySource.CENTRAL
+        if provider.type in KEYLESS:
+            return KeySource.AMBIENT
+    return Unusable.USER_API_KEY_REQUIRED if provider.allow_user_key else Unusable.MISSING_API_KEY
+
+
+def read_override(stored: object) -> tuple[Override | None, bool]:
+    """An override as stored, and whether it is malformed: that counts as not set, and the API flags it."""
+    if stored is None:
+        return None, False
+    try:
+        override = msgspec.convert(stored, type=Override)
+    except msgspec.ValidationError:
+        return None, True
+    if (override.mode == "model") != (override.model_config_id is not None):
+        return None, True
+    return override, False
+
+
+def for_new_chat(models: Models, *, requested: UUID | None, personal: Override | None = None) -> Choice:
+    """The model of a new root chat. `personal` is the owner's own `root` override, None unless admins allow them."""
+    if requested is not None:
+        return Choice(_usable(models, requested))
+    if personal is not None and (chosen := _of_override(models, personal)):
+        return chosen
+    return Choice(_usable_default(models))
+
+
+def for_message(models: Models, *, requested: UUID | None, last: UUID) -> Choice:
+    """The model of a sent or edited message: the one named, else the chat's last, else the default."""
+    if requested is not None:
+        return Choice(_usable(models, requested))
+    state = models.by_id.get(last)
+    # Only the config decides here: a provider without a key is reported by the turn, not by a silent switch.
+    if state is not None and state.enabled and not state.deleted:
+        return Choice(last)
+    return Choice(_usable_default(models))
+
+
+def for_generation(models: Models, model_config_id: UUID) -> Choice | ProviderError:
+    """The model of a running turn. A deleted config gives way to the default; a disabled one ends the turn."""
+    state = models.by_id.get(model_config_id)
+    if state is None or state.deleted:
+        if models.default_id is None:
+            return _refusal(None, ErrorKind.CONFIG, str(NoDefaultModel()))
+        state = models.by_id[models.default_id]
+    reason = state.unusable
+    if reason is None:
+        return Choice(state.id)
+    return _refusal(state, _KINDS[reason], reason.sentence)
+
+
+def for_subagent(
+    models: Models,
+    *,
+    parent: UUID,
+    requested: UUID | None = None,
+    personal: Override | None = None,
+    admin: Override | None = None,
+) -> Choice:
+    """The model of a subagent. A spawn argument that cannot be used is an error of that tool call.
+
+    The user's `chat_default` means the parent's model, and `deployment_default` what admins set for this kind.
+    """
+    if requested is not None:
+        return Choice(_usable(models, requested))
+    if personal is not None and personal.mode != "deployment_default":
+        if personal.mode == "chat_default":
+            return Choice(parent, personal.reasoning_effort)
+        if chosen := _of_override(models, personal):
+            return chosen
+    if admin is not None and (chosen := _of_override(models, admin)):
+        return chosen
+    return Choice(parent, admin.reasoning_effort if admin is not None and admin.mode == "chat_default" else None)
+
+
+def for_title(models: Models, *, chat: UUID, admin: Override | None, preferred: Sequence[UUID]) -> Choice | None:
+    """The model that writes titles; None is "no title". `preferred` are the cheap ones, cheapest first.
+
+    What admins chose is used or nothing is: a title is not worth a call to a model they did not mean.
+    """
+    if admin is not None:
+        if admin.mode == "chat_default":
+            return Choice(chat, admin.reasoning_effort) if models.is_usable(chat) else None
+        return _of_override(models, admin)
+    for model_config_id in (*preferred, chat):
+        if models.is_usable(model_config_id):
+            return Choice(model_config_id)
+    return None
+
+
+def for_compaction(models: Models, *, chat: UUID, admin: Override | None) -> Choice:
+    """The model that summarizes: what admins chose, else the chat's own."""
+    if admin is None or admin.mode == "chat_default":
+        return Choice(chat, admin.reasoning_effort if admin else None)
+    if chosen := _of_override(models, admin):
+        return chosen
+    log.warning("compaction_model_unusable", model_config_id=admin.model_config_id or models.default_id)
+    return Choice(chat)
+
+
+def falls_back(error: ProviderError, attempts: int) -> bool:
+    """Whether a turn may go on with another model after so many failed attempts with this one."""
+    return error.kind in FALLBACK_KINDS and attempts >= FALLBACK_ATTEMPTS
+
+
+def next_fallback(models: Models, fallbacks: Sequence[UUID], *, tried: Collection[UUID]) -> UUID | None:
+    """The first fallback that can be used and was not yet."""
+    return next((each for each in fallbacks if each not in tried and models.is_usable(each)), None)
+
+
+_KINDS = {
+    Unusable.UNKNOWN: ErrorKind.CONFIG,
+    Unusable.DISABLED: ErrorKind.CONFIG,
+    Unusable.PROVIDER_DISABLED: ErrorKind.PROVIDER_DISABLED,
+    Unusable.MISSING_API_KEY: ErrorKind.MISSING_KEY,
+    Unusable.USER_API_KEY_REQUIRED: ErrorKind.MISSING_KEY,
+}
+
+
+def _usable(models: Models, model_config_id: UUID) -> UUID:
+    if reason := models.unusable(model_config_id):
+        raise ModelUnusable(reason, model_config_id)
+    return model_config_id
+
+
+def _usable_default(models: Models) -> UUID:
+    if models.default_id is None:
+        raise NoDefaultModel
+    if reason := models.unusable(models.default_id):
+        raise NoDefaultModel(reason)
+    return models.default_id
+
+
+def _of_override(models: Models, override: Override) -> Choice | None:
+    """What an override leads to, if it can be used."""
+    if override.mode == "chat_default":
+        return None
+    wanted = models.default_id if override.mode == "deployment_default" else override.model_config_id
+    if wanted is None or not models.is_usable(wanted):
+        return None
+    return Choice(wanted, override.reasoning_effort)
+
+
+def _refusal(state: ModelState | None, kind: ErrorKind, message: str) -> ProviderError:
+    provider = "" if state is None else state.provider_name
+    return ProviderError(kind=kind, message=message, retryable=False, provider=provider)
