@@ -1,0 +1,163 @@
+"""Tool calls put together from the pieces servers send, each numbering them in its own way.
+
+The rule is `index`. Some servers leave it out, some leave out the id, one gives every call the index 0; what a piece
+belongs to is then read off its id, its name, and whether the call before it is complete.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rookery.chat.prompt_parts import Meta
+from rookery.llm.completions_chunks import CallDelta, Function
+from rookery.llm.types import StreamPart, ToolCall, ToolInputDelta, ToolInputEnd, ToolInputStart
+
+_any_json = msgspec.json.Decoder()
+
+
+class OpenCall:
+    """One call so far. `shown` is how much of its input has been told; nothing is told before its name is known."""
+
+    __slots__ = ("ended", "extra_content", "id", "index", "name", "pieces", "started")
+
+    def __init__(self, index: int, call_id: str) -> None:
+        self.index = index
+        self.id = call_id
+        self.name = ""
+        self.pieces: list[str] = []
+        self.extra_content: Meta | None = None
+        self.started = False
+        self.ended = False
+
+    @property
+    def input(self) -> str:
+        return "".join(self.pieces) or "{}"
+
+    def is_complete(self) -> bool:
+        """Whether its input, as far as it came, is JSON."""
+        return is_json(self.input)
+
+    def call(self) -> ToolCall:
+        meta = {"extra_content": self.extra_content} if self.extra_content else None
+        return ToolCall(self.id, self.name, self.input, meta=meta)
+
+
+class OpenCalls:
+    """The calls of one response, in the order they came."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        self._calls: list[OpenCall] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def in_order(self) -> list[OpenCall]:
+        return sorted(self._calls, key=lambda call: call.index)
+
+    def are_complete(self) -> bool:
+        return all(call.is_complete() and call.name for call in self._calls)
+
+    def add(self, delta: CallDelta, parts: list[StreamPart]) -> None:
+        function = delta.function or Function()
+        text = _arguments(function)
+        if not function.name and not text:
+            self._keep_extra(delta)
+            return
+        call = self._find(delta, function) or self._open(delta, parts)
+        if function.name:
+            _add_name(call, function.name)
+        if delta.extra_content:
+            call.extra_content = delta.extra_content
+        if text:
+            call.pieces.append(text)
+        self._show(call, text, parts)
+
+    def end_all(self, parts: list[StreamPart]) -> None:
+        for call in self._calls:
+            _end(call, parts)
+
+    def _keep_extra(self, delta: CallDelta) -> None:
+        """A piece without name and input may still bring what the server wants back."""
+        call = self._find(delta, Function())
+        if call is not None and delta.extra_content:
+            call.extra_content = delta.extra_content
+
+    def _find(self, delta: CallDelta, function: Function) -> OpenCall | None:
+        """The call this piece continues, or None when it opens one."""
+        if not self._calls:
+            return None
+        if delta.index is not None:
+            same = [call for call in self._calls if call.index == delta.index]
+            found = same[-1] if same else None
+        elif delta.id:
+            return next((call for call in self._calls if call.id == delta.id), None)
+        else:
+            found = self._calls[-1]
+        if found is None:
+            return None
+        opens = bool(function.name and found.name) and found.is_complete()
+        if delta.index is None:
+            return None if opens else found
+        # An index that is used twice: another id and a name again, behind a call that is complete.
+        return None if opens and delta.id and delta.id != found.id else found
+
+    def _open(self, delta: CallDelta, parts: list[StreamPart]) -> OpenCall:
+        for earlier in self._calls:
+            _end(earlier, parts)
+        following = max((call.index for call in self._calls), default=-1) + 1
+        taken = any(call.index == delta.index for call in self._calls)
+        index = following if delta.index is None or taken else delta.index
+        call = OpenCall(index, self._unique_id(delta.id, index))
+        self._calls.append(call)
+        return call
+
+    def _unique_id(self, wanted: str | None, index: int) -> str:
+        taken = {call.id for call in self._calls}
+        if wanted and wanted not in taken:
+            return wanted
+        made = f"call_{index}"
+        while made in taken:
+            made += "_"
+        return made
+
+    def _show(self, call: OpenCall, text: str, parts: list[StreamPart]) -> None:
+        if not call.name or call.ended:
+            return
+        if call.started:
+            if text:
+                parts.append(ToolInputDelta(call.id, text))
+            return
+        call.started = True
+        parts.append(ToolInputStart(call.id, call.name))
+        if call.pieces:
+            parts.append(ToolInputDelta(call.id, "".join(call.pieces)))
+
+
+def is_json(text: str) -> bool:
+    try:
+        _any_json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+    return True
+
+
+def _arguments(function: Function) -> str:
+    if isinstance(function.arguments, dict):
+        return msgspec.json.encode(function.arguments).decode()
+    return function.arguments or ""
+
+
+def _add_name(call: OpenCall, name: str) -> None:
+    """Names come whole, again with every piece, growing, or in pieces; in pieces only before the input starts."""
+    if name.startswith(call.name):
+        call.name = name
+    elif not call.pieces:
+        call.name += name
+
+
+def _end(call: OpenCall, parts: list[StreamPart]) -> None:
+    if call.started and not call.ended:
+        parts.append(ToolInputEnd(call.id))
+    call.ended = True

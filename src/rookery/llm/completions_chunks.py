@@ -1,0 +1,141 @@
+"""What Chat Completions servers send, as far as it is read; all else in a chunk is skipped by the decoder.
+
+One set of types reads chunks and whole answers: they differ in `delta` and `message` only. Everything is optional,
+because every field is missing on some server.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from rookery.llm.types import Usage
+
+Json: TypeAlias = Any
+
+
+class Function(msgspec.Struct):
+    """`arguments` should be JSON text; some servers send the object itself."""
+
+    name: str | None = None
+    arguments: str | dict[str, Json] | None = None
+
+
+class CallDelta(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+    extra_content: dict[str, Json] | None = None
+
+
+class UrlCitation(msgspec.Struct):
+    url: str = ""
+    title: str | None = None
+
+
+class Annotation(msgspec.Struct):
+    type: str = ""
+    url_citation: UrlCitation | None = None
+
+
+class ContentPart(msgspec.Struct):
+    """Of servers that send content as a list: text, or thinking that is a list of texts again."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: list[ContentPart] | str | None = None
+
+
+class Delta(msgspec.Struct):
+    content: str | list[ContentPart] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Json]] | None = None
+    refusal: str | None = None
+    tool_calls: list[CallDelta] | None = None
+    function_call: Function | None = None
+    annotations: list[Annotation] | None = None
+
+
+class PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class ChunkUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class Choice(msgspec.Struct):
+    index: int | None = None
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: str | None = None
+    usage: ChunkUsage | None = None
+
+
+class GroqExtras(msgspec.Struct):
+    usage: ChunkUsage | None = None
+
+
+class Chunk(msgspec.Struct):
+    """`error` and `object: "error"` are how servers fail in the middle of a stream."""
+
+    id: str | None = None
+    model: str | None = None
+    object: str | None = None
+    choices: list[Choice] | None = None
+    usage: ChunkUsage | None = None
+    x_groq: GroqExtras | None = None
+    error: dict[str, Json] | str | None = None
+
+
+chunk_decoder = msgspec.json.Decoder(Chunk)
+
+
+def usage_of(chunk: Chunk) -> ChunkUsage | None:
+    """Wherever it is: on the chunk, on the choice (Moonshot), or among extras (Groq)."""
+    if chunk.usage is not None:
+        return chunk.usage
+    if chunk.choices and chunk.choices[0].usage is not None:
+        return chunk.choices[0].usage
+    return chunk.x_groq.usage if chunk.x_groq is not None else None
+
+
+def normal_usage(raw: ChunkUsage) -> Usage | None:
+    """In the form all wires share; None when the server reported nothing but zeros."""
+    prompt, completion = raw.prompt_tokens or 0, raw.completion_tokens or 0
+    if not prompt and not completion:
+        return None
+    details = raw.prompt_tokens_details or PromptDetails()
+    cached = _first(details.cached_tokens, raw.prompt_cache_hit_tokens)
+    written = _first(details.cache_write_tokens, raw.cache_write_tokens)
+    reasoning = raw.completion_tokens_details.reasoning_tokens if raw.completion_tokens_details else None
+    total = raw.total_tokens or prompt + completion
+    if reasoning and total == prompt + completion + reasoning:
+        # xAI counts reasoning beside the completion; everybody else within.
+        completion += reasoning
+    return Usage(
+        input=max(0, prompt - (cached or 0) - (written or 0)),
+        cache_read=cached,
+        cache_write=written,
+        output=completion,
+        reasoning=reasoning,
+        total=total,
+        context_tokens=prompt,
+    )
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)

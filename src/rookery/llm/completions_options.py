@@ -1,0 +1,76 @@
+"""What can be set for models behind a Chat Completions endpoint, and how the servers that offer one differ.
+
+The names of the options are those of a model config (models.md, "Model configs").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from rookery.llm.types import Capabilities
+
+MaxTokensField: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
+ReplayReasoning: TypeAlias = Literal["auto", "always", "never"]
+
+_GOOGLE_HOST = "generativelanguage.googleapis.com"
+
+
+class CompletionsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """None leaves a field out of the request.
+
+    The last six are for compatible servers: `replay_reasoning` says when reasoning is sent back (`auto`: within a turn,
+    to the step that called tools), `think_tags` that reasoning comes as `<think>...</think>` inside the text, and
+    `extra_body` is laid over the finished request.
+    """
+
+    store: bool | None = None
+    text_verbosity: str | None = None
+    parallel_tool_calls: bool | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    metadata: Mapping[str, str] | None = None
+    user: str | None = None
+    logit_bias: Mapping[str, int] | None = None
+    top_logprobs: int | None = None
+    prediction: Mapping[str, Any] | None = None
+    seed: int | None = None
+    strict_json_schema: bool | None = None
+    max_tokens_field: MaxTokensField | None = None
+    include_usage: bool = True
+    replay_reasoning: ReplayReasoning = "auto"
+    think_tags: bool = False
+    extra_body: Mapping[str, Any] = {}
+    headers: Mapping[str, str] = {}
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """What one kind of server wants differently."""
+
+    max_tokens_field: MaxTokensField = "max_tokens"
+    system_role: Literal["system", "developer"] = "system"
+    takes_strict: bool = False
+    takes_cache_key: bool = False
+    takes_top_k: bool = False
+    wants_thought_signatures: bool = False
+
+
+def dialect_of(provider_type: str, caps: Capabilities, *, base_url: str = "") -> Dialect:
+    """The dialect of a provider. Google's own endpoint is known by its host too: people add it as a compatible one."""
+    if provider_type == "openai":
+        return Dialect(
+            max_tokens_field="max_completion_tokens",
+            system_role="developer" if caps.reasoning_model else "system",
+            takes_strict=True,
+            takes_cache_key=True,
+        )
+    if provider_type == "azure_openai":
+        # Its reasoning models answer 400 to `max_tokens`, as those of OpenAI do.
+        field: MaxTokensField = "max_completion_tokens" if caps.reasoning_model else "max_tokens"
+        return Dialect(max_tokens_field=field, takes_cache_key=True)
+    if provider_type == "google" or urlsplit(base_url).hostname == _GOOGLE_HOST:
+        return Dialect(wants_thought_signatures=True)
+    return Dialect(takes_top_k=True)

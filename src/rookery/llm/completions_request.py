@@ -1,0 +1,177 @@
+"""A call as the body of a Chat Completions request.
+
+Settings come first and messages last, so that a chat's next request starts with the bytes of the one before it.
+Messages and tools are encoded here, once: their hash goes into the row, and the driver copies the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from msgspec import Raw
+
+from rookery.chat import parts
+from rookery.chat.messages import Effort
+from rookery.llm import completions_messages
+from rookery.llm.completions_options import CompletionsOptions, Dialect
+from rookery.llm.types import Call, CallWarning, Capabilities, Tool
+from rookery.llm.wire import Request
+
+Json: TypeAlias = Any
+
+PATH = "/chat/completions"
+_FP_BYTES = 16
+
+
+def build(call: Call, dialect: Dialect, *, model: str, caps: Capabilities, options: CompletionsOptions) -> Request:
+    """The request of this call. Pure: the same call gives the same bytes."""
+    warnings: list[CallWarning] = []
+    tools = _tools(call.tools, dialect, options=options)
+    messages = parts.json_raw(
+        completions_messages.messages_of(call, dialect, caps=caps, replay=options.replay_reasoning)
+    )
+    body: dict[str, Json] = {"model": model, "stream": True}
+    if options.include_usage:
+        body["stream_options"] = {"include_usage": True}
+    body |= _limits(call, dialect, caps=caps, options=options)
+    body |= _sampling(call, dialect, caps=caps, warnings=warnings)
+    body |= _effort(call, caps, warnings=warnings)
+    body |= _optional(call, dialect, options=options)
+    body |= _format(call, dialect, caps=caps, options=options, warnings=warnings)
+    if tools is not None:
+        body["tools"] = tools
+        body |= _tool_use(call, options)
+    if call.web_search is not None:
+        warnings.append(CallWarning("unsupported_tool", "web_search", "This endpoint has no web search of its own."))
+    # Laid over before the messages: these stay last, for the sake of the prefix.
+    body |= options.extra_body
+    body.setdefault("messages", messages)
+    return Request(
+        path=PATH,
+        body=body,
+        headers={**options.headers, **call.headers},
+        warnings=tuple(warnings),
+        prefix_fp=_fingerprint(model, tools, messages=messages),
+    )
+
+
+def _limits(call: Call, dialect: Dialect, *, caps: Capabilities, options: CompletionsOptions) -> dict[str, Json]:
+    if call.max_output_tokens is None:
+        return {}
+    limit = min(call.max_output_tokens, caps.max_output or call.max_output_tokens)
+    return {options.max_tokens_field or dialect.max_tokens_field: limit}
+
+
+def _sampling(
+    call: Call, dialect: Dialect, *, caps: Capabilities, warnings: list[CallWarning]
+) -> dict[str, float | int]:
+    asked = {
+        "temperature": call.temperature,
+        "top_p": call.top_p,
+        "top_k": call.top_k,
+        "presence_penalty": call.presence_penalty,
+        "frequency_penalty": call.frequency_penalty,
+    }
+    sent: dict[str, float | int] = {}
+    for name, value in asked.items():
+        if value is None:
+            continue
+        if caps.sampling and (name != "top_k" or dialect.takes_top_k):
+            sent[name] = value
+        else:
+            warnings.append(CallWarning("unsupported_setting", name, f"This model does not take {name}; left out."))
+    return sent
+
+
+def _effort(call: Call, caps: Capabilities, *, warnings: list[CallWarning]) -> dict[str, Json]:
+    """The nearest effort the model knows at or above the one asked for, else its highest."""
+    if call.effort is None:
+        return {}
+    scale = list(Effort)
+    known = sorted(caps.efforts, key=scale.index)
+    if not known:
+        if call.effort is not Effort.NONE:
+            warnings.append(CallWarning("unsupported_setting", "effort", "This model has no reasoning effort to set."))
+        return {}
+    wanted = scale.index(call.effort)
+    nearest = next((effort for effort in known if scale.index(effort) >= wanted), known[-1])
+    return {"reasoning_effort": nearest.value}
+
+
+def _optional(call: Call, dialect: Dialect, *, options: CompletionsOptions) -> dict[str, Json]:
+    cache_key = options.prompt_cache_key or (call.cache_key if dialect.takes_cache_key else None)
+    fields = {
+        "verbosity": options.text_verbosity,
+        "store": options.store,
+        "metadata": options.metadata,
+        "prompt_cache_key": cache_key,
+        "service_tier": options.service_tier,
+        "user": options.user,
+        "logit_bias": options.logit_bias,
+        "logprobs": None if options.top_logprobs is None else True,
+        "top_logprobs": options.top_logprobs,
+        "prediction": options.prediction,
+        "seed": options.seed,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _format(
+    call: Call, dialect: Dialect, *, caps: Capabilities, options: CompletionsOptions, warnings: list[CallWarning]
+) -> dict[str, Json]:
+    if call.format is None:
+        return {}
+    if not caps.json_schema:
+        warnings.append(CallWarning("unsupported_setting", "format", "This model takes no JSON schema; left out."))
+        return {}
+    schema: dict[str, Json] = {"name": call.format.name, "schema": call.format.schema}
+    if dialect.takes_strict and options.strict_json_schema is not None:
+        schema["strict"] = options.strict_json_schema
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _tools(tools: tuple[Tool, ...], dialect: Dialect, *, options: CompletionsOptions) -> Raw | None:
+    if not tools:
+        return None
+    built = []
+    for tool in sorted(tools, key=lambda tool: tool.name):
+        function: dict[str, Json] = {"name": tool.name, "description": tool.description}
+        function["parameters"] = _parameters(tool.input_schema)
+        if dialect.takes_strict and options.strict_json_schema is not None:
+            function["strict"] = options.strict_json_schema
+        built.append({"type": "function", "function": function})
+    return parts.json_raw(built)
+
+
+def _parameters(schema: Mapping[str, Json]) -> dict[str, Json]:
+    """Several servers refuse the schema of an object that names no properties."""
+    if schema.get("type") == "object" and schema.get("properties") is None:
+        return {**schema, "properties": {}}
+    return dict(schema)
+
+
+def _tool_use(call: Call, options: CompletionsOptions) -> dict[str, Json]:
+    built: dict[str, Json] = {}
+    if options.parallel_tool_calls is not None:
+        built["parallel_tool_calls"] = options.parallel_tool_calls
+    match call.tool_choice:
+        case "auto":
+            pass
+        case "none" | "required":
+            built["tool_choice"] = call.tool_choice
+        case _ if len(call.tools) == 1:
+            # Says the same, and compatible servers refuse the form with a name.
+            built["tool_choice"] = "required"
+        case name:
+            built["tool_choice"] = {"type": "function", "function": {"name": name}}
+    return built
+
+
+def _fingerprint(model: str, tools: Raw | None, *, messages: Raw) -> bytes:
+    digest = hashlib.blake2b(digest_size=_FP_BYTES)
+    for piece in (model.encode(), bytes(tools or b""), bytes(messages)):
+        digest.update(len(piece).to_bytes(8, "big"))
+        digest.update(piece)
+    return digest.digest()

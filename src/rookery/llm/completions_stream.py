@@ -1,0 +1,271 @@
+"""The chunks of a Chat Completions stream, folded into parts.
+
+Servers that call themselves compatible agree on little. The end is `[DONE]`, or the end of the stream behind a
+finish reason; usage may come in any chunk, so the finish reason alone ends nothing. Tool calls are given in the end,
+in order of their index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from rookery.chat.prompt_parts import Meta
+from rookery.llm import completions_chunks, errors, refusals
+from rookery.llm.completions_calls import OpenCalls
+from rookery.llm.completions_chunks import Annotation, CallDelta, Chunk, ContentPart, Delta, chunk_decoder
+from rookery.llm.completions_messages import IN_CONTENT, merge_details
+from rookery.llm.think_tags import ThinkTags
+from rookery.llm.types import (
+    Finish,
+    FinishReason,
+    ProviderError,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    ResponseStarted,
+    Source,
+    StreamError,
+    StreamPart,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    Usage,
+    UsageUpdate,
+)
+from rookery.llm.wire import Event
+
+_DONE: Final = b"[DONE]"
+_REASONS: Final = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+_TEXT, _REFUSAL, _REASONING = "text", "refusal", "reasoning"
+
+
+class CompletionsFold:
+    """Folds one response."""
+
+    def __init__(self, provider: str, *, think_tags: bool = False) -> None:
+        self._provider = provider
+        self._tags = ThinkTags() if think_tags else None
+        self._request_id: str | None = None
+        self._has_started = False
+        # The open block, of which there is at most one, and how many there were.
+        self._kind: str | None = None
+        self._block_id = ""
+        self._blocks = 0
+        self._field: str | None = None
+        self._details: list[Meta] = []
+        self._calls = OpenCalls()
+        self._sources: set[str] = set()
+        self._has_refused = False
+        self._reason: str | None = None
+        self._usage: Usage | None = None
+
+    def start(self, request_id: str | None) -> None:
+        self._request_id = request_id
+
+    def feed(self, event: Event) -> Iterable[StreamPart]:
+        data = event.data
+        if data == _DONE or data.strip() == _DONE:
+            return self._finish(is_announced=True)
+        try:
+            chunk = chunk_decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return self._undecodable(event, str(error))
+        if chunk.error or chunk.object == "error" or event.name == "error":
+            return [StreamError(self._said_error(data))]
+        parts: list[StreamPart] = []
+        self._read(chunk, parts)
+        return parts
+
+    def whole(self, body: bytes) -> Iterable[StreamPart]:
+        parts = list(self.feed(Event("", body)))
+        if parts and isinstance(parts[-1], StreamError):
+            return parts
+        if self._reason is None and self._blocks == 0 and not self._calls:
+            return [StreamError(self._with_id(errors.unreadable(self._provider, "The answer has no choices.")))]
+        return parts + self._finish(is_announced=True)
+
+    def end(self) -> Iterable[StreamPart]:
+        return self._finish(is_announced=False)
+
+    # Reading
+
+    def _read(self, chunk: Chunk, parts: list[StreamPart]) -> None:
+        choices = chunk.choices
+        if not self._has_started and (choices or chunk.id):
+            self._has_started = True
+            parts.append(ResponseStarted(chunk.id or None, chunk.model or None, self._request_id))
+        if choices:
+            choice = choices[0]
+            if choice.index:
+                return  # another of several answers, which nobody asked for
+            delta = choice.delta or choice.message
+            if delta is not None:
+                self._read_delta(delta, parts)
+            if choice.finish_reason:
+                self._reason = choice.finish_reason
+        if (raw := completions_chunks.usage_of(chunk)) is not None:
+            usage = completions_chunks.normal_usage(raw)
+            if usage is not None and usage != self._usage:
+                self._usage = usage
+                parts.append(UsageUpdate(usage))
+
+    def _read_delta(self, delta: Delta, parts: list[StreamPart]) -> None:
+        if delta.reasoning_details:
+            self._read_details(delta.reasoning_details, delta.reasoning or delta.reasoning_content, parts)
+        elif delta.reasoning_content:
+            self._say_reasoning(delta.reasoning_content, "reasoning_content", parts)
+        elif delta.reasoning:
+            self._say_reasoning(delta.reasoning, "reasoning", parts)
+        content = delta.content
+        if content:
+            if type(content) is str:
+                self._read_text(content, parts)
+            else:
+                for part in content:
+                    self._read_part(part, parts)  # type: ignore[arg-type]  # narrowed by exact type above
+        if delta.refusal:
+            self._has_refused = True
+            self._say(delta.refusal, _REFUSAL, parts)
+        if delta.tool_calls:
+            for call in delta.tool_calls:
+                self._calls.add(call, parts)
+        if delta.function_call is not None:
+            self._calls.add(CallDelta(index=0, function=delta.function_call), parts)
+        if delta.annotations:
+            self._read_annotations(delta.annotations, parts)
+
+    def _read_text(self, text: str, parts: list[StreamPart]) -> None:
+        if self._tags is None:
+            self._say(text, _TEXT, parts)
+            return
+        self._say_split(self._tags.split(text), parts)
+
+    def _say_split(self, pieces: list[tuple[bool, str]], parts: list[StreamPart]) -> None:
+        for is_reasoning, piece in pieces:
+            if is_reasoning:
+                self._say_reasoning(piece, IN_CONTENT, parts)
+            else:
+                self._say(piece, _TEXT, parts)
+
+    def _read_part(self, part: ContentPart, parts: list[StreamPart]) -> None:
+        if part.text:
+            self._read_text(part.text, parts)
+        thinking = part.thinking
+        texts = [thinking] if isinstance(thinking, str) else [inner.text for inner in thinking or ()]
+        for text in texts:
+            if text:
+                self._say_reasoning(text, None, parts)
+
+    def _read_details(self, details: list[Meta], text: str | None, parts: list[StreamPart]) -> None:
+        """Details belong to the open reasoning. Those that come late, with nothing to show, wait for the end."""
+        shown = text or "".join(d.get("text") or d.get("summary") or "" for d in details)
+        if shown:
+            self._say_reasoning(shown, "reasoning_details", parts)
+        elif self._kind == _REASONING:
+            self._field = "reasoning_details"
+        self._details += details
+
+    def _read_annotations(self, annotations: list[Annotation], parts: list[StreamPart]) -> None:
+        for annotation in annotations:
+            cited = annotation.url_citation
+            if cited is None or not cited.url or cited.url in self._sources:
+                continue
+            self._sources.add(cited.url)
+            parts.append(Source(f"source-{len(self._sources)}", "url", cited.url, cited.title))
+
+    # Blocks
+
+    def _say(self, text: str, kind: str, parts: list[StreamPart]) -> None:
+        if self._kind != kind:
+            self._close(parts)
+            self._open(kind)
+            parts.append(TextStart(self._block_id))
+        parts.append(TextDelta(self._block_id, text))
+
+    def _say_reasoning(self, text: str, field: str | None, parts: list[StreamPart]) -> None:
+        if self._kind != _REASONING:
+            self._close(parts)
+            self._open(_REASONING)
+            parts.append(ReasoningStart(self._block_id))
+        self._field = field
+        parts.append(ReasoningDelta(self._block_id, text))
+
+    def _open(self, kind: str) -> None:
+        self._kind = kind
+        self._block_id = f"{kind}-{self._blocks}"
+        self._blocks += 1
+
+    def _close(self, parts: list[StreamPart]) -> None:
+        if self._kind == _REASONING:
+            parts.append(ReasoningEnd(self._block_id, self._reasoning_meta()))
+        elif self._kind is not None:
+            parts.append(TextEnd(self._block_id, refusal=self._kind == _REFUSAL))
+        self._kind = None
+
+    def _reasoning_meta(self) -> Meta | None:
+        field, details = self._field, self._details
+        self._field, self._details = None, []
+        if details:
+            return {"reasoning_field": "reasoning_details", "reasoning_details": merge_details(details)}
+        return {"reasoning_field": field} if field else None
+
+    # Ending
+
+    def _finish(self, *, is_announced: bool) -> list[StreamPart]:
+        """`is_announced`: the server said that this is all, with `[DONE]` or by answering in one document."""
+        if self._reason is None and not self._may_end(is_announced=is_announced):
+            return [StreamError(self._with_id(errors.truncated(self._provider)))]
+        parts: list[StreamPart] = []
+        if not self._has_started:
+            parts.append(ResponseStarted(None, None, self._request_id))
+        if self._tags is not None:
+            self._say_split(self._tags.rest(), parts)
+        self._close(parts)
+        if self._details:
+            self._open(_REASONING)
+            parts += (ReasoningStart(self._block_id), ReasoningEnd(self._block_id, self._reasoning_meta()))
+        self._calls.end_all(parts)
+        reason = _REASONS.get(self._reason or "", FinishReason.OTHER)
+        calls = self._calls.in_order()
+        if reason in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
+            # The limit struck in the middle of a call: what it would do is not what the model meant.
+            calls = [call for call in calls if call.name and call.is_complete()]
+        if any(not call.name for call in calls):
+            return [StreamError(self._with_id(errors.unreadable(self._provider, "A tool call has no name.")))]
+        parts += (call.call() for call in calls)
+        if self._has_refused:
+            reason = FinishReason.CONTENT_FILTER
+        elif calls and reason is not FinishReason.CONTENT_FILTER:
+            reason = FinishReason.TOOL_CALLS
+        detail = self._reason if reason is FinishReason.OTHER else None
+        parts.append(Finish(reason, self._usage or Usage(), detail=detail))
+        return parts
+
+    def _may_end(self, *, is_announced: bool) -> bool:
+        """Without a finish reason: whole calls are a whole step, half ones never; text needs `[DONE]` behind it."""
+        if self._calls:
+            return self._calls.are_complete()
+        return is_announced and self._blocks > 0
+
+    def _undecodable(self, event: Event, problem: str) -> list[StreamPart]:
+        if event.name == "error":
+            return [StreamError(self._said_error(event.data))]
+        return [StreamError(self._with_id(errors.unreadable(self._provider, problem)))]
+
+    def _said_error(self, data: bytes) -> ProviderError:
+        codes, text = refusals.read_body(data, "text/plain")
+        # Gateways put the status they got into `code`, as a number.
+        status = next((c for c in codes if isinstance(c, int) and 400 <= c < 600), None)
+        return self._with_id(errors.classify(self._provider, status, codes=codes, text=text))
+
+    def _with_id(self, error: ProviderError) -> ProviderError:
+        return msgspec.structs.replace(error, request_id=self._request_id)
