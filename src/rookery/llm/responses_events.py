@@ -13,6 +13,9 @@ from msgspec import Raw
 
 from rookery.llm.types import Usage
 
+# Not `Raw | None`: in a union, msgspec does not take Raw for anything.
+NULL: Final = Raw(b"null")
+
 
 class Event(msgspec.Struct, frozen=True, tag_field="type"):
     sequence_number: int | None = None
@@ -26,7 +29,7 @@ class Response(msgspec.Struct, frozen=True):
     usage: ReportedUsage | None = None
     tool_usage: ToolUsage | None = None
     incomplete_details: Incomplete | None = None
-    error: Raw | None = None
+    error: Raw = NULL
 
 
 class InputDetails(msgspec.Struct, frozen=True):
@@ -75,6 +78,14 @@ class Content(msgspec.Struct, frozen=True):
     annotations: list[Annotation] | None = None
 
 
+class ItemHead(msgspec.Struct, frozen=True):
+    """All that is known of an item of a kind that is not modelled here."""
+
+    type: str = ""
+    id: str | None = None
+    status: str | None = None
+
+
 class Item(msgspec.Struct, frozen=True):
     type: str = ""
     id: str | None = None
@@ -86,7 +97,7 @@ class Item(msgspec.Struct, frozen=True):
     content: list[Content] | None = None
     summary: list[Content] | None = None
     encrypted_content: str | None = None
-    action: Raw | None = None
+    action: Raw = NULL
 
 
 class Created(Event, frozen=True, tag="response.created"):
@@ -118,12 +129,12 @@ class Error(Event, frozen=True, tag="error"):
 
 
 class ItemAdded(Event, frozen=True, tag="response.output_item.added"):
-    item: Item = Item()
+    item: Raw = NULL
     output_index: int = 0
 
 
 class ItemDone(Event, frozen=True, tag="response.output_item.done"):
-    item: Raw = Raw(b"{}")
+    item: Raw = NULL
     output_index: int = 0
 
 
@@ -237,11 +248,21 @@ class Head(msgspec.Struct, frozen=True):
     type: str = ""
 
 
+MODELLED_ITEMS: Final = frozenset({"message", "reasoning", "function_call", "web_search_call"})
 KNOWN_TYPES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Known.__args__)
 event_decoder = msgspec.json.Decoder(Known)
 head_decoder = msgspec.json.Decoder(Head)
-item_decoder = msgspec.json.Decoder(Item)
+_item_head_decoder = msgspec.json.Decoder(ItemHead)
+_item_decoder = msgspec.json.Decoder(Item)
 response_decoder = msgspec.json.Decoder(Response)
+
+
+def read_item(raw: Raw) -> Item:
+    """An output item; of an unknown kind only what all kinds share, because its other fields may have any form."""
+    head = _item_head_decoder.decode(raw)
+    if head.type in MODELLED_ITEMS:
+        return _item_decoder.decode(raw)
+    return Item(type=head.type, id=head.id, status=head.status)
 
 
 def normal_usage(response: Response, searches: int) -> Usage:

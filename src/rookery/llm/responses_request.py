@@ -39,6 +39,9 @@ LOGPROBS = "message.output_text.logprobs"
 # Options of an OpenAI provider that exist on Chat Completions only.
 UNSUPPORTED_OPTIONS = ("logit_bias", "prediction")
 
+# The API refuses less.
+MIN_OUTPUT_TOKENS = 16
+
 _NO_SAMPLING = "This model does not take sampling settings at this effort; the request was sent without."
 _NOT_ON_THIS_WIRE = "The Responses API has no such setting; the request was sent without."
 
@@ -142,9 +145,10 @@ def _include(call: Call, caps: Capabilities, options: ResponsesOptions) -> list[
 
 
 def _max_output(call: Call, caps: Capabilities) -> int | None:
-    if call.max_output_tokens is None or caps.max_output is None:
-        return call.max_output_tokens
-    return min(call.max_output_tokens, caps.max_output)
+    if call.max_output_tokens is None:
+        return None
+    limit = call.max_output_tokens if caps.max_output is None else min(call.max_output_tokens, caps.max_output)
+    return max(limit, MIN_OUTPUT_TOKENS)
 
 
 def _sampling(

@@ -131,7 +131,7 @@ class ResponsesFold:
         parts: list[StreamPart] = []
         try:
             response = events.response_decoder.decode(body)
-            if response.error is not None or not (response.output or response.status):
+            if bytes(response.error) != b"null" or not (response.output or response.status):
                 return [StreamError(self._error(body))]
             self._has_started = True
             parts.append(ResponseStarted(response.id, response.model, self._request_id))
@@ -304,7 +304,7 @@ class ResponsesFold:
     def _on_item_added(self, event: events.ItemAdded, parts: list[StreamPart]) -> None:
         if event.output_index in self._done or event.output_index in self._open:
             return
-        self._start_item(event.output_index, event.item, parts)
+        self._start_item(event.output_index, events.read_item(event.item), parts)
 
     def _on_item_done(self, event: events.ItemDone, parts: list[StreamPart]) -> None:
         self._close_item(event.output_index, event.item, parts)
@@ -332,7 +332,7 @@ class ResponsesFold:
         """The last word on an item: what was missed is caught up, then it ends with what a replay needs."""
         if index in self._done:
             return
-        item = events.item_decoder.decode(raw)
+        item = events.read_item(raw)
         open_item = self._start_item(index, item, parts)
         match item.type:
             case "message":
@@ -387,8 +387,7 @@ class ResponsesFold:
     def _close_foreign(self, item: events.Item, raw: Raw, *, open_item: _Open, parts: list[StreamPart]) -> None:
         """A web search, or an item of a kind this module does not know: kept whole, for replay and for people."""
         meta: Meta = self._identity(item) | {"raw": _plain_decoder.decode(raw)}
-        has_action = item.action is not None and bytes(item.action) != b"null"
-        action = bytes(item.action).decode() if item.action is not None and has_action else "{}"
+        action = "{}" if bytes(item.action) == b"null" else bytes(item.action).decode()
         if item.type == "web_search_call" and (meta["raw"].get("action") or {}).get("type", "search") == "search":
             self._searches += 1
         name = open_item.name
@@ -408,8 +407,7 @@ class ResponsesFold:
     def _on_failed(self, event: events.Failed, parts: list[StreamPart]) -> None:
         if event.response.usage is not None:
             parts.append(UsageUpdate(events.normal_usage(event.response, self._searches)))
-        error = bytes(event.response.error or b"{}")
-        parts.append(StreamError(self._error(error)))
+        parts.append(StreamError(self._error(bytes(event.response.error))))
 
     def _finish(self, response: events.Response, parts: list[StreamPart]) -> None:
         for index, raw in enumerate(response.output):
