@@ -1,0 +1,568 @@
+"""The driver over real sockets: whatever a server does, one terminal part, a message for people, and no key."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from rookery.chat.messages import Role
+from rookery.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptText
+from rookery.llm.http import HttpClients
+from rookery.llm.model import USER_AGENT, Auth, WireModel
+from rookery.llm.secrets import SecretStr
+from rookery.llm.types import (
+    Call,
+    CallWarning,
+    Capabilities,
+    ErrorKind,
+    Finish,
+    LanguageModel,
+    ProviderError,
+    ReplayFault,
+    ResponseStarted,
+    StreamError,
+    StreamPart,
+    TextDelta,
+    Warnings,
+    Wire,
+)
+from rookery.llm.wire import Event
+from tests.llm.raw_server import END, Connection, RawRequest, answer, answering, chunk, serving, stream_head
+from tests.llm.words_wire import WordsFold, WordsFormat
+
+KEY = "very-secret-key-0123456789"
+ID = UUID("00000000-0000-4000-8000-000000000001")
+CALL = Call(prompt=Prompt((PromptMessage(role=Role.USER, parts=(PromptText("hello"),)),)))
+HELLO = b'data: {"text":"hello"}\n\n'
+DONE = b'data: {"done":2}\n\n'
+WARNING = CallWarning("unsupported_setting", "top_k", "This wire has no top_k.")
+
+
+@pytest.fixture
+async def clients() -> AsyncIterator[HttpClients]:
+    clients = HttpClients()
+    yield clients
+    await clients.close()
+
+
+@dataclass
+class Counted:
+    repaired: list[tuple[Wire, ReplayFault]] = field(default_factory=list)
+    unrepaired: list[tuple[Wire, ReplayFault]] = field(default_factory=list)
+
+    def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None:
+        self.repaired.append((wire, rung))
+
+    def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None:
+        self.unrepaired.append((wire, rung))
+
+
+def model_at(
+    url: str,
+    clients: HttpClients,
+    *,
+    wire: Wire = "completions",
+    warnings: tuple[CallWarning, ...] = (),
+    auth: Auth | None = Auth("Authorization", SecretStr(KEY + "\n"), "Bearer "),  # noqa: B008 - frozen
+    extra_headers: Mapping[str, str] = {},
+    stats: Counted | None = None,
+) -> WireModel:
+    return WireModel(
+        WordsFormat(wire=wire, warnings=warnings),
+        clients.client(url),
+        provider_id=ID,
+        provider_type="openai_compat",
+        provider_name="Words",
+        model="words-1",
+        caps=Capabilities(),
+        base_url=url + "/v1/",
+        auth=auth,
+        extra_headers=extra_headers,
+        new_id=lambda: ID,
+        stats=stats,
+    )
+
+
+async def drain(model: LanguageModel, call: Call = CALL) -> list[StreamPart]:
+    """All parts; checks what holds for every call, and that no part shows the key."""
+    parts = [part async for part in model.stream(call)]
+    assert [type(part) in (Finish, StreamError) for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert KEY not in repr(parts)
+    return parts
+
+
+async def ask(reply: bytes, clients: HttpClients) -> list[StreamPart]:
+    async with serving(answering(reply)) as server:
+        return await drain(model_at(server.url, clients))
+
+
+def error_of(parts: list[StreamPart]) -> ProviderError:
+    last = parts[-1]
+    assert isinstance(last, StreamError)
+    assert last.error.message.endswith(".")
+    return last.error
+
+
+def recording(seen: list[RawRequest], *replies: bytes) -> Any:
+    left = list(replies)
+
+    async def handle(connection: Connection) -> None:
+        while True:
+            seen.append(await connection.read_request())
+            await connection.send(left.pop(0))
+
+    return handle
+
+
+async def test_events_become_parts_and_the_answer_ends_once(clients: HttpClients) -> None:
+    head = stream_head(extra="x-request-id: req_7\r\n")
+
+    parts = await ask(head + chunk(HELLO) + chunk(HELLO + DONE + HELLO) + END, clients)
+
+    assert parts[0] == ResponseStarted("resp_1", "words-1", "req_7")
+    assert parts[1:3] == [TextDelta("0", "hello")] * 2
+    assert isinstance(parts[3], Finish)
+    assert len(parts) == 4
+
+
+async def test_request_carries_our_headers_and_the_key_wins(clients: HttpClients) -> None:
+    seen: list[RawRequest] = []
+    call = msgspec.structs.replace(CALL, headers={"X-Rookery-Chat-Id": "c1", "x-wire": "call"})
+    extra = {"User-Agent": "admin", "AUTHORIZATION": "stolen", "X-Wire": "admin", "Content-Length": "1"}
+
+    async with serving(recording(seen, answer(DONE), answer(DONE))) as server:
+        await drain(model_at(server.url, clients), call)
+        await drain(model_at(server.url, clients, extra_headers=extra), call)
+
+    plain, overridden = seen
+    assert plain.line == "POST /v1/words HTTP/1.1"
+    assert plain.headers["user-agent"] == USER_AGENT
+    assert plain.headers["accept"] == "text/event-stream"
+    assert plain.headers["content-type"] == "application/json"
+    assert plain.headers["authorization"] == f"Bearer {KEY}"
+    assert plain.headers["x-wire"] == "call"
+    assert plain.headers["x-rookery-chat-id"] == "c1"
+    assert "x-client-request-id" not in plain.headers
+    assert overridden.headers["user-agent"] == overridden.headers["x-wire"] == "admin"
+    assert overridden.headers["authorization"] == f"Bearer {KEY}"
+    assert overridden.headers["content-length"] == str(len(overridden.body))
+
+
+async def test_responses_wire_names_its_own_request(clients: HttpClients) -> None:
+    seen: list[RawRequest] = []
+
+    async with serving(recording(seen, answer(DONE))) as server:
+        await drain(model_at(server.url, clients, wire="responses", auth=Auth("api-key", SecretStr(KEY))))
+
+    assert seen[0].headers["x-client-request-id"] == str(ID)
+    assert seen[0].headers["api-key"] == KEY
+
+
+async def test_warnings_come_once_and_first(clients: HttpClients) -> None:
+    refused = answer(
+        b'{"error":{"message":"signature of thinking"}}', status="400 Bad", content_type="application/json"
+    )
+
+    async with serving(answering(refused, answer(HELLO + DONE))) as server:
+        parts = await drain(model_at(server.url, clients, warnings=(WARNING,)))
+
+    assert parts[0] == Warnings((WARNING,))
+    assert sum(isinstance(part, Warnings) for part in parts) == 1
+    assert isinstance(parts[-1], Finish)
+
+
+async def test_warnings_come_before_an_error_too(clients: HttpClients) -> None:
+    async with serving(answering(answer(b"", status="401 No"))) as server:
+        parts = await drain(model_at(server.url, clients, warnings=(WARNING,)))
+
+    assert isinstance(parts[0], Warnings)
+    assert error_of(parts).kind is ErrorKind.AUTH
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "is_retryable"),
+    [
+        ("302 Found", ErrorKind.GENERIC, False),
+        ("400 Bad Request", ErrorKind.CONFIG, False),
+        ("401 Unauthorized", ErrorKind.AUTH, False),
+        ("404 Not Found", ErrorKind.CONFIG, False),
+        ("418 Teapot", ErrorKind.GENERIC, False),
+        ("429 Too Many", ErrorKind.RATE_LIMIT, True),
+        ("500 Oops", ErrorKind.GENERIC, True),
+        ("503 Busy", ErrorKind.TIMEOUT, True),
+        ("529 Overloaded", ErrorKind.OVERLOADED, True),
+    ],
+)
+async def test_status_becomes_an_error_of_its_kind(
+    clients: HttpClients, status: str, kind: ErrorKind, is_retryable: bool
+) -> None:
+    body = b'{"error":{"message":"the key %s is not liked"}}' % KEY.encode()
+    extra = "request-id: req_9\r\nretry-after: 7\r\n"
+
+    error = error_of(await ask(answer(body, status=status, content_type="application/json", extra=extra), clients))
+
+    assert (error.kind, error.retryable, error.status) == (kind, is_retryable, int(status[:3]))
+    assert error.detail == "the key [REDACTED:api_key] is not liked"
+    assert error.request_id == "req_9"
+    assert error.retry_after == timedelta(seconds=7)
+
+
+async def test_page_of_a_gateway_is_not_shown(clients: HttpClients) -> None:
+    page = b"<html><body>nginx</body></html>"
+
+    refused = error_of(await ask(answer(page, status="502 Bad", content_type="text/html"), clients))
+    accepted = error_of(await ask(answer(page, content_type="text/html; charset=utf-8"), clients))
+
+    assert (refused.kind, refused.detail) == (ErrorKind.TIMEOUT, None)
+    assert (accepted.kind, accepted.retryable) == (ErrorKind.GENERIC, True)
+    assert accepted.detail is not None
+    assert "nginx" not in accepted.detail
+
+
+async def test_answer_of_another_type_is_told_with_its_beginning(clients: HttpClients) -> None:
+    error = error_of(await ask(answer(b"upstream " * 100, content_type="text/plain"), clients))
+
+    assert (error.kind, error.retryable) == (ErrorKind.GENERIC, True)
+    assert error.detail is not None
+    assert "upstream" in error.detail
+    assert len(error.detail) < 250
+
+
+async def test_error_with_status_200_is_an_error(clients: HttpClients) -> None:
+    body = b'{"error":{"type":"overloaded_error","message":"busy"}}'
+
+    error = error_of(await ask(answer(body, content_type="application/json", extra="request-id: r1\r\n"), clients))
+
+    assert (error.kind, error.retryable, error.request_id) == (ErrorKind.OVERLOADED, True, "r1")
+
+
+async def test_server_that_ignores_streaming_is_understood(clients: HttpClients) -> None:
+    parts = await ask(answer(b'{"text":"all at once"}', content_type="application/json; charset=utf-8"), clients)
+
+    assert parts[1] == TextDelta("0", "all at once")
+    assert isinstance(parts[-1], Finish)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
+async def test_json_that_is_none_is_a_retryable_error(clients: HttpClients, body: bytes) -> None:
+    error = error_of(await ask(answer(body, content_type="application/json"), clients))
+
+    assert (error.kind, error.retryable) == (ErrorKind.GENERIC, True)
+
+
+@pytest.mark.parametrize(
+    "data", [b"data: not json\n\n", b'data: {"text":"\xff"}\n\n', b"data: 7\n\n", b'data: {"a":\n\n']
+)
+async def test_event_that_is_not_json_is_a_retryable_error_after_what_came_before(
+    clients: HttpClients, data: bytes
+) -> None:
+    parts = await ask(answer(HELLO + data + DONE), clients)
+
+    assert parts[1] == TextDelta("0", "hello")
+    assert (error_of(parts).kind, error_of(parts).retryable) == (ErrorKind.GENERIC, True)
+
+
+async def test_error_inside_a_stream_has_the_request_id_and_not_the_key(clients: HttpClients) -> None:
+    said = b'data: {"error":{"type":"rate_limit_error","message":"slow down, %s"}}\n\n' % KEY.encode()
+
+    error = error_of(await ask(answer(HELLO + said, extra="x-request-id: r2\r\n"), clients))
+
+    assert (error.kind, error.request_id) == (ErrorKind.RATE_LIMIT, "r2")
+    assert error.detail == "slow down, [REDACTED:api_key]"
+
+
+async def test_stream_cut_at_any_byte_is_a_retryable_timeout(clients: HttpClients) -> None:
+    whole = stream_head() + chunk(HELLO) + chunk(DONE) + END
+    first_complete = len(stream_head() + chunk(HELLO)) + whole[len(stream_head() + chunk(HELLO)) :].index(b"\n\n") + 2
+
+    for size in range(len(whole)):
+
+        async def handle(connection: Connection, size: int = size) -> None:
+            await connection.read_request()
+            await connection.send(whole[:size])
+
+        async with serving(handle) as server:
+            parts = await drain(model_at(server.url, clients))
+
+        if size >= first_complete:
+            assert isinstance(parts[-1], Finish), size
+        else:
+            assert (error_of(parts).kind, error_of(parts).retryable) == (ErrorKind.TIMEOUT, True), size
+
+
+async def test_orderly_end_without_a_terminal_event_is_a_retryable_timeout(clients: HttpClients) -> None:
+    error = error_of(await ask(answer(HELLO), clients))
+
+    assert (error.kind, error.retryable) == (ErrorKind.TIMEOUT, True)
+    assert error.detail == "stream closed before the response completed"
+
+
+async def test_last_event_counts_without_its_blank_line(clients: HttpClients) -> None:
+    parts = await ask(answer(HELLO + DONE.rstrip()), clients)
+
+    assert isinstance(parts[-1], Finish)
+
+
+async def test_reset_is_a_retryable_timeout(clients: HttpClients) -> None:
+    async def handle(connection: Connection) -> None:
+        await connection.read_request()
+        connection.reset()
+
+    async with serving(handle) as server:
+        error = error_of(await drain(model_at(server.url, clients)))
+
+    assert (error.kind, error.retryable) == (ErrorKind.TIMEOUT, True)
+
+
+async def test_nobody_listening_is_a_retryable_timeout(clients: HttpClients) -> None:
+    async with serving(answering(b"")) as server:
+        url = server.url
+
+    error = error_of(await drain(model_at(url, clients)))
+
+    assert (error.kind, error.retryable) == (ErrorKind.TIMEOUT, True)
+
+
+async def test_event_of_32_mib_is_refused_and_the_endless_server_left(clients: HttpClients) -> None:
+    async def handle(connection: Connection) -> None:
+        await connection.read_request()
+        await connection.send(stream_head() + chunk(b"data: "))
+        piece = chunk(b"x" * 1_048_576)
+        try:
+            while True:
+                await connection.send(piece)
+        except ConnectionError:
+            connection.lost.set()
+
+    async with serving(handle) as server:
+        error = error_of(await drain(model_at(server.url, clients)))
+        await asyncio.wait_for(server.connections[0].lost.wait(), 1)
+
+    assert (error.kind, error.retryable) == (ErrorKind.GENERIC, True)
+
+
+async def test_event_just_under_32_mib_is_read(clients: HttpClients) -> None:
+    text = b"x" * (32 * 1_048_576 - 30)
+
+    parts = await ask(answer(b'data: {"text":"%s"}\n\n' % text + DONE), clients)
+
+    assert isinstance(parts[1], TextDelta)
+    assert len(parts[1].text) == len(text)
+
+
+async def test_endless_comments_are_not_parts(clients: HttpClients) -> None:
+    async def handle(connection: Connection) -> None:
+        await connection.read_request()
+        await connection.send(stream_head() + chunk(b": ping\n\n") * 10_000 + chunk(DONE) + END)
+
+    async with serving(handle) as server:
+        parts = await drain(model_at(server.url, clients))
+
+    assert len(parts) == 2
+
+
+async def stall(connection: Connection) -> None:
+    await connection.read_request()
+    await connection.send(stream_head() + chunk(HELLO))
+    await connection.wait_until_lost()
+
+
+async def test_closing_the_generator_closes_the_socket_within_a_second(clients: HttpClients) -> None:
+    async with serving(stall) as server:
+        async with aclosing(model_at(server.url, clients).stream(CALL)) as parts:
+            await anext(parts)
+        await asyncio.wait_for(server.connections[0].lost.wait(), 1)
+
+
+async def test_cancelling_closes_the_socket_within_a_second(clients: HttpClients) -> None:
+    reached = asyncio.Event()
+
+    async def consume(model: LanguageModel) -> None:
+        async for part in model.stream(CALL):
+            if isinstance(part, TextDelta):
+                reached.set()
+
+    async with serving(stall) as server:
+        task = asyncio.create_task(consume(model_at(server.url, clients)))
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.connections[0].lost.wait(), 1)
+
+
+async def test_connection_is_used_again_after_a_whole_answer(clients: HttpClients) -> None:
+    async with serving(answering(stream_head() + chunk(HELLO) + chunk(DONE) + END)) as server:
+        model = model_at(server.url, clients)
+        for _ in range(3):
+            await drain(model)
+        async with aclosing(model.stream(CALL)) as parts:
+            async for part in parts:
+                if isinstance(part, Finish):
+                    break
+        await drain(model)
+
+        assert len(server.connections) == 1
+
+
+# The replay ladder
+
+
+def refusal(text: str, code: str = "invalid_request_error") -> bytes:
+    body = msgspec.json.encode({"error": {"type": code, "message": text}})
+    return answer(body, status="400 Bad Request", content_type="application/json")
+
+
+STALE = refusal("messages.1: thinking blocks are bound to a different conversation")
+UNPROVEN = refusal("messages.1.content.0: Invalid `signature` in `thinking` block")
+BROKEN = refusal("messages.2: `tool_use` ids were found without `tool_result` blocks immediately after: toolu_1")
+OPEN_CALL = Call(
+    prompt=Prompt(
+        (
+            PromptMessage(role=Role.USER, parts=(PromptText("go"),)),
+            PromptMessage(role=Role.ASSISTANT, parts=(PromptCall("c1", "run", Raw(b"{}")),)),
+        )
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("reply", "fault", "sent"),
+    [
+        (STALE, ReplayFault.STALE_THINKING, {"drop_stale_thinking": True, "plain_history": False}),
+        (UNPROVEN, ReplayFault.UNPROVEN_REASONING, {"drop_stale_thinking": False, "plain_history": True}),
+        (
+            BROKEN,
+            ReplayFault.BROKEN_PAIRS,
+            {"plain_history": True, "parts": ["PromptText", "PromptCall", "PromptResult"]},
+        ),
+    ],
+)
+async def test_each_rung_repairs_once_and_is_counted(
+    clients: HttpClients, reply: bytes, fault: ReplayFault, sent: dict[str, Any]
+) -> None:
+    seen: list[RawRequest] = []
+    stats = Counted()
+
+    async with serving(recording(seen, reply, answer(HELLO + DONE))) as server:
+        parts = await drain(model_at(server.url, clients, stats=stats), OPEN_CALL)
+
+    assert isinstance(parts[-1], Finish)
+    assert msgspec.json.decode(seen[1].body).items() >= sent.items()
+    assert (stats.repaired, stats.unrepaired) == ([("completions", fault)], [])
+
+
+@pytest.mark.parametrize("reply", [STALE, UNPROVEN, BROKEN])
+async def test_second_refusal_on_the_same_rung_surfaces(clients: HttpClients, reply: bytes) -> None:
+    seen: list[RawRequest] = []
+    stats = Counted()
+
+    async with serving(recording(seen, reply, reply)) as server:
+        error = error_of(await drain(model_at(server.url, clients, stats=stats), OPEN_CALL))
+
+    assert (error.kind, error.retryable) == (ErrorKind.GENERIC, False)
+    assert len(seen) == 2
+    assert stats.unrepaired == stats.repaired == [("completions", error.replay_fault)]
+
+
+async def test_rungs_can_follow_each_other(clients: HttpClients) -> None:
+    seen: list[RawRequest] = []
+
+    async with serving(recording(seen, STALE, UNPROVEN, BROKEN, answer(DONE))) as server:
+        parts = await drain(model_at(server.url, clients), OPEN_CALL)
+
+    assert isinstance(parts[-1], Finish)
+    assert len(seen) == 4
+    assert msgspec.json.decode(seen[3].body)["drop_stale_thinking"] is True
+
+
+async def test_rung_that_changes_nothing_is_not_tried(clients: HttpClients) -> None:
+    seen: list[RawRequest] = []
+
+    async with serving(recording(seen, UNPROVEN)) as server:
+        call = msgspec.structs.replace(CALL, plain_history=True)
+        error = error_of(await drain(model_at(server.url, clients), call))
+
+    assert error.replay_fault is ReplayFault.UNPROVEN_REASONING
+    assert len(seen) == 1
+
+
+async def test_ladder_is_not_climbed_after_the_first_part(clients: HttpClients) -> None:
+    seen: list[RawRequest] = []
+    late = b'data: {"error":{"code":"invalid_encrypted_content","message":"no"}}\n\n'
+
+    async with serving(recording(seen, answer(HELLO + late))) as server:
+        error_of(await drain(model_at(server.url, clients)))
+
+    assert len(seen) == 1
+
+
+async def test_ladder_is_climbed_for_an_error_that_opens_the_stream(clients: HttpClients) -> None:
+    seen: list[RawRequest] = []
+    early = b'data: {"error":{"code":"invalid_encrypted_content","message":"no"}}\n\n'
+
+    async with serving(recording(seen, answer(early), answer(DONE))) as server:
+        parts = await drain(model_at(server.url, clients))
+
+    assert isinstance(parts[-1], Finish)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("reply", [answer(b"", status="500 Oops"), answer(b"", status="429 Slow"), answer(HELLO)])
+async def test_nothing_else_is_asked_again(clients: HttpClients, reply: bytes) -> None:
+    seen: list[RawRequest] = []
+
+    async with serving(recording(seen, reply)) as server:
+        error_of(await drain(model_at(server.url, clients)))
+
+    assert len(seen) == 1
+
+
+# The key
+
+
+async def test_key_is_in_no_representation_log_or_exception(
+    clients: HttpClients, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    auth = Auth("x-api-key", SecretStr(KEY))
+    async with serving(answering(STALE)) as server:
+        model = model_at(server.url, clients, auth=auth, extra_headers={"X-Gateway-Token": KEY})
+        await drain(model)
+
+    async with serving(answering(b"garbage\r\n\r\n")) as server:
+        await drain(model_at(server.url, clients, auth=auth))
+
+    assert KEY not in repr(auth) + str(auth) + repr(model) + str(model)
+    assert KEY not in caplog.text + "".join(str(record.__dict__) for record in caplog.records)
+    assert any(record.message == "replay_repaired" for record in caplog.records)
+
+
+async def test_bug_in_a_wire_is_raised_without_the_key_and_closes_the_connection(clients: HttpClients) -> None:
+    class BrokenFold(WordsFold):
+        def feed(self, event: Event) -> Iterable[StreamPart]:
+            raise ZeroDivisionError
+
+    class BrokenFormat(WordsFormat):
+        def fold(self, call: Call) -> WordsFold:
+            return BrokenFold()
+
+    async with serving(stall) as server:
+        model = model_at(server.url, clients)
+        model._format = BrokenFormat()
+        with pytest.raises(ZeroDivisionError) as caught:
+            await drain(model)
+
+        await asyncio.wait_for(server.connections[0].lost.wait(), 1)
+    assert KEY not in "".join(traceback.format_exception(caught.value))

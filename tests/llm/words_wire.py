@@ -1,0 +1,70 @@
+"""The smallest wire: each event is `{"text": ...}`, `{"done": ...}`, `{"error": {...}}` or anything to be ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from rookery.llm import errors, refusals
+from rookery.llm.types import (
+    Call,
+    CallWarning,
+    Finish,
+    FinishReason,
+    ResponseStarted,
+    StreamError,
+    StreamPart,
+    TextDelta,
+    Usage,
+    Wire,
+)
+from rookery.llm.wire import Event, Request
+
+
+class WordsFormat:
+    """Sends what a test can look at: the flags of the ladder and the ids of the prompt's calls."""
+
+    def __init__(self, *, wire: Wire = "completions", warnings: tuple[CallWarning, ...] = ()) -> None:
+        self.wire: Wire = wire
+        self._warnings = warnings
+
+    def build(self, call: Call) -> Request:
+        body: dict[str, Any] = {
+            "drop_stale_thinking": call.drop_stale_thinking,
+            "plain_history": call.plain_history,
+            "parts": [type(part).__name__ for message in call.prompt.messages for part in message.parts],
+        }
+        return Request(path="/words", body=body, headers={"X-Wire": "words"}, warnings=self._warnings)
+
+    def fold(self, call: Call) -> WordsFold:
+        return WordsFold()
+
+
+class WordsFold:
+    def start(self, request_id: str | None) -> None:
+        self._request_id = request_id
+        self._is_started = False
+
+    def feed(self, event: Event) -> Iterable[StreamPart]:
+        document = msgspec.json.decode(event.data, type=dict[str, Any])
+        if "error" in document:
+            codes, text = refusals.read_envelope(document)
+            return [StreamError(errors.classify("Words", codes=codes, text=text))]
+        parts: list[StreamPart] = []
+        if not self._is_started:
+            self._is_started = True
+            parts.append(ResponseStarted("resp_1", "words-1", self._request_id))
+        if "text" in document:
+            parts.append(TextDelta("0", document["text"]))
+        if "done" in document:
+            parts.append(Finish(FinishReason.STOP, Usage(output=document["done"])))
+        return parts
+
+    def whole(self, body: bytes) -> Iterable[StreamPart]:
+        yield from self.feed(Event("", body))
+        yield Finish(FinishReason.STOP, Usage())
+
+    def end(self) -> Iterable[StreamPart]:
+        return [StreamError(errors.truncated("Words"))]
