@@ -6,7 +6,9 @@ silently, except where the table says so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from typing import Literal
 from uuid import UUID
 
@@ -201,6 +203,17 @@ def next_fallback(models: Models, fallbacks: Sequence[UUID], *, tried: Collectio
     return next((each for each in fallbacks if each not in tried and models.is_usable(each)), None)
 
 
+def small_models(candidates: Sequence[tuple[UUID, str, Decimal | None]]) -> tuple[UUID, ...]:
+    """Of (id, model, price of output), those good enough for titles: by family, then the cheapest first."""
+    ranked = []
+    for model_config_id, model, price in candidates:
+        family = next((rank for rank, words in enumerate(_SMALL_FAMILIES) if words.search(model.lower())), None)
+        if family is not None:
+            ranked.append((family, price is None, price or 0, str(model_config_id), model_config_id))
+    return tuple(each[-1] for each in sorted(ranked))
+
+
+_SMALL_FAMILIES = (re.compile("haiku"), re.compile(r"gpt.*-(mini|nano)\b"), re.compile("gemini.*flash"))
 _KINDS = {
     Unusable.UNKNOWN: ErrorKind.CONFIG,
     Unusable.DISABLED: ErrorKind.CONFIG,

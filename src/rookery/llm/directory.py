@@ -1,0 +1,231 @@
+"""The models this process knows: config read through a cache, keys opened, everything a call needs in one value.
+
+Reads are at most `TTL_SECONDS` old, and younger when a `config` hint arrives. Keys in clear live in `SecretStr` and in
+the registry of what logs must hide; they go to the wire client and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.clock import Clock
+from rookery.llm import catalog, cost, resolve
+from rookery.llm.config_cache import ConfigCache
+from rookery.llm.resolve import Choice, Models, ModelState
+from rookery.llm.secrets import KeyRing, SecretStr
+from rookery.llm.types import Capabilities, ErrorKind, ProviderError, Wire
+from rookery.redaction import SecretRegistry
+from rookery.store import env_providers, model_configs, providers, settings, user_keys
+from rookery.store.hints import ConfigHint
+from rookery.store.model_configs import ModelConfig
+from rookery.store.model_errors import Unusable
+from rookery.store.providers import Provider
+from rookery.store.pubsub import Bus, Subscription
+from rookery.store.usage import KeySource
+
+PROMPT_TTL_SECONDS = 5.0
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All providers and configs, deleted ones too, and the central keys that could be opened, by provider."""
+
+    providers: Mapping[UUID, Provider]
+    configs: Mapping[UUID, ModelConfig]
+    default_id: UUID | None
+    keys: Mapping[UUID, SecretStr]
+
+
+class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A config with everything a call needs. `key` is None for models that need none."""
+
+    config: ModelConfig
+    provider: Provider
+    key: SecretStr | None
+    key_source: KeySource
+
+    def capabilities(self, wire: Wire, reported: Capabilities | None = None) -> Capabilities:
+        return catalog.capabilities(
+            self.provider.type,
+            self.config.model,
+            wire=wire,
+            reported=reported,
+            overrides=self.config.options.capabilities,
+        )
+
+    def prices(self, at: datetime) -> cost.Prices | None:
+        return cost.prices_of(self.config, self.provider.type, at=at)
+
+
+class Directory:
+    """One per process. `ring` may be None: then stored keys count as missing."""
+
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        *,
+        ring: KeyRing | None,
+        environ: Mapping[str, str],
+        clock: Clock,
+        registry: SecretRegistry | None = None,
+    ) -> None:
+        self._pool = pool
+        self._ring = ring
+        self._environ = environ
+        self._registry = registry
+        self._snapshots = ConfigCache[None, Snapshot](self._read, clock=clock)
+        self._user_keys = ConfigCache[UUID, dict[UUID, SecretStr]](self._read_user_keys, clock=clock)
+        self._settings = ConfigCache[str, object](self._read_setting, clock=clock)
+        self._user_settings = ConfigCache[tuple[UUID, str], object](
+            self._read_user_setting, clock=clock, ttl_seconds=PROMPT_TTL_SECONDS
+        )
+        self._subscriptions: list[Subscription] = []
+
+    def follow(self, bus: Bus) -> None:
+        """Drop what is cached when somebody, here or elsewhere, says that it changed."""
+        self._subscriptions += [bus.subscribe(ConfigHint, self._heard), bus.on_resync(self.invalidate)]
+
+    def invalidate(self) -> None:
+        self._snapshots.invalidate()
+        self._user_keys.invalidate()
+        self._settings.invalidate()
+        self._user_settings.invalidate()
+
+    async def close(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.close()
+        for cache in (self._snapshots, self._user_keys, self._settings, self._user_settings):
+            await cache.close()
+
+    async def snapshot(self) -> Snapshot:
+        return await self._snapshots.get(None)
+
+    async def setting(self, key: str) -> object:
+        return await self._settings.get(key)
+
+    async def user_setting(self, user_id: UUID, key: str) -> object:
+        return await self._user_settings.get((user_id, key))
+
+    async def models(self, owner_id: UUID) -> Models:
+        """What a chat owner can use, for the decisions of `resolve`."""
+        snapshot = await self.snapshot()
+        own = await self._user_keys.get(owner_id)
+        states = {}
+        for config in snapshot.configs.values():
+            provider = snapshot.providers[config.provider_id]
+            states[config.id] = ModelState(
+                id=config.id,
+                provider_name=provider.display_name or provider.name,
+                enabled=config.enabled,
+                deleted=config.deleted,
+                provider_is_live=provider.is_live,
+                key=_choose_key(snapshot, provider, own),
+            )
+        return Models(states, snapshot.default_id)
+
+    async def for_generation(self, model_config_id: UUID, *, owner_id: UUID) -> ReadyModel | ProviderError:
+        """The model of a turn, ready to be called with the owner's keys; or the error that ends the turn."""
+        chosen = resolve.for_generation(await self.models(owner_id), model_config_id)
+        return await self.ready(chosen, owner_id=owner_id) if isinstance(chosen, Choice) else chosen
+
+    async def ready(self, choice: Choice, *, owner_id: UUID) -> ReadyModel | ProviderError:
+        snapshot = await self.snapshot()
+        config = snapshot.configs.get(choice.model_config_id)
+        if config is None:
+            return _refused("", Unusable.UNKNOWN, ErrorKind.CONFIG)
+        provider = snapshot.providers[config.provider_id]
+        own = await self._user_keys.get(owner_id)
+        source = _choose_key(snapshot, provider, own)
+        if isinstance(source, Unusable):
+            return _refused(provider.display_name or provider.name, source, ErrorKind.MISSING_KEY)
+        key = own[provider.id] if source is KeySource.USER else snapshot.keys.get(provider.id)
+        return ReadyModel(config=config, provider=provider, key=key, key_source=source)
+
+    async def title_candidates(self) -> tuple[UUID, ...]:
+        """Small models that are enabled, for `resolve.for_title`."""
+        snapshot = await self.snapshot()
+        candidates: list[tuple[UUID, str, Decimal | None]] = [
+            (config.id, config.model, config.price_output)
+            for config in snapshot.configs.values()
+            if config.enabled and not config.deleted
+        ]
+        return resolve.small_models(candidates)
+
+    async def unavailable(self, provider_id: UUID, *, user_id: UUID) -> Unusable | None:
+        """Why a user cannot use a provider's models now, as pickers show it."""
+        snapshot = await self.snapshot()
+        source = _choose_key(snapshot, snapshot.providers[provider_id], await self._user_keys.get(user_id))
+        return source if isinstance(source, Unusable) else None
+
+    def _central_key(self, provider: Provider) -> SecretStr | None:
+        if provider.is_env:
+            value = env_providers.env_key(provider.type, self._environ)
+            return None if value is None else self._known(SecretStr(value), provider)
+        if provider.api_key_enc is None or self._ring is None:
+            return None
+        key = self._ring.open(
+            provider.api_key_enc, table=providers.TABLE, row_id=str(provider.id), column=providers.COLUMN
+        )
+        return None if key is None else self._known(key, provider)
+
+    def _known(self, key: SecretStr, provider: Provider) -> SecretStr:
+        if self._registry is not None:
+            self._registry.add(f"{provider.name} key", key.reveal())
+        return key
+
+    def _heard(self, hint: ConfigHint) -> None:
+        match hint.kind:
+            case "model" | "provider":
+                self._snapshots.invalidate()
+                self._user_keys.invalidate()
+            case "settings":
+                self._settings.invalidate()
+            case "user_prompt":
+                self._user_settings.invalidate()
+
+    async def _read(self, _: None) -> Snapshot:
+        async with self._pool.acquire() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
+            found = await providers.list_providers(conn, with_deleted=True)
+            configs = await model_configs.list_model_configs(conn, with_deleted=True)
+        return Snapshot(
+            {provider.id: provider for provider in found},
+            {config.id: config for config in configs},
+            next((config.id for config in configs if config.is_default), None),
+            {provider.id: key for provider in found if (key := self._central_key(provider))},
+        )
+
+    async def _read_user_keys(self, user_id: UUID) -> dict[UUID, SecretStr]:
+        if self._ring is None:
+            return {}
+        async with self._pool.acquire() as conn:
+            sealed = await user_keys.user_keys(conn, user_id)
+        opened = {}
+        for provider_id, value in sealed.items():
+            row_id = user_keys.row_id(user_id, provider_id)
+            key = self._ring.open(value, table=user_keys.TABLE, row_id=row_id, column=user_keys.COLUMN)
+            if key is not None:
+                if self._registry is not None:
+                    self._registry.add("user key", key.reveal())
+                opened[provider_id] = key
+        return opened
+
+    async def _read_setting(self, key: str) -> object:
+        async with self._pool.acquire() as conn:
+            return await settings.find_setting(conn, key)
+
+    async def _read_user_setting(self, key: tuple[UUID, str]) -> object:
+        async with self._pool.acquire() as conn:
+            return await settings.find_user_setting(conn, key[0], key=key[1])
+
+
+def _choose_key(snapshot: Snapshot, provider: Provider, own: Mapping[UUID, SecretStr]) -> KeySource | Unusable:
+    return resolve.choose_key(provider, has_user_key=provider.id in own, has_central_key=provider.id in snapshot.keys)
+
+
+def _refused(provider: str, reason: Unusable, kind: ErrorKind) -> ProviderError:
+    return ProviderError(kind=kind, message=reason.sentence, retryable=False, provider=provider)
