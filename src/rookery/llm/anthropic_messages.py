@@ -149,6 +149,7 @@ def _system(prompt: Prompt) -> list[Json]:
 
 
 def _blocks(message: PromptMessage, *, plain: bool, keep_thinking: bool) -> Iterator[_Block]:
+    # What the provider executed itself it takes back from any of its models; the rest only the same family does.
     is_faithful = message.is_native and not plain
     for part in message.parts:
         match part:
@@ -165,7 +166,8 @@ def _blocks(message: PromptMessage, *, plain: bool, keep_thinking: bool) -> Iter
                 if message.role is not Role.ASSISTANT:
                     yield _Block("plain", _file(part))
             case PromptCall() | PromptResult() if part.provider_executed:
-                yield from _server_block(part, is_faithful=is_faithful)
+                if not plain:
+                    yield from _server_block(part)
             case PromptCall():
                 block = {"type": "tool_use", "id": part.id, "name": part.name, "input": part.input}
                 yield _Block("call", block, part.id)
@@ -193,15 +195,14 @@ def _thinking(part: PromptReasoning) -> Iterator[_Block]:
         yield _Block("thinking", {"type": "redacted_thinking", "data": data})
 
 
-def _server_block(part: PromptCall | PromptResult, *, is_faithful: bool) -> Iterator[_Block]:
-    if not is_faithful:
-        return
-    raw = _raw(part.meta)
+def _server_block(part: PromptCall | PromptResult) -> Iterator[_Block]:
+    """From the block that was kept. A result without one has no pair, and becomes text where pairs are repaired."""
+    raw = _raw(part.meta) or {}
+    kind = str(raw.get("type"))
     if isinstance(part, PromptResult):
-        # Without its block, the id is one that no call has: it becomes text where pairs are repaired.
-        made = _stable(raw) if raw is not None else {}
-        yield _Block("server_result", made, str(raw["tool_use_id"]) if raw and "tool_use_id" in raw else "", part.text)
-    elif raw is not None and isinstance(raw.get("input"), dict) and raw.get("id"):
+        call_id = raw.get("tool_use_id") if kind.endswith("_tool_result") else None
+        yield _Block("server_result", _stable(raw), str(call_id or ""), part.text)
+    elif kind.endswith("_tool_use") and isinstance(raw.get("input"), dict) and raw.get("id"):
         yield _Block("server_call", _stable(raw), str(raw["id"]))
 
 

@@ -7,13 +7,14 @@ block.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from rookery.chat.messages import Effort
 from rookery.llm import anthropic_messages as messages
+from rookery.llm import efforts
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 from rookery.llm.wire import Request
 
@@ -122,18 +123,14 @@ def choose_thinking(
         return _switched_off(caps, notes)
     if not able.adaptive:
         return _budget(BUDGETS[effort], options), None
-    sent = nearest_effort(effort, caps.efforts)
+    sent = _sent_effort(effort, caps)
     if sent is None:
         notes.setting("effort", "This model is not known to take an effort; it thinks as long as it sees fit.")
     return _adaptive(options), sent
 
 
-def nearest_effort(effort: Effort, supported: Sequence[Effort]) -> Effort | None:
-    """The nearest one the model takes at or above this, else its highest; None when it takes none."""
-    scale = [one for one in _SENT_EFFORTS if one in supported]
-    ranks = list(Effort)
-    above = [one for one in scale if ranks.index(one) >= ranks.index(effort)]
-    return above[0] if above else (scale[-1] if scale else None)
+def _sent_effort(effort: Effort, caps: Capabilities) -> Effort | None:
+    return efforts.nearest_supported(effort, [one for one in caps.efforts if one in _SENT_EFFORTS])
 
 
 def _unasked(caps: Capabilities, options: AnthropicOptions) -> Json | None:
@@ -150,7 +147,7 @@ def _switched_off(caps: Capabilities, notes: _Notes) -> tuple[Json | None, Effor
     if able.between_tools:
         return {"type": "between_tools"}, None
     notes.setting("effort", "This model always thinks; it was asked for its lowest effort.")
-    return None, nearest_effort(Effort.LOW, caps.efforts)
+    return None, _sent_effort(Effort.LOW, caps)
 
 
 def _adaptive(options: AnthropicOptions) -> Json:

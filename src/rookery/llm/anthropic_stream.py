@@ -1,13 +1,12 @@
 """Folds the events of an Anthropic Messages stream into parts.
 
 Per token there is one typed decode and one struct. What this version does not know is kept: a block of an unknown type
-becomes an empty text part whose `meta["raw"]` is the block, so that the next request can send it back.
+becomes reasoning without text whose `meta["raw"]` is the block, so that the next request can send it back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from decimal import Decimal
 from typing import Any, TypeAlias
 
 import msgspec
@@ -15,7 +14,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from rookery.chat import parts as content
 from rookery.chat.prompt_parts import Meta
+from rookery.llm import anthropic_events as events
 from rookery.llm import errors, refusals
+from rookery.llm.sse import DONE
 from rookery.llm.types import (
     Finish,
     FinishReason,
@@ -53,111 +54,6 @@ STOP_REASONS: Mapping[str, FinishReason] = {
 }
 
 
-# The wire, as far as it is read. Fields that are absent keep what earlier events said.
-
-
-class _Delta(msgspec.Struct, gc=False):
-    """Every kind of delta in one struct: the kinds differ in one field, and an unknown kind must not fail."""
-
-    type: str
-    text: str = ""
-    thinking: str = ""
-    partial_json: str = ""
-    signature: str = ""
-    citation: Raw | UnsetType = UNSET
-
-
-class _BlockDelta(msgspec.Struct, gc=False):
-    index: int
-    delta: _Delta
-
-
-class _BlockStart(msgspec.Struct):
-    index: int
-    content_block: Raw
-
-
-class _BlockStop(msgspec.Struct):
-    index: int
-
-
-class _CacheCreation(msgspec.Struct):
-    ephemeral_1h_input_tokens: int | None = None
-
-
-class _OutputDetails(msgspec.Struct):
-    thinking_tokens: int | None = None
-
-
-class _ServerTools(msgspec.Struct):
-    web_search_requests: int | None = None
-
-
-class _Pass(msgspec.Struct):
-    type: str = ""
-    input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_creation: _CacheCreation | None = None
-    output_tokens: int | None = None
-    output_tokens_details: _OutputDetails | None = None
-    server_tool_use: _ServerTools | None = None
-    iterations: tuple[_Pass, ...] | None = None
-
-
-class _Message(msgspec.Struct):
-    id: str | None = None
-    model: str | None = None
-    usage: _Usage | None = None
-
-
-class _MessageStart(msgspec.Struct):
-    message: _Message
-
-
-class _StopDetails(msgspec.Struct):
-    category: str | None = None
-    explanation: str | None = None
-
-
-class _Stop(msgspec.Struct):
-    stop_reason: str | None = None
-    stop_details: _StopDetails | None = None
-
-
-class _MessageDelta(msgspec.Struct):
-    delta: _Stop
-    usage: _Usage | None = None
-
-
-class _Whole(msgspec.Struct):
-    """A complete message in one document."""
-
-    type: str = ""
-    id: str | None = None
-    model: str | None = None
-    content: tuple[Raw, ...] = ()
-    stop_reason: str | None = None
-    stop_details: _StopDetails | None = None
-    usage: _Usage | None = None
-
-
-_decode_delta = msgspec.json.Decoder(_BlockDelta).decode
-_decode_start = msgspec.json.Decoder(_BlockStart).decode
-_decode_stop = msgspec.json.Decoder(_BlockStop).decode
-_decode_message_start = msgspec.json.Decoder(_MessageStart).decode
-_decode_message_delta = msgspec.json.Decoder(_MessageDelta).decode
-_decode_whole = msgspec.json.Decoder(_Whole).decode
-_decode_block = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal).decode
-_decode_any = msgspec.json.Decoder(float_hook=Decimal).decode
-
-
 class _Open:
     """A block that is still being written. `pieces` is the text, thinking or JSON so far, as far as it is needed."""
 
@@ -179,7 +75,7 @@ class AnthropicFold:
         self._provider = provider
         self._request_id: str | None = None
         self._open: dict[int, _Open] = {}
-        self._stop: _Stop = _Stop()
+        self._stop: events.Stop = events.Stop()
         self._usage = Usage()
         self._names: dict[str, str] = {}
         self._seen: set[tuple[str, str]] = set()
@@ -199,34 +95,40 @@ class AnthropicFold:
         self._request_id = request_id
 
     def feed(self, event: Event) -> Iterable[StreamPart]:
-        handler = self._handlers.get(event.name)
-        if handler is None:
-            self.unknown[event.name] = self.unknown.get(event.name, 0) + 1
-            return ()
         try:
+            handler = self._handlers.get(event.name) or self._handler_of(event)
             return handler(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
-            return (StreamError(errors.unreadable(self._provider, f"{event.name}: {error}")),)
+        except events.UNREADABLE as error:
+            return (StreamError(errors.unreadable(self._provider, f"An event cannot be read: {error}")),)
 
     def whole(self, body: bytes) -> Iterable[StreamPart]:
         try:
             return tuple(self._whole(body))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
-            return (StreamError(errors.unreadable(self._provider, f"the answer: {error}")),)
+        except events.UNREADABLE as error:
+            return (StreamError(errors.unreadable(self._provider, f"The answer cannot be read: {error}")),)
 
     def end(self) -> Iterable[StreamPart]:
         return (StreamError(errors.truncated(self._provider)),)
 
+    def _handler_of(self, event: Event) -> Callable[[bytes], Iterable[StreamPart]]:
+        """For events without a name, which some gateways send, and for those nobody knows."""
+        if event.data == DONE:
+            return _nothing
+        name = event.name or events.decode_named(event.data).type
+        if name not in self._handlers:
+            self.unknown[name] = self.unknown.get(name, 0) + 1
+        return self._handlers.get(name, _nothing)
+
     def _whole(self, body: bytes) -> Iterator[StreamPart]:
-        message = _decode_whole(body)
+        message = events.decode_whole(body)
         if message.type != "message":
             yield from self._on_error(body)
             return
         yield ResponseStarted(message.id, message.model, self._request_id)
         for index, raw in enumerate(message.content):
-            yield from self._begin(index, _decode_block(raw))
+            yield from self._begin(index, events.decode_block(raw))
             yield from self._finish_block(index)
-        self._stop = _Stop(message.stop_reason, message.stop_details)
+        self._stop = events.Stop(message.stop_reason, message.stop_details)
         if message.usage is not None:
             self._count(message.usage, is_start=True)
             yield UsageUpdate(self._usage)
@@ -235,7 +137,7 @@ class AnthropicFold:
     # Events
 
     def _on_delta(self, data: bytes) -> Iterable[StreamPart]:
-        event = _decode_delta(data)
+        event = events.decode_delta(data)
         delta = event.delta
         block = self._open.get(event.index)
         if block is None:
@@ -255,18 +157,18 @@ class AnthropicFold:
             return ()
         if kind == "citations_delta" and block.kind == "text":
             return self._cited(delta.citation)
-        _grow(block.block, _decode_any(data)["delta"])
+        _grow(block.block, events.decode_any(data)["delta"])
         return ()
 
     def _on_start(self, data: bytes) -> Iterable[StreamPart]:
-        event = _decode_start(data)
-        return tuple(self._begin(event.index, _decode_block(event.content_block)))
+        event = events.decode_start(data)
+        return tuple(self._begin(event.index, events.decode_block(event.content_block)))
 
     def _on_stop(self, data: bytes) -> Iterable[StreamPart]:
-        return tuple(self._finish_block(_decode_stop(data).index))
+        return tuple(self._finish_block(events.decode_stop(data).index))
 
     def _on_message_start(self, data: bytes) -> Iterable[StreamPart]:
-        message = _decode_message_start(data).message
+        message = events.decode_message_start(data).message
         started = ResponseStarted(message.id, message.model, self._request_id)
         if message.usage is None:
             return (started,)
@@ -274,8 +176,8 @@ class AnthropicFold:
         return started, UsageUpdate(self._usage)
 
     def _on_message_delta(self, data: bytes) -> Iterable[StreamPart]:
-        event = _decode_message_delta(data)
-        self._stop = _Stop(
+        event = events.decode_message_delta(data)
+        self._stop = events.Stop(
             event.delta.stop_reason or self._stop.stop_reason, event.delta.stop_details or self._stop.stop_details
         )
         if event.usage is None:
@@ -287,7 +189,7 @@ class AnthropicFold:
         return tuple(self._finish())
 
     def _on_error(self, data: bytes) -> Iterable[StreamPart]:
-        document = _decode_any(data)
+        document = events.decode_any(data)
         codes, text = refusals.read_envelope(document) if isinstance(document, dict) else ((), "")
         error = errors.classify(self._provider, codes=codes, text=text)
         named = msgspec.structs.replace(error, request_id=self._request_id)
@@ -339,8 +241,8 @@ class AnthropicFold:
             case "tool_result":
                 yield from self._result(opened.block)
             case _:
-                yield TextStart(opened.id)
-                yield TextEnd(opened.id, {"raw": opened.block})
+                yield ReasoningStart(opened.id)
+                yield ReasoningEnd(opened.id, {"raw": opened.block})
 
     def _result(self, block: Block) -> Iterator[StreamPart]:
         """A result of the provider's own tool: what it found as sources, then the whole of it."""
@@ -354,7 +256,7 @@ class AnthropicFold:
         yield ToolResult(call_id, name, content.json_raw(output), bool(code), {"raw": block})
 
     def _cited(self, citation: Raw | UnsetType) -> Iterable[StreamPart]:
-        return () if citation is UNSET else tuple(self._source_of(_decode_any(citation)))
+        return () if citation is UNSET else tuple(self._source_of(events.decode_any(citation)))
 
     def _source_of(self, found: object) -> Iterator[StreamPart]:
         """Where something was found, the first time it is named."""
@@ -380,12 +282,12 @@ class AnthropicFold:
         if self._has_local_calls and reason is not FinishReason.CONTENT_FILTER:
             reason = FinishReason.TOOL_CALLS
         meta: Meta = {"stop_reason": self._stop.stop_reason}
-        details = self._stop.stop_details or _StopDetails()
+        details = self._stop.stop_details or events.StopDetails()
         if details.category:
             meta["category"] = details.category
         yield Finish(reason, self._usage, meta, details.explanation)
 
-    def _count(self, said: _Usage, *, is_start: bool) -> None:
+    def _count(self, said: events.Usage, *, is_start: bool) -> None:
         """Billed numbers replace earlier ones field by field; they may be the sum of several passes.
 
         How full the window is, is what one pass read: the first event's numbers, unless later ones list the passes.
@@ -398,11 +300,11 @@ class AnthropicFold:
             cache_read=_newer(said.cache_read_input_tokens, old.cache_read),
             cache_write=_newer(said.cache_creation_input_tokens, old.cache_write),
             cache_write_1h=_newer(
-                (said.cache_creation or _CacheCreation()).ephemeral_1h_input_tokens, old.cache_write_1h
+                (said.cache_creation or events.CacheCreation()).ephemeral_1h_input_tokens, old.cache_write_1h
             ),
             output=_newer(said.output_tokens, old.output),
-            reasoning=_newer((said.output_tokens_details or _OutputDetails()).thinking_tokens, old.reasoning),
-            web_searches=_newer((said.server_tool_use or _ServerTools()).web_search_requests, old.web_searches),
+            reasoning=_newer((said.output_tokens_details or events.OutputDetails()).thinking_tokens, old.reasoning),
+            web_searches=_newer((said.server_tool_use or events.ServerTools()).web_search_requests, old.web_searches),
             context_tokens=_newer(read, old.context_tokens),
         )
         total = sum(number or 0 for number in (made.input, made.cache_read, made.cache_write, made.output))
@@ -440,8 +342,8 @@ def _raw_input(opened: _Open) -> object:
     """The input for the kept block. Text that is no JSON stays text, by which the next request knows not to send it."""
     text = _input(opened)
     try:
-        return _decode_any(text)
-    except (msgspec.DecodeError, RecursionError, ArithmeticError):
+        return events.decode_any(text)
+    except events.UNREADABLE:
         return text
 
 
@@ -478,7 +380,7 @@ def _list(block: Mapping[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _read(said: _Usage | _Pass) -> int:
+def _read(said: events.Usage | events.Pass) -> int:
     return sum((said.input_tokens or 0, said.cache_read_input_tokens or 0, said.cache_creation_input_tokens or 0))
 
 
