@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from rookery.chat.messages import Effort
 from rookery.chat.prompt_parts import Meta, Prompt, PromptFile, PromptMessage, PromptReasoning
-from rookery.llm.completions import Completions
-from rookery.llm.completions_messages import merge_details
+from rookery.llm.completions import CompletionsFormat
+from rookery.llm.completions_messages import PromptInvalid, merge_details
 from rookery.llm.completions_options import CompletionsOptions
 from rookery.llm.completions_stream import CompletionsFold
 from rookery.llm.think_tags import ThinkTags
@@ -57,8 +57,8 @@ REASONER = Capabilities(reasoning_model=True, sampling=False, efforts=(Effort.LO
 HELLO = Prompt((user("Hello."),))
 
 
-def wire(provider_type: str = "openai_compat", caps: Capabilities = CAPS, *, base_url: str = "") -> Completions:
-    return Completions("some-model", "Some Server", provider_type=provider_type, caps=caps, base_url=base_url)
+def wire(provider_type: str = "openai_compat", caps: Capabilities = CAPS, *, base_url: str = "") -> CompletionsFormat:
+    return CompletionsFormat("some-model", caps, provider="Some Server", provider_type=provider_type, base_url=base_url)
 
 
 def sent(request: Request) -> Json:
@@ -222,7 +222,6 @@ def test_every_option_is_sent_or_acts_elsewhere() -> None:
         tools=(READ,),
         max_output_tokens=9,
         options=CompletionsOptions(**values),
-        headers={"X-Chat": "1"},
     )
     request = wire("openai").build(asked)
     body = sent(request)
@@ -246,7 +245,12 @@ def test_every_option_is_sent_or_acts_elsewhere() -> None:
         "parallel_tool_calls": False,
         "provider": {"order": ["a"]},
     }
-    assert request.headers == {"X-Title": "Rookery", "X-Chat": "1"}
+    assert request.headers == {"X-Title": "Rookery"}
+
+
+def test_account_is_named_in_headers() -> None:
+    named = CompletionsFormat("m", CAPS, organization="org-1", project="proj_1").build(Call(prompt=HELLO))
+    assert named.headers == {"OpenAI-Organization": "org-1", "OpenAI-Project": "proj_1"}
 
 
 @pytest.mark.parametrize(
@@ -377,6 +381,22 @@ def test_image_for_a_model_that_sees_none_becomes_a_sentence() -> None:
 def test_provider_executed_parts_become_nothing_and_text() -> None:
     built = body_of(Call(prompt=prompts("completions")["provider tools"]))["messages"]
     assert built[1] == {"role": "assistant", "content": "Rooks https://example.org/rooks\n\nThey are birds."}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        (assistant(call("a")),),
+        (assistant(call("a")), user("Wait."), tool(result("a"))),
+        (assistant(call("a"), call("a")), tool(result("a"), result("a"))),
+        (assistant(call("a")), tool(result("a"), result("a"))),
+        (tool(result("a")),),
+    ],
+    ids=["no result", "late result", "one id for two calls", "two results", "no call"],
+)
+def test_prompt_that_no_server_would_take_is_not_sent(messages: tuple[PromptMessage, ...]) -> None:
+    with pytest.raises(PromptInvalid):
+        messages_of(user("Hi."), *messages)
 
 
 def test_call_without_text_has_null_content_and_its_input_as_text() -> None:

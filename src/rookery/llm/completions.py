@@ -7,35 +7,63 @@ a person can know.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from rookery.llm import completions_request
 from rookery.llm.completions_options import CompletionsOptions, dialect_of
 from rookery.llm.completions_stream import CompletionsFold
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 
+__all__ = ["DEFAULT_BASE_URL", "CompletionsFormat", "CompletionsOptions"]
+
+DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
+
 _NO_OPTIONS = CompletionsOptions()
 
 
-class Completions:
-    """The wire of one provider row and model. `provider` is how people call the provider, for messages."""
+class CompletionsFormat:
+    """The wire of one provider row and model. `provider` is how people call the provider; errors start with it."""
 
     wire: Wire = "completions"
 
     def __init__(
-        self, model: str, provider: str, *, provider_type: str, caps: Capabilities, base_url: str = ""
+        self,
+        model: str,
+        caps: Capabilities,
+        *,
+        provider: str = "OpenAI",
+        provider_type: str = "openai",
+        base_url: str = DEFAULT_BASE_URL,
+        organization: str | None = None,
+        project: str | None = None,
     ) -> None:
         self._model = model
-        self._provider = provider
         self._caps = caps
+        self._provider = provider
         self._dialect = dialect_of(provider_type, caps, base_url=base_url)
+        self._headers = _account_headers(organization, project)
 
     def build(self, call: Call) -> Request:
+        """The request; `PromptInvalid` when calls and results of the prompt do not pair up."""
+        options = _options(call)
         return completions_request.build(
-            call, self._dialect, model=self._model, caps=self._caps, options=_options(call)
+            call,
+            self._dialect,
+            model=self._model,
+            caps=self._caps,
+            options=options,
+            headers={**self._headers, **options.headers},
         )
 
     def fold(self, call: Call) -> CompletionsFold:
         return CompletionsFold(self._provider, think_tags=_options(call).think_tags)
+
+
+def _account_headers(organization: str | None, project: str | None) -> Mapping[str, str]:
+    named = {"OpenAI-Organization": organization, "OpenAI-Project": project}
+    return {name: value for name, value in named.items() if value}
 
 
 def _options(call: Call) -> CompletionsOptions:

@@ -39,8 +39,12 @@ _NOT_SHOWN = "(the tool returned an image; this model cannot see images)"
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 
+class PromptInvalid(ValueError):
+    """A prompt that no server would take. A bug on our side: it is not sent."""
+
+
 def messages_of(call: Call, dialect: Dialect, *, caps: Capabilities, replay: ReplayReasoning) -> list[Json]:
-    """All messages of a request, in order."""
+    """All messages of a request, in order; `PromptInvalid` when they break the rule of this wire."""
     built = _system_messages(call.prompt, dialect)
     images: list[Json] = []
     turn_start = _turn_start(call.prompt.messages)
@@ -60,7 +64,9 @@ def messages_of(call: Call, dialect: Dialect, *, caps: Capabilities, replay: Rep
             replays = keeps_meta and message.is_whole and _replays(replay, message, is_current=is_current)
             signs = dialect.wants_thought_signatures and is_current
             built += _assistant_message(message, replays=replays, keeps_meta=keeps_meta, signs=signs)
-    return built + _image_message(images)
+    built += _image_message(images)
+    _check_pairs(built)
+    return built
 
 
 def merge_details(chunks: Iterable[Meta]) -> list[Meta]:
@@ -213,3 +219,21 @@ def _labelled_image(result: PromptResult, media: PromptMedia) -> list[Json]:
 
 def _image_message(images: list[Json]) -> list[Json]:
     return [{"role": "user", "content": images}] if images else []
+
+
+def _check_pairs(messages: Iterable[Json]) -> None:
+    """Tool messages answer all calls of the message before them, each once, with nothing in between."""
+    open_calls: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in open_calls:
+                raise PromptInvalid(f"The result of {message['tool_call_id']} does not follow its call.")
+            open_calls.remove(message["tool_call_id"])
+            continue
+        if open_calls:
+            break
+        open_calls = [call["id"] for call in message.get("tool_calls", ())]
+        if len(set(open_calls)) < len(open_calls):
+            raise PromptInvalid("A message uses one call id twice.")
+    if open_calls:
+        raise PromptInvalid(f"No result follows the calls {', '.join(open_calls)}.")

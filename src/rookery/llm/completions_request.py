@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from rookery.chat import parts
 from rookery.chat.messages import Effort
-from rookery.llm import completions_messages
+from rookery.llm import completions_messages, efforts
 from rookery.llm.completions_options import CompletionsOptions, Dialect
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool
 from rookery.llm.wire import Request
@@ -25,7 +25,15 @@ PATH = "/chat/completions"
 _FP_BYTES = 16
 
 
-def build(call: Call, dialect: Dialect, *, model: str, caps: Capabilities, options: CompletionsOptions) -> Request:
+def build(
+    call: Call,
+    dialect: Dialect,
+    *,
+    model: str,
+    caps: Capabilities,
+    options: CompletionsOptions,
+    headers: Mapping[str, str],
+) -> Request:
     """The request of this call. Pure: the same call gives the same bytes."""
     warnings: list[CallWarning] = []
     tools = _tools(call.tools, dialect, options=options)
@@ -51,7 +59,7 @@ def build(call: Call, dialect: Dialect, *, model: str, caps: Capabilities, optio
     return Request(
         path=PATH,
         body=body,
-        headers={**options.headers, **call.headers},
+        headers=headers,
         warnings=tuple(warnings),
         prefix_fp=_fingerprint(model, tools, messages=messages),
     )
@@ -89,14 +97,11 @@ def _effort(call: Call, caps: Capabilities, *, warnings: list[CallWarning]) -> d
     """The nearest effort the model knows at or above the one asked for, else its highest."""
     if call.effort is None:
         return {}
-    scale = list(Effort)
-    known = sorted(caps.efforts, key=scale.index)
-    if not known:
+    nearest = efforts.nearest_supported(call.effort, caps.efforts)
+    if nearest is None:
         if call.effort is not Effort.NONE:
             warnings.append(CallWarning("unsupported_setting", "effort", "This model has no reasoning effort to set."))
         return {}
-    wanted = scale.index(call.effort)
-    nearest = next((effort for effort in known if scale.index(effort) >= wanted), known[-1])
     return {"reasoning_effort": nearest.value}
 
 
