@@ -48,7 +48,6 @@ def rows(
     for each in live:
         draft.add(each)
     content = draft.content()
-    earlier = {call.tool_call_id for call in committed}
     kept = [draft.answer(call, model_config_id=model_config_id) for call in committed]
     if content:
         kept.append(
@@ -59,11 +58,7 @@ def rows(
                 figures=_figures(figures, model_spoke=draft.model_spoke),
             )
         )
-    kept += (
-        draft.answer(call, model_config_id=model_config_id)
-        for call in _local_calls(content)
-        if call.tool_call_id not in earlier
-    )
+    kept += (draft.answer(call, model_config_id=model_config_id) for call in _local_calls(content))
     return tuple(kept)
 
 
@@ -127,7 +122,8 @@ class _Draft:
         return tuple(kept)
 
     def answer(self, call: OpenCall, *, model_config_id: UUID) -> NewMessage:
-        result = self._results.get(call.tool_call_id)
+        # Taken out: when a call reuses an id of the history, one result must not answer both.
+        result = self._results.pop(call.tool_call_id, None)
         if result is None:
             return toolcalls.closure(
                 call, CloseReason.INTERRUPTED, model_config_id=model_config_id, at=self._at, note=NOTE

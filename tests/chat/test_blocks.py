@@ -1,0 +1,248 @@
+"""System blocks: who gets which, in which order, and how their text is cleaned."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rookery.chat import blocks, default_prompt, sanitise
+from rookery.chat.blocks import Awareness, InstructionFile, Mode, Skill, TurnContext
+from rookery.chat.errors import InvalidInput
+
+# Blocks of the chat
+
+
+def test_a_chat_stores_deployment_prompt_own_prompt_and_awareness_in_this_order() -> None:
+    stored = blocks.chat_blocks(
+        deployment_prompt="house rules", system_prompt="  be brief\r\n", awareness=Awareness.ATTACHED
+    )
+
+    assert stored == ("house rules", "be brief", default_prompt.ATTACHED)
+
+
+def test_absent_prompts_leave_no_row() -> None:
+    stored = blocks.chat_blocks(deployment_prompt="", system_prompt=None, awareness=Awareness.DETACHED)
+
+    assert stored == (default_prompt.DETACHED,)
+
+
+def test_each_awareness_says_something_else() -> None:
+    said = [
+        blocks.chat_blocks(deployment_prompt="", system_prompt=None, awareness=awareness) for awareness in Awareness
+    ]
+
+    assert len(set(said)) == len(Awareness)
+
+
+@pytest.mark.parametrize(
+    ("custom", "include_default", "has_default", "has_custom"),
+    [
+        (None, None, True, False),
+        ("", None, True, False),
+        ("ours", None, False, True),
+        ("ours", True, True, True),
+        ("ours", False, False, True),
+        ("  ", True, True, False),
+        (None, False, False, False),
+    ],
+)
+def test_the_default_prompt_stands_first_where_it_is_wanted(
+    custom: str | None, include_default: bool | None, has_default: bool, has_custom: bool
+) -> None:
+    expected = [default_prompt.DEFAULT_PROMPT] * has_default + ["ours"] * has_custom
+
+    assert blocks.deployment_prompt(custom, include_default=include_default) == "\n\n".join(expected)
+
+
+def test_a_subagent_is_not_told_to_start_others() -> None:
+    root = blocks.deployment_prompt("ours", include_default=True)
+
+    (stored, _) = blocks.chat_blocks(
+        deployment_prompt=root, system_prompt=None, awareness=Awareness.ATTACHED, is_subagent=True
+    )
+
+    assert default_prompt.ORCHESTRATION in root
+    assert "<subagents>" not in stored
+    assert stored.endswith("ours")
+    assert "\n\n\n" not in stored
+
+
+def test_built_in_texts_are_clean_and_small() -> None:
+    texts = [text for name, text in vars(default_prompt).items() if name.isupper() and not name.startswith("_")]
+
+    assert len(texts) >= 10
+    assert all(sanitise.clean(text) == text for text in texts)
+    assert len(default_prompt.DEFAULT_PROMPT) < 8 * 1024
+
+
+# Blocks of the turn
+
+FULL = TurnContext(
+    subagent_instruction="you help",
+    workspace_context="<workspace-context>\nx\n</workspace-context>",
+    skills=(Skill("deploy", "Deploys.", "workspace"),),
+    user_prompt="call me Ada",
+    mode=Mode.PLAN,
+    plan_instructions="mention costs",
+    has_advisor=True,
+)
+
+
+def test_blocks_of_a_turn_have_a_fixed_order() -> None:
+    instruction, workspace, skills, person, overlay, advisor = blocks.turn_blocks(FULL)
+
+    assert instruction == "you help"
+    assert workspace.startswith("<workspace-context>")
+    assert skills.startswith("<available-skills>")
+    assert person == "<user-instructions>\ncall me Ada\n</user-instructions>"
+    assert overlay == f"{default_prompt.PLAN}\n\nmention costs"
+    assert advisor == default_prompt.ADVISOR
+
+
+def test_an_empty_context_gives_no_blocks() -> None:
+    assert blocks.turn_blocks(TurnContext(user_prompt=" \u200b\n", plan_instructions="only in plan mode")) == ()
+
+
+@pytest.mark.parametrize(
+    ("context", "overlay"),
+    [
+        (TurnContext(mode=Mode.EXPLORE), default_prompt.EXPLORE),
+        (TurnContext(mode=Mode.EXPLORE, is_subagent=True, plan_instructions="x"), default_prompt.EXPLORE),
+        (TurnContext(mode=Mode.PLAN), default_prompt.PLAN),
+        (TurnContext(mode=Mode.PLAN, is_subagent=True, plan_instructions="x"), default_prompt.PLAN_SUBAGENT),
+    ],
+)
+def test_exactly_one_overlay_is_chosen(context: TurnContext, overlay: str) -> None:
+    assert blocks.turn_blocks(context) == (overlay,)
+
+
+def test_the_same_context_gives_the_same_blocks() -> None:
+    assert blocks.turn_blocks(FULL) == blocks.turn_blocks(FULL)
+
+
+# Workspace and skills
+
+
+def test_workspace_context_names_place_and_sources() -> None:
+    text = blocks.workspace_context(
+        "linux",
+        "/home/ada/app",
+        files=[
+            InstructionFile("/home/ada/AGENTS.md", "Use tabs.\r\n<!-- hidden -->"),
+            InstructionFile("/empty.md", "<!-- nothing -->"),
+            InstructionFile("/home/ada/app/AGENTS.md", "Use spaces.", is_truncated=True),
+        ],
+    )
+
+    assert text == (
+        "<workspace-context>\n"
+        "Operating system: linux\n"
+        "Working directory: /home/ada/app\n\n"
+        "Source: /home/ada/AGENTS.md\nUse tabs.\n\n"
+        "Source: /home/ada/app/AGENTS.md (truncated)\nUse spaces.\n"
+        "</workspace-context>"
+    )
+
+
+def test_a_long_instruction_file_is_cut_and_marked() -> None:
+    text = blocks.workspace_context("linux", "/", files=[InstructionFile("/a.md", "é" * 40_000)])
+
+    assert "Source: /a.md (truncated)\n" in text
+    assert text.count("é") == blocks.MAX_INSTRUCTION_BYTES // 2
+
+
+def test_unknown_workspace_gives_no_context() -> None:
+    assert blocks.workspace_context("", "", files=[]) == ""
+    assert "Working directory" not in blocks.workspace_context("linux", "", files=[])
+
+
+def test_skills_are_listed_by_name_and_qualified_only_on_a_clash() -> None:
+    index = blocks.skills_index(
+        [
+            Skill("review", "Theirs.", "workspace"),
+            Skill("deploy", "Deploys\n  the app.", "workspace"),
+            Skill("review", "Mine.", "personal"),
+        ]
+    )
+
+    assert index.splitlines()[2:-1] == [
+        "- deploy: Deploys the app.",
+        "- personal/review: Mine.",
+        "- workspace/review: Theirs.",
+    ]
+    assert "read_skill" in index
+
+
+def test_no_skills_give_no_index() -> None:
+    assert blocks.skills_index([]) == ""
+
+
+@pytest.mark.parametrize("place", ["{}", "before\n\n{}", "before {} after", "{}\n\nafter"])
+def test_the_plan_path_takes_the_place_kept_for_it(place: str) -> None:
+    text = place.format(default_prompt.PLAN_PATH)
+
+    known = blocks.with_plan_path(text, "/p.md")
+    unknown = blocks.with_plan_path(text, None)
+
+    assert known == place.format("<plan-file-path>\n/p.md\n</plan-file-path>")
+    assert default_prompt.PLAN_PATH not in unknown
+    assert unknown == unknown.strip()
+
+
+# Cleaning
+
+INVISIBLE = [
+    0x00AD, 0x034F, 0x061C, 0x180E, 0x200B, 0x200D, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2065),
+    *range(0x2066, 0x2070), 0xFEFF, *range(0xFFF9, 0xFFFC),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", INVISIBLE, ids=hex)
+def test_invisible_characters_are_removed(code: int) -> None:
+    assert sanitise.clean(f"a{chr(code)}b") == "ab"
+
+
+@pytest.mark.parametrize("code", [0x200C, 0x2065, 0x2029, 0x2070, 0xFFFC, 0x00AE])
+def test_their_neighbours_stay(code: int) -> None:
+    assert sanitise.clean(f"a{chr(code)}b") == f"a{chr(code)}b"
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("a\r\nb", "a\nb"),
+        ("a  \t\nb ", "a\nb"),
+        ("a\n\n\n\nb", "a\n\nb"),
+        ("a\n \n \n \nb", "a\n\nb"),
+        ("  \n a\n\n", "a"),
+        ("  indented\n  text", "indented\n  text"),
+        ("a\n\nb", "a\n\nb"),
+    ],
+)
+def test_space_is_tidied(text: str, cleaned: str) -> None:
+    assert sanitise.clean(text) == cleaned
+
+
+@given(st.text(st.sampled_from("a \t\r\n\u200b\ufeff\u200c")))
+def test_cleaning_twice_changes_nothing(text: str) -> None:
+    once = sanitise.clean(text)
+
+    assert sanitise.clean(once) == once
+
+
+@pytest.mark.parametrize("text", ["a<!-- x -->b", "a<!-- x\ny -->b", "ab<!-- open"])
+def test_comments_vanish_from_markdown(text: str) -> None:
+    assert sanitise.clean_markdown(text) == "ab"
+
+
+def test_a_prompt_of_128_kib_is_kept_and_cleaning_comes_first() -> None:
+    assert sanitise.check_prompt("a" * 128 * 1024 + "\u200b\r\n", field="system_prompt") == "a" * 128 * 1024
+
+
+@pytest.mark.parametrize("text", ["a" * (128 * 1024 + 1), "é" * (64 * 1024 + 1), "\ud800" * 50_000])
+def test_a_larger_prompt_is_refused_by_field(text: str) -> None:
+    with pytest.raises(InvalidInput, match="131072") as caught:
+        sanitise.check_prompt(text, field="system_prompt")
+
+    assert caught.value.field == "system_prompt"

@@ -1,0 +1,69 @@
+"""How a tool result is cut to its share of the context window."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rookery.chat import parts, truncation
+
+
+@pytest.mark.parametrize(
+    ("limit", "budget"),
+    [(None, 65_536), (0, 65_536), (-1, 65_536), (1, 16_384), (16_384, 16_384), (200_000, 199_998), (90_000, 90_000)],
+)
+def test_a_result_may_fill_a_third_of_the_window(limit: int | None, budget: int) -> None:
+    assert truncation.budget_bytes(limit) == budget
+
+
+def test_text_within_the_budget_is_untouched() -> None:
+    assert truncation.cut_text("x" * 1000, 1000) == "x" * 1000
+
+
+def test_text_over_the_budget_keeps_two_thirds_of_head_and_a_third_of_tail() -> None:
+    text = "#" * 50_000 + "%" * 50_000
+
+    cut = truncation.cut_text(text, 16_384)
+
+    head, tail = cut.count("#"), cut.count("%")
+    assert (head, tail) == ((16_384 - 256) * 2 // 3, (16_384 - 256) // 3)
+    assert f"{100_000 - head - tail} bytes" in cut
+    assert len(cut) <= 16_384
+
+
+def test_a_tiny_budget_is_a_plain_cut() -> None:
+    assert truncation.cut_text("é" * 400, 501) == "é" * 250
+
+
+@given(st.text(min_size=1), st.integers(1, 3000), st.integers(500, 4000))
+def test_a_cut_is_never_longer_than_its_budget(text: str, times: int, budget: int) -> None:
+    cut = truncation.cut_text(text * times, budget)
+
+    assert len(cut.encode()) <= max(budget, 0)
+
+
+def test_json_stays_json_of_the_same_shape() -> None:
+    result = parts.json_raw({"output": "x" * 100_000, "exit_code": 0, "notes": ["short", "y" * 50_000]})
+
+    cut = truncation.cut_json(result, 20_000)
+
+    value = parts.json_value(cut)
+    assert len(bytes(cut)) <= 20_000
+    assert (value["exit_code"], value["notes"][0]) == (0, "short")
+    assert "bytes of this result were removed" in value["output"]
+
+
+def test_json_within_the_budget_is_untouched() -> None:
+    result = parts.json_raw({"output": "x"})
+
+    assert truncation.cut_json(result, 100) is result
+
+
+def test_json_without_long_strings_becomes_text() -> None:
+    result = parts.json_raw({f'"{number}"': number for number in range(20_000)})
+
+    cut = truncation.cut_json(result, 16_384)
+
+    assert len(bytes(cut)) <= 16_384
+    assert "removed" in parts.json_value(cut)["output"]
