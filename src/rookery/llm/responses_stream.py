@@ -112,12 +112,13 @@ class ResponsesFold:
             known = events.event_decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return self._without_type(data)
+        if type(known) is events.Error:
+            # Before the numbers: servers that fail in a hurry start them anew.
+            return [StreamError(self._error(data))]
         if known.sequence_number is not None:
             if known.sequence_number <= self._sequence:
                 return ()
             self._sequence = known.sequence_number
-        if type(known) is events.Error:
-            return [StreamError(self._error(data))]
         parts: list[StreamPart] = []
         if not self._has_started and type(known) is not events.Failed:
             self._begin(known, parts)
@@ -186,7 +187,7 @@ class ResponsesFold:
     # Text
 
     def _on_text_delta(self, event: events.TextDelta | events.RefusalDelta, parts: list[StreamPart]) -> None:
-        if not event.delta:
+        if not event.delta or event.output_index in self._done:
             return
         is_refusal = type(event) is events.RefusalDelta
         block = self._text_block(event.output_index, event.content_index, is_refusal=is_refusal, parts=parts)
@@ -235,7 +236,8 @@ class ResponsesFold:
     # Reasoning
 
     def _on_summary_added(self, event: events.SummaryAdded, parts: list[StreamPart]) -> None:
-        self._start_item(event.output_index, _REASONING, parts)
+        if event.output_index not in self._done:
+            self._start_item(event.output_index, _REASONING, parts)
 
     def _on_summary_delta(self, event: events.SummaryDelta, parts: list[StreamPart]) -> None:
         self._reason(event.output_index, event.summary_index, text=event.delta, parts=parts)
@@ -251,7 +253,7 @@ class ResponsesFold:
         self._complete_reasoning(event.output_index, block, text=event.text, parts=parts)
 
     def _reason(self, index: int, block_index: int, *, text: str, parts: list[StreamPart]) -> None:
-        if not text:
+        if not text or index in self._done:
             return
         open_item = self._start_item(index, _REASONING, parts)
         block = open_item.blocks.get(block_index)
