@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
 import msgspec
 import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec import Raw
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import (
-    Prompt,
-    PromptCall,
-    PromptMessage,
-    PromptPart,
-    PromptReasoning,
-    PromptResult,
-    PromptText,
-)
-from rookery.llm import errors
 from rookery.llm.responses import ResponsesFormat, ResponsesOptions
-from rookery.llm.sse import SseDecoder
 from rookery.llm.types import (
-    Call,
     Capabilities,
     ErrorKind,
     Finish,
-    ProviderError,
-    ReasoningDelta,
-    ReasoningEnd,
-    ReplayFault,
     StreamError,
-    StreamPart,
-    TextDelta,
     TextEnd,
-    ToolCall,
-    ToolResult,
-    Usage,
 )
 from rookery.testing.fake_responses import (
     Ending,
@@ -60,10 +35,24 @@ from rookery.testing.fake_responses import (
     say,
 )
 from tests.wire.closed import check_responses
-from tests.wire.fixtures import READ, assistant, calls, prompts, tool, user
+from tests.wire.fixtures import calls
+from tests.wire.responses_rig import (
+    KEY,
+    READ_A,
+    READ_B,
+    REASONS,
+    SEARCHED,
+    THOUGHT,
+    ask,
+    committed,
+    continued,
+    fault_of,
+    official,
+    official_reading,
+    reading,
+    said,
+)
 
-KEY = "sk-test"
-REASONS = Capabilities(reasoning_model=True, json_schema=True)
 PLAIN = Capabilities()
 EVERY_OPTION = ResponsesOptions(
     store=True,
@@ -80,12 +69,6 @@ EVERY_OPTION = ResponsesOptions(
     top_logprobs=2,
 )
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-
-SEARCHED = WebSearch(query="rooks", sources=("https://example.org/rooks",))
-THOUGHT = Reasoning(summaries=("I should look first.", "Then I answer."))
-READ_A = FunctionCall(name="read_file", arguments='{"path": "a.txt"}')
-READ_B = FunctionCall(name="read_file", arguments='{"path": "b \\u00e9.txt"}')
-
 
 DEFAULT_TOKENS = Tokens()
 IN_ORDER = Ending()
@@ -123,139 +106,6 @@ FAILURES = {
     "failed": Case((say("Hel"),), ending=Ending(failed=("server_error", "The server had an error."))),
     "error": Case((say("Hel"),), ending=Ending(error=("rate_limit_exceeded", "Too many requests."))),
 }
-
-
-@dataclass
-class Reading:
-    """What a client made of an answer."""
-
-    text: str
-    calls: list[tuple[str, str, str]]
-    usage: tuple[int | None, ...]
-
-
-def client(fake: FakeResponses, key: str = KEY) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(app=fake),
-        base_url="http://fake/v1",
-        headers={"Authorization": f"Bearer {key}"},
-    )
-
-
-async def ask(fake: FakeResponses, call: Call, caps: Capabilities = REASONS) -> list[StreamPart]:
-    """One call as the driver makes it, without its repairs: request, bytes, events, parts."""
-    wire = ResponsesFormat(fake.model, caps)
-    request = wire.build(call)
-    async with client(fake) as http:
-        answer = await http.post(request.path, content=msgspec.json.encode(request.body))
-    if answer.status_code != 200:
-        error = errors.from_response("OpenAI", answer.status_code, headers=answer.headers, body=answer.content)
-        return [StreamError(error)]
-    fold = wire.fold(call)
-    fold.start(answer.headers["x-request-id"])
-    if answer.headers["content-type"].startswith("application/json"):
-        return list(fold.whole(answer.content))
-    decoder = SseDecoder()
-    parts = [part for event in decoder.feed(answer.content) for part in fold.feed(event)]
-    assert [part for part in parts if isinstance(part, Finish | StreamError)] == parts[-1:]
-    return parts
-
-
-def said(prompt: str = "Hello.") -> Call:
-    return Call(prompt=Prompt((user(prompt),)), tools=(READ,))
-
-
-def reading(parts: Sequence[StreamPart]) -> Reading:
-    finish = parts[-1]
-    assert isinstance(finish, Finish)
-    usage = finish.usage
-    return Reading(
-        "".join(part.text for part in parts if isinstance(part, TextDelta)),
-        [
-            (part.id, part.name, part.input)
-            for part in parts
-            if isinstance(part, ToolCall) and not part.provider_executed
-        ],
-        (_sum(usage), usage.cache_read, usage.output, usage.reasoning, usage.total),
-    )
-
-
-def _sum(usage: Usage) -> int:
-    return (usage.input or 0) + (usage.cache_read or 0) + (usage.cache_write or 0)
-
-
-def official(fake: FakeResponses) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(api_key=KEY, base_url="http://fake/v1", max_retries=0, http_client=client(fake))
-
-
-async def official_reading(fake: FakeResponses) -> Reading:
-    async with official(fake) as client_:
-        stream = await client_.responses.create(model="gpt-fake", input="Hello.", stream=True)
-        final = None
-        async for event in stream:
-            if event.type in ("response.completed", "response.incomplete"):
-                final = event.response
-    assert final is not None
-    assert final.usage is not None
-    text = [
-        content.text if content.type == "output_text" else content.refusal
-        for item in final.output
-        if item.type == "message"
-        for content in item.content
-    ]
-    calls = [
-        (item.call_id, item.name, item.arguments)
-        for item in final.output
-        if item.type == "function_call" and item.status == "completed"
-    ]
-    told = final.usage
-    usage = (
-        told.input_tokens,
-        told.input_tokens_details.cached_tokens,
-        told.output_tokens,
-        told.output_tokens_details.reasoning_tokens,
-        told.total_tokens,
-    )
-    return Reading("".join(text), calls, usage)
-
-
-def committed(parts: Sequence[StreamPart]) -> PromptMessage:
-    """The assistant message a stored answer becomes: in order of the ends, as the loop and `chat.prompt` do it."""
-    texts: dict[str, str] = {}
-    content: list[PromptPart] = []
-    for part in parts:
-        match part:
-            case TextDelta() | ReasoningDelta():
-                texts[part.id] = texts.get(part.id, "") + part.text
-            case TextEnd() if texts.get(part.id, "").strip():
-                content.append(PromptText(texts[part.id], part.meta))
-            case ReasoningEnd():
-                text = texts.get(part.id, "")
-                if text or (part.meta and part.meta.get("encrypted_content")):
-                    content.append(PromptReasoning(text, part.meta))
-            case ToolCall():
-                content.append(PromptCall(part.id, part.name, Raw(part.input), part.provider_executed, part.meta))
-            case ToolResult():
-                found = PromptResult(part.id, part.name, "", provider_executed=True, meta=part.meta)
-                content.append(found)
-    return PromptMessage(role=Role.ASSISTANT, parts=tuple(content))
-
-
-def continued(first: Call, message: PromptMessage, **fields: Any) -> Call:
-    """The call after an answer: its calls are answered, and the user goes on."""
-    results = tuple(
-        tool(PromptResult(part.id, part.name, "done"))
-        for part in message.parts
-        if isinstance(part, PromptCall) and not part.provider_executed
-    )
-    rest = (message,) if message.parts else ()
-    return Call(prompt=Prompt((*first.prompt.messages, *rest, *results, user("Go on."))), tools=(READ,), **fields)
-
-
-def fault_of(parts: Sequence[StreamPart]) -> ProviderError:
-    (part,) = parts
-    assert isinstance(part, StreamError)
-    return part.error
 
 
 # Requests
@@ -464,155 +314,3 @@ def test_any_two_answers_survive_the_round_trip(first: list[Output], second: lis
         assert isinstance(parts[-1], Finish), parts[-1]
 
     asyncio.run(chat())
-
-
-# What the fake refuses, and how the refusal is understood
-
-
-async def refused(fake: FakeResponses, *items: dict[str, Any], **fields: Any) -> ProviderError:
-    body = {"model": "gpt-fake", "stream": True, "input": list(items), **fields}
-    async with client(fake) as http:
-        answer = await http.post("/responses", json=body)
-    assert answer.status_code == 400, answer.text
-    return errors.from_response("OpenAI", 400, headers=answer.headers, body=answer.content)
-
-
-def replayed(fake: FakeResponses) -> list[dict[str, Any]]:
-    """Everything the fake has issued, as it wants it back."""
-    items = [dict(issued.item) for issued in fake.issued.values()]
-    called = [item["call_id"] for item in items if item["type"] == "function_call"]
-    return [*items, *({"type": "function_call_output", "call_id": call_id, "output": "ok"} for call_id in called)]
-
-
-def thinking_fake() -> FakeResponses:
-    fake = FakeResponses(api_key=KEY)
-    fake.answer(THOUGHT, SEARCHED, THOUGHT, READ_A)
-    return fake
-
-
-async def test_reasoning_needs_its_follower() -> None:
-    fake = thinking_fake()
-
-    error = await refused(fake, replayed(fake)[0])
-
-    assert error.replay_fault is ReplayFault.UNPROVEN_REASONING
-    assert "without its required following item" in str(error.detail)
-
-
-@pytest.mark.parametrize("place", [1, 3], ids=["web search", "call"])
-async def test_item_needs_its_reasoning(place: int) -> None:
-    fake = thinking_fake()
-    items = replayed(fake)
-
-    error = await refused(fake, *items[: place - 1], *items[place:])
-
-    assert error.replay_fault is ReplayFault.UNPROVEN_REASONING
-    assert "without its required 'reasoning' item" in str(error.detail)
-
-
-async def test_web_search_needs_reasoning_before_it() -> None:
-    fake = FakeResponses(api_key=KEY)
-    fake.answer(SEARCHED, say("Birds."))
-
-    error = await refused(fake, *replayed(fake))
-
-    assert error.replay_fault is ReplayFault.UNPROVEN_REASONING
-
-
-async def test_encrypted_content_must_be_the_issued_one() -> None:
-    fake = thinking_fake()
-    first, *rest = replayed(fake)
-
-    error = await refused(fake, first | {"encrypted_content": "begin-" + first["id"]}, *rest)
-
-    assert (error.code, error.replay_fault) == ("invalid_encrypted_content", ReplayFault.UNPROVEN_REASONING)
-
-
-async def test_unknown_id_is_refused() -> None:
-    fake = thinking_fake()
-    message = {"type": "message", "id": "msg_9", "role": "assistant", "status": "completed", "content": []}
-
-    error = await refused(fake, message)
-
-    assert error.replay_fault is ReplayFault.UNPROVEN_REASONING
-    assert "Item with id 'msg_9' not found" in str(error.detail)
-
-
-async def test_call_without_output_is_refused() -> None:
-    fake = thinking_fake()
-
-    error = await refused(fake, *replayed(fake)[:-1])
-
-    assert error.replay_fault is ReplayFault.BROKEN_PAIRS
-
-
-async def test_output_before_its_call_is_refused() -> None:
-    fake = thinking_fake()
-    *items, output = replayed(fake)
-
-    error = await refused(fake, output, *items)
-
-    assert "No tool call found for function call output" in str(error.detail)
-
-
-@pytest.mark.parametrize("place", [3, 4], ids=["call", "output"])
-async def test_duplicates_are_refused(place: int) -> None:
-    fake = thinking_fake()
-    items = replayed(fake)
-
-    error = await refused(fake, *items, {key: value for key, value in items[place].items() if key != "id"})
-
-    assert error.replay_fault is ReplayFault.BROKEN_PAIRS
-
-
-async def test_same_item_twice_is_refused() -> None:
-    fake = FakeResponses(api_key=KEY)
-    fake.answer(say("Hi."))
-
-    error = await refused(fake, *replayed(fake), *replayed(fake))
-
-    assert error.replay_fault is ReplayFault.BROKEN_PAIRS
-
-
-async def test_chaining_sampling_and_tiny_limits_are_refused() -> None:
-    fake = FakeResponses(api_key=KEY)
-
-    assert (await refused(fake, previous_response_id="resp_1")).code == "previous_response_not_found"
-    assert (await refused(fake, temperature=0.5)).code == "unsupported_parameter"
-    assert (await refused(fake, max_output_tokens=1)).code == "integer_below_min_value"
-
-
-async def test_refused_history_is_accepted_in_plain_form() -> None:
-    fake = FakeResponses(api_key=KEY)
-    fake.answer(THOUGHT, SEARCHED, say("I look."), READ_A)
-    message = committed(await ask(fake, said()))
-    fake.issued.clear()  # the provider has lost its keys
-    assert fault_of(await ask(fake, continued(said(), message))).replay_fault is ReplayFault.UNPROVEN_REASONING
-    fake.answer(say("Good."))
-
-    parts = await ask(fake, continued(said(), message, plain_history=True))
-
-    assert isinstance(parts[-1], Finish)
-
-
-@pytest.mark.parametrize("name", ["interrupted", "foreign rows", "text chat", "parallel tools with image results"])
-async def test_prompts_without_anything_of_this_provider_are_accepted(name: str) -> None:
-    fake = FakeResponses(api_key=KEY)
-    fake.answer(say("Good."))
-    call = Call(prompt=prompts("completions")[name], tools=(READ,))
-
-    parts = await ask(fake, call)
-
-    assert isinstance(parts[-1], Finish), parts
-
-
-async def test_message_without_text_does_not_leave_reasoning_alone() -> None:
-    fake = FakeResponses(api_key=KEY)
-    fake.answer(THOUGHT, say("  "))
-    message = committed(await ask(fake, said()))
-    assert [type(part) for part in message.parts] == [PromptReasoning]
-    fake.answer(say("Good."))
-
-    parts = await ask(fake, Call(prompt=Prompt((user("Hello."), message, assistant("Hm."), user("Go on.")))))
-
-    assert isinstance(parts[-1], Finish)
