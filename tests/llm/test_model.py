@@ -5,48 +5,42 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
-from uuid import UUID
 
 import msgspec
 import pytest
-from msgspec import Raw
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptText
 from rookery.llm.http import HttpClients
-from rookery.llm.model import USER_AGENT, Auth, WireModel
+from rookery.llm.model import USER_AGENT, Auth
 from rookery.llm.secrets import SecretStr
 from rookery.llm.types import (
     Call,
-    CallWarning,
-    Capabilities,
     ErrorKind,
     Finish,
     LanguageModel,
-    ProviderError,
-    ReplayFault,
     ResponseStarted,
-    StreamError,
     StreamPart,
     TextDelta,
     Warnings,
-    Wire,
 )
 from rookery.llm.wire import Event
+from tests.llm.model_rig import (
+    CALL,
+    DONE,
+    HELLO,
+    ID,
+    KEY,
+    WARNING,
+    ask,
+    drain,
+    error_of,
+    model_at,
+    recording,
+)
 from tests.llm.raw_server import END, Connection, RawRequest, answer, answering, chunk, serving, stream_head
 from tests.llm.words_wire import WordsFold, WordsFormat
-
-KEY = "very-secret-key-0123456789"
-ID = UUID("00000000-0000-4000-8000-000000000001")
-CALL = Call(prompt=Prompt((PromptMessage(role=Role.USER, parts=(PromptText("hello"),)),)))
-HELLO = b'data: {"text":"hello"}\n\n'
-DONE = b'data: {"done":2}\n\n'
-WARNING = CallWarning("unsupported_setting", "top_k", "This wire has no top_k.")
 
 
 @pytest.fixture
@@ -54,75 +48,6 @@ async def clients() -> AsyncIterator[HttpClients]:
     clients = HttpClients()
     yield clients
     await clients.close()
-
-
-@dataclass
-class Counted:
-    repaired: list[tuple[Wire, ReplayFault]] = field(default_factory=list)
-    unrepaired: list[tuple[Wire, ReplayFault]] = field(default_factory=list)
-
-    def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None:
-        self.repaired.append((wire, rung))
-
-    def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None:
-        self.unrepaired.append((wire, rung))
-
-
-def model_at(
-    url: str,
-    clients: HttpClients,
-    *,
-    wire: Wire = "completions",
-    warnings: tuple[CallWarning, ...] = (),
-    auth: Auth | None = Auth("Authorization", SecretStr(KEY + "\n"), "Bearer "),  # noqa: B008 - frozen
-    extra_headers: Mapping[str, str] = {},
-    stats: Counted | None = None,
-) -> WireModel:
-    return WireModel(
-        WordsFormat(wire=wire, warnings=warnings),
-        clients.client(url),
-        provider_id=ID,
-        provider_type="openai_compat",
-        provider_name="Words",
-        model="words-1",
-        caps=Capabilities(),
-        base_url=url + "/v1/",
-        auth=auth,
-        extra_headers=extra_headers,
-        new_id=lambda: ID,
-        stats=stats,
-    )
-
-
-async def drain(model: LanguageModel, call: Call = CALL) -> list[StreamPart]:
-    """All parts; checks what holds for every call, and that no part shows the key."""
-    parts = [part async for part in model.stream(call)]
-    assert [type(part) in (Finish, StreamError) for part in parts] == [False] * (len(parts) - 1) + [True]
-    assert KEY not in repr(parts)
-    return parts
-
-
-async def ask(reply: bytes, clients: HttpClients) -> list[StreamPart]:
-    async with serving(answering(reply)) as server:
-        return await drain(model_at(server.url, clients))
-
-
-def error_of(parts: list[StreamPart]) -> ProviderError:
-    last = parts[-1]
-    assert isinstance(last, StreamError)
-    assert last.error.message.endswith(".")
-    return last.error
-
-
-def recording(seen: list[RawRequest], *replies: bytes) -> Any:
-    left = list(replies)
-
-    async def handle(connection: Connection) -> None:
-        while True:
-            seen.append(await connection.read_request())
-            await connection.send(left.pop(0))
-
-    return handle
 
 
 async def test_events_become_parts_and_the_answer_ends_once(clients: HttpClients) -> None:
@@ -414,119 +339,6 @@ async def test_connection_is_used_again_after_a_whole_answer(clients: HttpClient
         await drain(model)
 
         assert len(server.connections) == 1
-
-
-# The replay ladder
-
-
-def refusal(text: str, code: str = "invalid_request_error") -> bytes:
-    body = msgspec.json.encode({"error": {"type": code, "message": text}})
-    return answer(body, status="400 Bad Request", content_type="application/json")
-
-
-STALE = refusal("messages.1: thinking blocks are bound to a different conversation")
-UNPROVEN = refusal("messages.1.content.0: Invalid `signature` in `thinking` block")
-BROKEN = refusal("messages.2: `tool_use` ids were found without `tool_result` blocks immediately after: toolu_1")
-OPEN_CALL = Call(
-    prompt=Prompt(
-        (
-            PromptMessage(role=Role.USER, parts=(PromptText("go"),)),
-            PromptMessage(role=Role.ASSISTANT, parts=(PromptCall("c1", "run", Raw(b"{}")),)),
-        )
-    )
-)
-
-
-@pytest.mark.parametrize(
-    ("reply", "fault", "sent"),
-    [
-        (STALE, ReplayFault.STALE_THINKING, {"drop_stale_thinking": True, "plain_history": False}),
-        (UNPROVEN, ReplayFault.UNPROVEN_REASONING, {"drop_stale_thinking": False, "plain_history": True}),
-        (
-            BROKEN,
-            ReplayFault.BROKEN_PAIRS,
-            {"plain_history": True, "parts": ["PromptText", "PromptCall", "PromptResult"]},
-        ),
-    ],
-)
-async def test_each_rung_repairs_once_and_is_counted(
-    clients: HttpClients, reply: bytes, fault: ReplayFault, sent: dict[str, Any]
-) -> None:
-    seen: list[RawRequest] = []
-    stats = Counted()
-
-    async with serving(recording(seen, reply, answer(HELLO + DONE))) as server:
-        parts = await drain(model_at(server.url, clients, stats=stats), OPEN_CALL)
-
-    assert isinstance(parts[-1], Finish)
-    assert msgspec.json.decode(seen[1].body).items() >= sent.items()
-    assert (stats.repaired, stats.unrepaired) == ([("completions", fault)], [])
-
-
-@pytest.mark.parametrize("reply", [STALE, UNPROVEN, BROKEN])
-async def test_second_refusal_on_the_same_rung_surfaces(clients: HttpClients, reply: bytes) -> None:
-    seen: list[RawRequest] = []
-    stats = Counted()
-
-    async with serving(recording(seen, reply, reply)) as server:
-        error = error_of(await drain(model_at(server.url, clients, stats=stats), OPEN_CALL))
-
-    assert (error.kind, error.retryable) == (ErrorKind.GENERIC, False)
-    assert len(seen) == 2
-    assert stats.unrepaired == stats.repaired == [("completions", error.replay_fault)]
-
-
-async def test_rungs_can_follow_each_other(clients: HttpClients) -> None:
-    seen: list[RawRequest] = []
-
-    async with serving(recording(seen, STALE, UNPROVEN, BROKEN, answer(DONE))) as server:
-        parts = await drain(model_at(server.url, clients), OPEN_CALL)
-
-    assert isinstance(parts[-1], Finish)
-    assert len(seen) == 4
-    assert msgspec.json.decode(seen[3].body)["drop_stale_thinking"] is True
-
-
-async def test_rung_that_changes_nothing_is_not_tried(clients: HttpClients) -> None:
-    seen: list[RawRequest] = []
-
-    async with serving(recording(seen, UNPROVEN)) as server:
-        call = msgspec.structs.replace(CALL, plain_history=True)
-        error = error_of(await drain(model_at(server.url, clients), call))
-
-    assert error.replay_fault is ReplayFault.UNPROVEN_REASONING
-    assert len(seen) == 1
-
-
-async def test_ladder_is_not_climbed_after_the_first_part(clients: HttpClients) -> None:
-    seen: list[RawRequest] = []
-    late = b'data: {"error":{"code":"invalid_encrypted_content","message":"no"}}\n\n'
-
-    async with serving(recording(seen, answer(HELLO + late))) as server:
-        error_of(await drain(model_at(server.url, clients)))
-
-    assert len(seen) == 1
-
-
-async def test_ladder_is_climbed_for_an_error_that_opens_the_stream(clients: HttpClients) -> None:
-    seen: list[RawRequest] = []
-    early = b'data: {"error":{"code":"invalid_encrypted_content","message":"no"}}\n\n'
-
-    async with serving(recording(seen, answer(early), answer(DONE))) as server:
-        parts = await drain(model_at(server.url, clients))
-
-    assert isinstance(parts[-1], Finish)
-    assert len(seen) == 2
-
-
-@pytest.mark.parametrize("reply", [answer(b"", status="500 Oops"), answer(b"", status="429 Slow"), answer(HELLO)])
-async def test_nothing_else_is_asked_again(clients: HttpClients, reply: bytes) -> None:
-    seen: list[RawRequest] = []
-
-    async with serving(recording(seen, reply)) as server:
-        error_of(await drain(model_at(server.url, clients)))
-
-    assert len(seen) == 1
 
 
 # The key

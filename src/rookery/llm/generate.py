@@ -1,0 +1,282 @@
+"""Whole answers from streams: `generate` for text and calls, `generate_object` for one object of a given shape.
+
+No wire has a second path without streaming; both drain `stream()`. What was paid for is always reported, also when
+the answer is of no use.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import aclosing
+from enum import IntEnum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+
+from rookery.chat.messages import Role
+from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.llm.errors import CallFailed, NoObject
+from rookery.llm.types import (
+    Call,
+    Capabilities,
+    ErrorKind,
+    Finish,
+    FinishReason,
+    JsonFormat,
+    LanguageModel,
+    ReasoningDelta,
+    ResponseStarted,
+    StreamError,
+    TextDelta,
+    Tool,
+    ToolCall,
+    Usage,
+    UsageUpdate,
+)
+
+T = TypeVar("T", bound=BaseModel)
+
+_MAX_PROBLEMS = 20
+_MAX_NAME = 64
+# What of an answer that was no object is shown to the model again.
+_MAX_SHOWN = 8_000
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer. `calls` are all tool calls, those the provider executed itself included."""
+
+    text: str
+    reasoning: str
+    calls: tuple[ToolCall, ...]
+    reason: FinishReason
+    usage: Usage
+    detail: str | None = None
+    response_id: str | None = None
+    request_id: str | None = None
+    model: str | None = None
+
+
+class ObjectResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """An object that passed its validation. `usage` is that of all tries."""
+
+    value: T
+    usage: Usage
+    tries: int
+    finish_reason: FinishReason
+
+
+async def generate(model: LanguageModel, call: Call) -> Response:
+    """The whole answer, or `CallFailed` with the error and the usage known so far."""
+    text: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ToolCall] = []
+    usage = Usage()
+    started = ResponseStarted(None, None, None)
+    async with aclosing(model.stream(call)) as parts:
+        async for part in parts:
+            match part:
+                case TextDelta():
+                    text.append(part.text)
+                case ReasoningDelta():
+                    reasoning.append(part.text)
+                case ToolCall():
+                    calls.append(part)
+                case ResponseStarted():
+                    started = part
+                case UsageUpdate():
+                    usage = part.usage
+                case StreamError():
+                    raise CallFailed(part.error, usage)
+                case Finish():
+                    return Response(
+                        text="".join(text),
+                        reasoning="".join(reasoning),
+                        calls=tuple(calls),
+                        reason=part.reason,
+                        usage=part.usage,
+                        detail=part.detail,
+                        response_id=started.response_id,
+                        request_id=started.request_id,
+                        model=started.model,
+                    )
+                case _:
+                    pass
+    raise AssertionError("A stream ended without a terminal part.")
+
+
+class Strategy(IntEnum):
+    """How a model is made to answer with an object, the surest first."""
+
+    FORMAT = 1
+    TOOL = 2
+    PROMPT = 3
+
+
+async def generate_object(model: LanguageModel, call: Call, schema: type[T]) -> ObjectResult[T]:
+    """An answer of this shape. One answer that is not is shown its faults and asked again; then `NoObject`.
+
+    A server that refuses the way it is asked (its capabilities were guessed) is asked in the next plainer way.
+    """
+    strategy = _first_strategy(model.caps)
+    usage = Usage()
+    attempt = call
+    tries = 0
+    while True:
+        try:
+            response = await generate(model, _shaped(attempt, schema, strategy, caps=model.caps))
+        except CallFailed as failure:
+            usage = add_usage(usage, failure.usage)
+            if strategy is Strategy.PROMPT or not _refuses_the_form(failure):
+                raise CallFailed(failure.error, usage) from None
+            strategy = Strategy(strategy + 1)
+            continue
+        tries += 1
+        usage = add_usage(usage, response.usage)
+        found = _find_object(response, schema)
+        if isinstance(found, schema):
+            return ObjectResult(value=found, usage=usage, tries=tries, finish_reason=response.reason)
+        raw = _raw_text(response, schema)
+        if tries == 2 or response.reason is FinishReason.CONTENT_FILTER:
+            raise NoObject(raw, usage, finish_reason=response.reason)
+        attempt = _with_faults(call, raw, str(found))
+
+
+def _first_strategy(caps: Capabilities) -> Strategy:
+    return Strategy.FORMAT if caps.json_schema else Strategy.TOOL
+
+
+def _refuses_the_form(failure: CallFailed) -> bool:
+    """A server that does not know formats or tools says 400 or 422 before it reads anything."""
+    error = failure.error
+    return error.kind is ErrorKind.CONFIG and error.status in (400, 422) and error.code != "model_not_found"
+
+
+def _shaped(call: Call, schema: type[BaseModel], strategy: Strategy, *, caps: Capabilities) -> Call:
+    """The call, asking for the object in this way. The call's own tools are left out: they would compete."""
+    name, form = object_name(schema), closed_schema(schema)
+    plain = msgspec.structs.replace(call, tools=(), tool_choice="auto", format=None)
+    match strategy:
+        case Strategy.FORMAT:
+            return msgspec.structs.replace(plain, format=JsonFormat(name, form))
+        case Strategy.TOOL:
+            tool = Tool(name=name, description=f"Give your answer ({name}) by calling this tool.", input_schema=form)
+            if caps.forced_tool_choice:
+                return msgspec.structs.replace(plain, tools=(tool,), tool_choice=name)
+            asking = _asking(plain, f"Give your answer by calling the tool {name}, and only so.")
+            return msgspec.structs.replace(asking, tools=(tool,))
+        case Strategy.PROMPT:
+            schema_text = json.dumps(form, ensure_ascii=False, sort_keys=True)
+            return _asking(plain, f"Answer with one JSON object of this schema and nothing else:\n{schema_text}")
+
+
+def _asking(call: Call, text: str) -> Call:
+    return _with_messages(call, PromptMessage(role=Role.USER, parts=(PromptText(text),)))
+
+
+def _with_messages(call: Call, *messages: PromptMessage) -> Call:
+    return msgspec.structs.replace(call, prompt=Prompt((*call.prompt.messages, *messages)))
+
+
+def _with_faults(call: Call, raw: str, faults: str) -> Call:
+    """The call with the answer that was refused and why, as text: all wires can say that."""
+    said = raw[:_MAX_SHOWN].strip() or "(no answer)"
+    return _with_messages(
+        call,
+        PromptMessage(role=Role.ASSISTANT, parts=(PromptText(said),), is_native=False),
+        PromptMessage(
+            role=Role.USER,
+            parts=(PromptText(f"That answer cannot be used:\n{faults}\nAnswer again, with these faults corrected."),),
+        ),
+    )
+
+
+def _raw_text(response: Response, schema: type[BaseModel]) -> str:
+    name = object_name(schema)
+    return next((call.input for call in response.calls if call.name == name), response.text)
+
+
+def _find_object(response: Response, schema: type[T]) -> T | str:
+    """The first candidate that validates, or what is wrong with the first one."""
+    faults = ""
+    for candidate in _candidates(response, schema):
+        try:
+            return schema.model_validate_json(candidate)
+        except ValidationError as error:
+            faults = faults or _describe(error)
+    return faults or "The answer contains no JSON object."
+
+
+def _candidates(response: Response, schema: type[BaseModel]) -> Iterator[str]:
+    """Where the object may be: in the tool's input, or somewhere in the text, as models like to wrap it."""
+    name = object_name(schema)
+    for call in response.calls:
+        if call.name == name and not call.provider_executed:
+            yield call.input
+    text = response.text.strip()
+    if text.startswith("{"):
+        yield text
+    for match in _FENCED.finditer(text):
+        yield match[1]
+    start = text.find("{")
+    if start >= 0:
+        try:
+            _, end = json.JSONDecoder().raw_decode(text, start)
+        except (ValueError, RecursionError):
+            return
+        yield text[start:end]
+
+
+def _describe(error: ValidationError) -> str:
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    lines = [
+        f"- {'.'.join(str(step) for step in problem['loc']) or 'answer'}: {problem['msg']}" for problem in problems
+    ]
+    return "\n".join(lines[:_MAX_PROBLEMS])
+
+
+def object_name(schema: type[BaseModel]) -> str:
+    """The name of the object for the provider: that of the class, in the characters all of them take."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", schema.__name__)[:_MAX_NAME]
+
+
+def closed_schema(schema: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema with `additionalProperties: false` on every object that does not say otherwise."""
+    closed = _closed(schema.model_json_schema())
+    assert isinstance(closed, dict)
+    return closed
+
+
+def _closed(node: object) -> object:
+    if isinstance(node, list):
+        return [_closed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    copied = {name: _closed(value) for name, value in node.items()}
+    if copied.get("type") == "object":
+        copied.setdefault("additionalProperties", False)
+    return copied
+
+
+def add_usage(one: Usage, other: Usage) -> Usage:
+    """The sum of two calls; a number that only one of them reported counts as it is. The context is the last one's."""
+    return Usage(
+        input=_sum(one.input, other.input),
+        cache_read=_sum(one.cache_read, other.cache_read),
+        cache_write=_sum(one.cache_write, other.cache_write),
+        cache_write_1h=_sum(one.cache_write_1h, other.cache_write_1h),
+        output=_sum(one.output, other.output),
+        reasoning=_sum(one.reasoning, other.reasoning),
+        total=_sum(one.total, other.total),
+        web_searches=_sum(one.web_searches, other.web_searches),
+        context_tokens=one.context_tokens if other.context_tokens is None else other.context_tokens,
+    )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
