@@ -78,8 +78,8 @@ def test_built_in_texts_are_clean_and_small() -> None:
 
 # Blocks of the turn
 
+OVERLAYS = (default_prompt.EXPLORE, default_prompt.PLAN, default_prompt.PLAN_SUBAGENT)
 FULL = TurnContext(
-    subagent_instruction="you help",
     workspace_context="<workspace-context>\nx\n</workspace-context>",
     skills=(Skill("deploy", "Deploys.", "workspace"),),
     user_prompt="call me Ada",
@@ -90,9 +90,8 @@ FULL = TurnContext(
 
 
 def test_blocks_of_a_turn_have_a_fixed_order() -> None:
-    instruction, workspace, skills, person, overlay, advisor = blocks.turn_blocks(FULL)
+    workspace, skills, person, overlay, advisor = blocks.turn_blocks(FULL)
 
-    assert instruction == "you help"
     assert workspace.startswith("<workspace-context>")
     assert skills.startswith("<available-skills>")
     assert person == "<user-instructions>\ncall me Ada\n</user-instructions>"
@@ -114,7 +113,19 @@ def test_an_empty_context_gives_no_blocks() -> None:
     ],
 )
 def test_exactly_one_overlay_is_chosen(context: TurnContext, overlay: str) -> None:
-    assert blocks.turn_blocks(context) == (overlay,)
+    assert blocks.turn_blocks(context)[-1] == overlay
+    assert sum(block in OVERLAYS for block in blocks.turn_blocks(context)) == 1
+
+
+@pytest.mark.parametrize(("own", "block"), [("you help", "you help"), (" ", default_prompt.SUBAGENT)])
+def test_a_subagent_is_told_what_it_is_before_anything_else(own: str, block: str) -> None:
+    context = TurnContext(is_subagent=True, subagent_instruction=own, user_prompt="call me Ada")
+
+    assert blocks.turn_blocks(context) == (block, blocks.user_instructions("call me Ada"))
+
+
+def test_a_root_chat_has_no_subagent_instruction() -> None:
+    assert blocks.turn_blocks(TurnContext(subagent_instruction="you help")) == ()
 
 
 def test_the_same_context_gives_the_same_blocks() -> None:

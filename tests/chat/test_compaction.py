@@ -417,6 +417,33 @@ def test_another_provider_gets_a_copy_it_can_read() -> None:
     assert seen.text.startswith("a chart\n<attachment-omitted")
 
 
+def test_what_a_provider_executed_is_told_in_answers_only() -> None:
+    search = PromptCall("ws", "web_search", Raw(b"{}"), provider_executed=True)
+    found = PromptResult("ws", "web_search", "News", provider_executed=True)
+    silent = PromptResult("wt", "web_search", " ", provider_executed=True)
+    prompt = Prompt((message(Role.USER, PromptText("hi"), search, found), message(Role.ASSISTANT, silent)))
+
+    assert summarising.for_other_provider(prompt, accepts=lambda kind: True) == Prompt((says("hi"),))
+
+
+def test_plain_results_reach_another_provider_unchanged() -> None:
+    steps = step("a", 10)
+
+    copied = summarising.for_other_provider(Prompt(steps), accepts=lambda kind: True)
+
+    assert copied.messages[1] == steps[1]
+
+
+def test_an_estimate_counts_text_by_bytes_and_pictures_by_what_they_cost() -> None:
+    def estimate(part: PromptPart) -> int:
+        return summarising.estimate_tokens(Prompt((message(Role.USER, part),)))
+
+    assert estimate(PromptText("é" * 300)) == 200
+    assert estimate(PromptFile("text/csv", b"x" * 300)) == 100
+    assert estimate(PromptFile("image/png", b"x" * 3_000_000)) == 1600
+    assert estimate(PromptResult("a", "look", "x" * 300, media=PromptMedia("image/png", "A" * 9000))) == 1700
+
+
 def test_an_answer_of_reasoning_alone_vanishes_from_the_copy() -> None:
     prompt = Prompt((says("hi"), message(Role.ASSISTANT, PromptReasoning("hm"))))
 

@@ -372,6 +372,14 @@ def test_thinking_is_replayed_within_one_provider_wire_and_family(
     assert reader.can_replay_thinking_of(writer) is can
 
 
+@pytest.mark.parametrize("target", [CLAUDE, GPT])
+def test_a_local_result_stored_with_the_answer_is_still_its_result(target: UUID) -> None:
+    prompt = prompt_of([assistant(1, call("a"), result("a", "seen"))], target=target)
+
+    assert [each.role for each in prompt.messages] == [Role.ASSISTANT, Role.TOOL]
+    assert of_kind(prompt, PromptResult) == [PromptResult("a", "read_file", "seen")]
+
+
 def test_a_foreign_row_left_empty_is_dropped() -> None:
     rows = [user(1, "hi"), assistant(2, Reasoning("hm", provider_meta=SIGNED), SEARCH[0])]
 
@@ -408,6 +416,14 @@ def test_files_of_user_rows_are_asked_for_and_used() -> None:
     assert all_parts(native)[0] == PromptFile("text/markdown", b"# Hi", "n.md")
     assert texts(inlined)[0] == '<attachment name="n.md" type="text/markdown">\n# Hi\n</attachment>'
     assert texts(deleted)[0].startswith("<attachment-missing")
+
+
+def test_an_empty_file_leaves_only_the_words_beside_it() -> None:
+    rows = [user(1, File("text/plain", file_id=FILE), "read this")]
+
+    assert all_parts(prompt_of(rows, files={FILE: StoredFile(media_type="text/plain", data=b"")})) == [
+        PromptText("read this")
+    ]
 
 
 def test_unreadable_rows_ask_for_no_files() -> None:

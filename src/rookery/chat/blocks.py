@@ -52,7 +52,10 @@ class Skill(msgspec.Struct, frozen=True):
 
 
 class TurnContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the blocks of one generation are made of; what is absent or blank gives no block."""
+    """Everything the blocks of one generation are made of; what is absent or blank gives no block.
+
+    Only subagents have an instruction; one of a kind without its own gets the built-in one.
+    """
 
     is_subagent: bool = False
     subagent_instruction: str = ""
@@ -101,7 +104,7 @@ def without_orchestration(prompt: str) -> str:
 def turn_blocks(context: TurnContext) -> tuple[str, ...]:
     """The blocks of one generation, in order, each only if it says something."""
     texts = (
-        sanitise.clean(context.subagent_instruction),
+        _subagent_instruction(context),
         context.workspace_context.strip(),
         skills_index(context.skills),
         user_instructions(context.user_prompt),
@@ -109,6 +112,12 @@ def turn_blocks(context: TurnContext) -> tuple[str, ...]:
         default_prompt.ADVISOR if context.has_advisor else "",
     )
     return tuple(text for text in texts if text)
+
+
+def _subagent_instruction(context: TurnContext) -> str:
+    if not context.is_subagent:
+        return ""
+    return sanitise.clean(context.subagent_instruction) or default_prompt.SUBAGENT
 
 
 def _overlay(context: TurnContext) -> str:

@@ -167,7 +167,7 @@ def _user_parts(
             yield PromptText(attachments.quote(part))
         elif isinstance(part, parts.File):
             converted = attachments.convert(part, files, rules=rules, is_newest=is_newest)
-            if converted is not None and (not isinstance(converted, PromptText) or converted.text.strip()):
+            if converted is not None:
                 yield converted
         else:
             yield from _texts((part,))
