@@ -105,7 +105,7 @@ def build(
     prompt: Prompt,
     *,
     seed: Any,
-    mark: Mapping[str, str] | None,
+    mark: Mapping[str, str],
     plain: bool = False,
     keep_thinking: bool = True,
 ) -> Sent:
@@ -126,7 +126,7 @@ def build(
     _check_pairs(turns)
     system = _system(prompt)
     hashed = hashlib.blake2b(_encoder.encode([seed, system]), digest_size=16)
-    messages, breaks = _encoded(turns, hashed, _marks(turns) if mark else set(), mark)
+    messages, breaks = _encoded(turns, hashed, _marks(turns), mark)
     return Sent(
         system=[_encode(block, mark if block is system[-1] else None) for block in system],
         messages=messages,
@@ -374,7 +374,7 @@ def _marks(turns: Sequence[_Turn]) -> set[int]:
 
 
 def _encoded(
-    turns: Sequence[_Turn], hashed: hashlib.blake2b, marked: set[int], mark: Mapping[str, str] | None
+    turns: Sequence[_Turn], hashed: hashlib.blake2b, marked: set[int], mark: Mapping[str, str]
 ) -> tuple[list[Json], int]:
     """The messages as sent, and how many signed answers had another prefix when they were given."""
     messages: list[Json] = []

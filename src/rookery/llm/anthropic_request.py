@@ -49,7 +49,6 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     budget_tokens: int | None = None
     thinking_display: Literal["summarized", "omitted"] | None = None
     disable_parallel_tool_use: bool = False
-    cache: bool = True
     cache_ttl: Literal["5m", "1h"] | None = None
     context_1m: bool = False
     user_hash: str | None = None
@@ -60,12 +59,11 @@ def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str
     options = call.options if isinstance(call.options, AnthropicOptions) else AnthropicOptions()
     notes = _Notes()
     thinking, effort = choose_thinking(call.effort, caps, options, notes)
-    mark = _mark(options)
     tools = _tools(call, notes)
     sent, thinking, binds = _messages(model, caps, call, options=options, tools=tools, thinking=thinking, notes=notes)
     max_tokens, thinking = _limits(call, caps, thinking)
-    if tools and mark:
-        tools[-1] = {**tools[-1], "cache_control": mark}
+    if tools:
+        tools[-1] = {**tools[-1], "cache_control": _mark(options)}
     body = {
         "model": model,
         "max_tokens": max_tokens,
@@ -238,9 +236,7 @@ def _sampling(call: Call, caps: Capabilities, *, version: str, thinking: Json | 
 # Tools
 
 
-def _mark(options: AnthropicOptions) -> Mapping[str, str] | None:
-    if not options.cache:
-        return None
+def _mark(options: AnthropicOptions) -> Mapping[str, str]:
     return {"type": "ephemeral", **({"ttl": options.cache_ttl} if options.cache_ttl else {})}
 
 
