@@ -98,6 +98,20 @@ async def test_a_range_is_open_at_both_ends(world: World) -> None:
     assert (ids(page.messages), page.has_more) == ([rows[3], rows[4]], True)
 
 
+@pytest.mark.parametrize("far", [2**63, 10**30])
+async def test_number_that_no_row_can_have_is_a_place_before_or_after_all(world: World, far: int) -> None:
+    chat, rows = await chat_with(world, 2)
+
+    assert await messages.find_visible(world.conn, chat, message_id=MessageId(far)) is None
+    assert await messages.find_visible(world.conn, chat, message_id=MessageId(-far)) is None
+    assert ids((await messages.list_newest(world.conn, chat, limit=5, before_id=far, after_id=-far)).messages) == rows
+    assert ids((await messages.list_newest(world.conn, chat, limit=5, before_id=-far)).messages) == []
+    assert ids((await messages.list_oldest(world.conn, chat, limit=5, after_id=-far)).messages) == rows
+    assert ids((await messages.list_oldest(world.conn, chat, limit=5, after_id=far)).messages) == []
+    assert ids(await messages.list_delta(world.conn, chat, seen=-far)) == rows
+    assert ids(await messages.list_delta(world.conn, chat, seen=far)) == []
+
+
 async def test_a_missing_chat_has_no_messages(world: World) -> None:
     nowhere = ChatId(uuid4())
     await chat_with(world, 1)

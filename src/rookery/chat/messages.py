@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
@@ -10,11 +11,42 @@ from uuid import UUID
 import msgspec
 
 from rookery.chat import parts
+from rookery.chat.errors import InvalidInput
 from rookery.chat.parts import CONTENT_VERSION, Part
 
 ChatId = NewType("ChatId", UUID)
 MessageId = NewType("MessageId", int)
 QueuedMessageId = NewType("QueuedMessageId", int)
+
+MAX_ID = 2**63 - 1
+MAX_CLIENT_ID_CHARS = 64
+
+# What no text column takes.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+
+def is_id(number: int) -> bool:
+    """Whether a message could have this number at all. Clients send any; the database knows only these."""
+    return 0 < number <= MAX_ID
+
+
+def check_storable(field: str, text: str) -> None:
+    """Refuse text the database would refuse, naming the field."""
+    if _UNSTORABLE.search(text):
+        raise InvalidInput(
+            field, "This text holds the character U+0000 or half a surrogate pair. Leave it out and try again."
+        )
+
+
+def _check_client_id(client_id: str | None) -> None:
+    if client_id is None:
+        return
+    if not 1 <= len(client_id) <= MAX_CLIENT_ID_CHARS:
+        raise InvalidInput(
+            "client_id",
+            f"A client id has 1 to {MAX_CLIENT_ID_CHARS} characters; this one has {len(client_id)}. Choose another.",
+        )
+    check_storable("client_id", client_id)
 
 
 class Role(StrEnum):
@@ -79,6 +111,9 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str | None = None
     figures: StepFigures | None = None
 
+    def __post_init__(self) -> None:
+        _check_client_id(self.client_id)
+
 
 class Message(msgspec.Struct, frozen=True):
     """A committed row. `content` is the stored JSON: a corrupt row is still a row, only `parts` fails on it."""
@@ -112,6 +147,9 @@ class NewQueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: Effort | None = None
     client_id: str | None = None
 
+    def __post_init__(self) -> None:
+        _check_client_id(self.client_id)
+
 
 class QueuedMessage(msgspec.Struct, frozen=True):
     """A row of the backlog. Order everywhere: `position`, then `id`."""
@@ -134,6 +172,8 @@ class QueuedMessage(msgspec.Struct, frozen=True):
 
 __all__ = [
     "CONTENT_VERSION",
+    "MAX_CLIENT_ID_CHARS",
+    "MAX_ID",
     "ChatId",
     "Effort",
     "Message",
@@ -145,4 +185,6 @@ __all__ = [
     "Role",
     "StepFigures",
     "Visibility",
+    "check_storable",
+    "is_id",
 ]

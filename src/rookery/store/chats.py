@@ -204,20 +204,20 @@ async def write_title(
 
     A generated title passes what it was generated from, so that it never overwrites what a person wrote meanwhile.
     """
-    written = await conn.fetchval(WRITE_TITLE, chat_id, _storable(title), seen_title, seen_history_version)
+    written = await conn.fetchval(WRITE_TITLE, chat_id, storable(title), seen_title, seen_history_version)
     return written is not None
 
 
 async def write_summary(conn: Connection, chat_id: ChatId, *, summary: str, seen_history_version: int) -> bool:
     """Set the chat's summary if its history is still the one summarized; False means superseded."""
-    return await conn.fetchval(WRITE_SUMMARY, chat_id, seen_history_version, _storable(summary)) is not None
+    return await conn.fetchval(WRITE_SUMMARY, chat_id, seen_history_version, storable(summary)) is not None
 
 
 async def write_turn_summary(
     conn: Connection, chat_id: ChatId, *, summary: str | None, seen_history_version: int
 ) -> bool:
     """Set or, with a blank text, clear the label of the last turn; False means superseded."""
-    text = _storable(summary or "").strip() or None
+    text = storable(summary or "").strip() or None
     return await conn.fetchval(WRITE_TURN_SUMMARY, chat_id, seen_history_version, text) is not None
 
 
@@ -278,5 +278,6 @@ def _summary(record: asyncpg.Record) -> ChatSummary:
 _LABELS, _MCP_SERVER_IDS = (ChatSummary.__struct_fields__.index(name) for name in ("labels", "mcp_server_ids"))
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """The text as a column takes it: U+FFFD stands for what none can hold."""
     return _UNSTORABLE.sub("\ufffd", text)

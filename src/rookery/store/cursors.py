@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId, MessageId
+from rookery.chat.messages import MAX_ID, ChatId, MessageId
 from rookery.store.pool import Connection
-
-_MAX_BIGINT = 2**63 - 1
 
 # Never beyond the newest row there is: a cursor ahead of the chat would hide answers that are yet to come.
 # `least` skips nulls: without a message the cursor goes to the newest.
@@ -59,7 +57,7 @@ async def mark_read(
 ) -> MessageId:
     """Move the cursor forward to a message, or to the newest; `force` moves it back, too. Returns where it is now."""
     # Whatever number a client sends: one that is no bigint names no message, and is clamped like any other.
-    target = None if message_id is None else min(max(message_id, 0), _MAX_BIGINT)
+    target = None if message_id is None else min(max(message_id, 0), MAX_ID)
     moved: MessageId | None = await conn.fetchval(MOVE, chat_id, user_id, target, force)
     if moved is None:
         raise ChatNotFound(chat_id)

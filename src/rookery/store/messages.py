@@ -14,12 +14,10 @@ from __future__ import annotations
 import asyncpg
 import msgspec
 
-from rookery.chat.messages import ChatId, Effort, Message, MessageId, Role, Visibility
+from rookery.chat.messages import MAX_ID, ChatId, Effort, Message, MessageId, Role, Visibility, is_id
 from rookery.store.pool import Connection
 
 WINDOW_MAX_BYTES = 8 * 1024 * 1024
-
-_AFTER_ALL = 2**63 - 1
 
 # The fields of `Message`, in its order.
 COLUMNS = (
@@ -154,6 +152,8 @@ class MessagePage(msgspec.Struct, frozen=True):
 
 async def find_visible(conn: Connection, chat_id: ChatId, *, message_id: MessageId) -> Message | None:
     """One message of the client view: in this chat, visible to people and not deleted."""
+    if not is_id(message_id):
+        return None
     record = await conn.fetchrow(FIND_VISIBLE, chat_id, message_id)
     return None if record is None else _message(record)
 
@@ -162,14 +162,14 @@ async def list_newest(
     conn: Connection, chat_id: ChatId, *, limit: int, before_id: int | None = None, after_id: int = 0
 ) -> MessagePage:
     """The client view from its end, or from before an id, back to after another; `has_more`: older ones exist."""
-    before = _AFTER_ALL if before_id is None else before_id
-    records = await conn.fetch(NEWEST, chat_id, after_id, before, limit + 1)
+    before = MAX_ID if before_id is None else _in_range(before_id)
+    records = await conn.fetch(NEWEST, chat_id, _in_range(after_id), before, limit + 1)
     return MessagePage(_ascending(records[:limit]), len(records) > limit)
 
 
 async def list_oldest(conn: Connection, chat_id: ChatId, *, limit: int, after_id: int = 0) -> MessagePage:
     """The client view forward from after an id: who follows skips no row. `has_more`: newer ones exist."""
-    records = await conn.fetch(OLDEST, chat_id, after_id, limit + 1)
+    records = await conn.fetch(OLDEST, chat_id, _in_range(after_id), limit + 1)
     return MessagePage(tuple(map(_message, records[:limit])), len(records) > limit)
 
 
@@ -179,7 +179,7 @@ async def list_window(
     """The newest of the client view: `tail` messages at most, and `max_bytes` of content unless the first is larger."""
     records = await conn.fetch(WINDOW, chat_id, tail, max_bytes)
     if not records:
-        return MessagePage((), await _has_older(conn, chat_id, before_id=_AFTER_ALL))
+        return MessagePage((), await _has_older(conn, chat_id, before_id=MAX_ID))
     messages = _ascending(records)
     return MessagePage(messages, await _has_older(conn, chat_id, before_id=messages[0].id))
 
@@ -189,7 +189,7 @@ async def list_delta(conn: Connection, chat_id: ChatId, *, seen: int, limit: int
 
     A deleted row that the client holds means that its history was cut (streaming.md, "Message synchronization").
     """
-    return tuple(map(_message, await conn.fetch(DELTA, chat_id, seen, limit)))
+    return tuple(map(_message, await conn.fetch(DELTA, chat_id, _in_range(seen), limit)))
 
 
 async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[Message, ...]:
@@ -203,6 +203,11 @@ async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[Message, ...]:
 
 async def _has_older(conn: Connection, chat_id: ChatId, *, before_id: int) -> bool:
     return await conn.fetchval(OLDER, chat_id, before_id) is not None
+
+
+def _in_range(number: int) -> int:
+    """A place between rows as the database can count it: clients may name one before all rows, or after all."""
+    return min(max(number, 0), MAX_ID)
 
 
 def _ascending(records: list[asyncpg.Record]) -> tuple[Message, ...]:

@@ -191,9 +191,7 @@ async def test_insert_that_becomes_an_update_opens_nothing(rig: Rig) -> None:
     chat_id = await rig.chat(State.R0)
     renamed = f"{INSERT_AGAIN} ON CONFLICT (id) DO UPDATE SET title = excluded.title"
 
-    await refused_with(
-        rig, chat_id, "RK001", f"{INSERT_AGAIN} ON CONFLICT (id) DO UPDATE SET status = excluded.status"
-    )
+    await refused_with(rig, chat_id, "RK001", f"{INSERT_AGAIN} ON CONFLICT (id) DO UPDATE SET status = excluded.status")
     await refused_with(rig, chat_id, "RK001", renamed, INSERT_MESSAGE)
     await rig.sql(renamed, chat_id)
 

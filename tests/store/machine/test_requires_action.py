@@ -77,8 +77,10 @@ async def test_waiting_needs_an_open_call_of_a_client_tool(rig: Rig) -> None:
 
 
 async def test_chat_without_client_tools_never_waits_for_one(rig: Rig) -> None:
-    for declared in (None, "null", "{}", "[]", '["pick_colour"]', '[{"name": "other"}]'):
-        chat_id = await rig.create(dynamic_tools=declared)
+    # The last three could not be given today: rows of a restore, or of a version that checks less.
+    for declared in (None, "[]", '[{"name": "other"}]', "null", "{}", '["pick_colour"]'):
+        chat_id = await rig.create()
+        await rig.sql("UPDATE chats SET dynamic_tools = $2 WHERE id = $1", chat_id, declared)
         await rig.commit(chat_id, calling(call("a")))
 
         with pytest.raises(TransitionNotAllowed) as refusal:

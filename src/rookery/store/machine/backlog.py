@@ -9,7 +9,7 @@ import msgspec
 
 from rookery.chat import parts
 from rookery.chat.errors import QueuedMessageNotFound, QueueFull
-from rookery.chat.messages import CONTENT_VERSION, Effort, NewQueuedMessage, QueuedMessage, QueuedMessageId
+from rookery.chat.messages import CONTENT_VERSION, Effort, NewQueuedMessage, QueuedMessage, QueuedMessageId, is_id
 from rookery.store.machine import calls, files
 from rookery.store.machine.bundle import Tx
 
@@ -92,7 +92,14 @@ async def pop_steering(tx: Tx) -> list[QueuedMessage]:
     return in_queue_order(queued_of(record) for record in await tx.conn.fetch(_DELETE_STEERING, tx.chat.id))
 
 
+def require_id(queued_id: QueuedMessageId) -> None:
+    """A number that no row can have is of no row; the database would call it an error of its own."""
+    if not is_id(queued_id):
+        raise QueuedMessageNotFound(queued_id)
+
+
 async def delete_queued(tx: Tx, queued_id: QueuedMessageId) -> QueuedMessage:
+    require_id(queued_id)
     record = await tx.conn.fetchrow(_DELETE_QUEUED, tx.chat.id, queued_id)
     if record is None:
         raise QueuedMessageNotFound(queued_id)

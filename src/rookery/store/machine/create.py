@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
 
+from rookery.chat import labels, messages, parts
 from rookery.chat.chats import Chat
 from rookery.chat.errors import ChatNotFound, InvalidInput, ParentArchived, TransitionNotAllowed
-from rookery.chat.messages import Message, NewMessage
+from rookery.chat.messages import Effort, Message, NewMessage
 from rookery.chat.states import State
 from rookery.chat.transitions import Transition
+from rookery.store import chats as stored_chats
+from rookery.store import labels as stored_labels
 from rookery.store.machine import rows, turn
 from rookery.store.machine.bundle import CHAT_COLUMNS, Bundle
 
@@ -32,7 +36,10 @@ _READ = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
 
 
 class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat to create. `dynamic_tools` (JSON text of a list) declares the tools its client executes."""
+    """A chat to create. `dynamic_tools` (JSON text of a list) declares the tools its client executes.
+
+    One that could not be stored is refused when it is made, so that no statement is spent on it.
+    """
 
     owner_id: UUID
     title: str
@@ -41,7 +48,7 @@ class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID | None = None
     parent_chat_id: UUID | None = None
     root_chat_id: UUID | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Effort | None = None
     labels: Mapping[str, str] = {}
     workspace_id: UUID | None = None
     mode: str | None = None
@@ -49,6 +56,43 @@ class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
     mcp_server_ids: tuple[UUID, ...] = ()
     dynamic_tools: str | None = None
     client_type: str = "api"
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise InvalidInput("messages", "A chat needs at least one message to start with.")
+        labels.validate(self.labels)
+        messages.check_storable("client_type", self.client_type)
+        if self.mode is not None:
+            messages.check_storable("mode", self.mode)
+        if self.dynamic_tools is not None:
+            _check_tools(self.dynamic_tools)
+
+
+class _DynamicTool(msgspec.Struct):
+    """As much of a client's tool as the server needs to know its calls by."""
+
+    name: str
+
+
+_tools = msgspec.json.Decoder(list[_DynamicTool])
+
+# Any escape is matched whole, so that the second half of an escaped backslash is never taken for the start of one.
+_ESCAPES = re.compile(r"\\(?:(?P<nul>u0000)|.)")
+
+
+def _check_tools(text: str) -> None:
+    """Refuse a declaration that jsonb would refuse, or that does not say which tools are meant."""
+    try:
+        parts.json_text(text)  # how deep, and how large its numbers: the rules of all JSON that is stored
+        tools = _tools.decode(text)
+    except (parts.ContentError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(
+            "dynamic_tools", "The tools must be a JSON list of objects that have a name each. Correct them."
+        ) from error
+    if not all(tool.name for tool in tools):
+        raise InvalidInput("dynamic_tools", "A tool has an empty name. Give it one.")
+    if any(escape["nul"] for escape in _ESCAPES.finditer(text)):
+        raise InvalidInput("dynamic_tools", "A tool holds the character U+0000. Leave it out.")
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -66,8 +110,6 @@ async def create_chat(bundle: Bundle, spec: ChatSpec) -> Created:
 
 
 async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
-    if not spec.messages:
-        raise InvalidInput("messages", "A chat needs at least one message to start with.")
     await _check_family(bundle, spec)
     chat_id = await bundle.conn.fetchval(
         _INSERT,
@@ -75,8 +117,8 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
         spec.owner_id,
         spec.parent_chat_id,
         spec.root_chat_id,
-        spec.title,
-        msgspec.json.encode(spec.labels).decode(),
+        stored_chats.storable(spec.title),
+        stored_labels.encode(spec.labels),
         spec.workspace_id,
         spec.model_config_id,
         spec.reasoning_effort,
@@ -92,10 +134,10 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
     record = await bundle.conn.fetchrow(_READ, chat_id)
     assert record is not None
     tx = bundle.enlist(Chat(*record), entered=None)
-    messages = await rows.insert(tx, [rows.row_of(message) for message in spec.messages])
-    model, effort = turn.model_choice(tx, messages)
+    inserted = await rows.insert(tx, [rows.row_of(message) for message in spec.messages])
+    model, effort = turn.model_choice(tx, inserted)
     await tx.settle(Transition.CREATE_CHAT, "last_model_config_id = $2, last_reasoning_effort = $3", model, effort)
-    return Created(tx.chat, messages)
+    return Created(tx.chat, inserted)
 
 
 async def _taken(bundle: Bundle, chat_id: UUID) -> TransitionNotAllowed:

@@ -9,7 +9,7 @@ import msgspec
 
 from rookery.chat import parts
 from rookery.chat.errors import EditTargetNotUser, MessageNotFound
-from rookery.chat.messages import Effort, Message, MessageId, NewMessage, QueuedMessageId, Role, Visibility
+from rookery.chat.messages import Effort, Message, MessageId, NewMessage, QueuedMessageId, Role, Visibility, is_id
 from rookery.chat.parts import Part
 from rookery.chat.toolcalls import CloseReason
 from rookery.chat.transitions import Transition
@@ -59,7 +59,8 @@ async def edit_message(
     Partial output of active work is discarded: the history version moves, so its fence fails. The queue goes too.
     """
     tx.require(Transition.EDIT_MESSAGE)
-    target = await tx.conn.fetchrow(_TARGET, tx.chat.id, message_id)
+    # A number that no row can have is an error to the driver, and to the caller a message that is not there.
+    target = await tx.conn.fetchrow(_TARGET, tx.chat.id, message_id) if is_id(message_id) else None
     if target is None:
         raise MessageNotFound(message_id)
     if target["role"] != Role.USER:

@@ -82,6 +82,7 @@ async def edit_queued_message(
 ) -> QueuedMessage:
     """Replace the content, and model and effort where given, in place. Files it names are linked at once."""
     tx.require(Transition.EDIT_QUEUED_MESSAGE)
+    backlog.require_id(queued_id)
     if named := parts.file_ids(content):
         await files.link_files(tx, named)
     record = await tx.conn.fetchrow(
@@ -123,6 +124,7 @@ async def promote_queued_message(tx: Tx, queued_id: QueuedMessageId) -> Promoted
 
 
 async def _move_to_head(tx: Tx, queued_id: QueuedMessageId) -> tuple[QueuedMessage, bool]:
+    backlog.require_id(queued_id)
     queue = await backlog.list_queue(tx)
     if queue and queue[0].id == queued_id:
         return queue[0], False
