@@ -102,3 +102,11 @@ def recording(seen: list[RawRequest], *replies: bytes) -> Handler:
             await connection.send(left.pop(0))
 
     return handle
+
+
+def refusal(text: str, code: str = "invalid_request_error") -> bytes:
+    body = msgspec.json.encode({"error": {"type": code, "message": text}})
+    return answer(body, status="400 Bad Request", content_type="application/json")
+
+
+STALE = refusal("messages.1: thinking blocks are bound to a different conversation")

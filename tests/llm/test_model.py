@@ -32,6 +32,7 @@ from tests.llm.model_rig import (
     HELLO,
     ID,
     KEY,
+    STALE,
     WARNING,
     ask,
     drain,

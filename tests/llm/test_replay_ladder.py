@@ -22,11 +22,13 @@ from tests.llm.model_rig import (
     CALL,
     DONE,
     HELLO,
+    STALE,
     Counted,
     drain,
     error_of,
     model_at,
     recording,
+    refusal,
 )
 from tests.llm.raw_server import RawRequest, answer, serving
 
@@ -38,12 +40,6 @@ async def clients() -> AsyncIterator[HttpClients]:
     await clients.close()
 
 
-def refusal(text: str, code: str = "invalid_request_error") -> bytes:
-    body = msgspec.json.encode({"error": {"type": code, "message": text}})
-    return answer(body, status="400 Bad Request", content_type="application/json")
-
-
-STALE = refusal("messages.1: thinking blocks are bound to a different conversation")
 UNPROVEN = refusal("messages.1.content.0: Invalid `signature` in `thinking` block")
 BROKEN = refusal("messages.2: `tool_use` ids were found without `tool_result` blocks immediately after: toolu_1")
 OPEN_CALL = Call(
