@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import msgspec
+
 from rookery.chat.messages import Role
 from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.http import HttpClients
@@ -23,7 +25,7 @@ from rookery.llm.types import (
     StreamPart,
     Wire,
 )
-from tests.llm.raw_server import Connection, Handler, RawRequest, answering, serving
+from tests.llm.raw_server import Connection, Handler, RawRequest, answer, answering, serving
 from tests.llm.words_wire import WordsFormat
 
 KEY = "very-secret-key-0123456789"
