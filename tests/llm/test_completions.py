@@ -294,6 +294,29 @@ def test_calls_come_in_order_of_their_index() -> None:
     assert calls_of(parts) == [ToolCall("a", "f0", '{"a":1}'), ToolCall("b", "f1", '{"b":2}')]
 
 
+def test_pieces_of_an_index_used_twice_go_to_the_later_call() -> None:
+    def entry(call_id: str | None, name: str | None, text: str) -> ScriptedEvent:
+        function = {"name": name, "arguments": text}
+        return chunk({"tool_calls": [{"index": 0, "id": call_id, "function": function}]})
+
+    parts = folded(
+        [
+            entry("a", "f", '{"n":'),
+            entry(None, None, "1}"),
+            entry("b", "g", '{"n":'),
+            entry(None, None, "2}"),
+            chunk({}, "tool_calls"),
+        ]
+    )
+    assert calls_of(parts) == [ToolCall("a", "f", '{"n":1}'), ToolCall("b", "g", '{"n":2}')]
+
+
+def test_id_that_two_calls_share_is_given_to_the_first_only() -> None:
+    entries = [{"index": index, "id": "a", "function": {"name": "f", "arguments": "{}"}} for index in range(2)]
+    parts = folded([chunk({"tool_calls": entries}, "tool_calls")])
+    assert [made.id for made in calls_of(parts)] == ["a", "call_1"]
+
+
 def test_empty_entries_and_legacy_function_calls_are_understood() -> None:
     empty = chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "", "arguments": ""}}]})
     parts = folded(

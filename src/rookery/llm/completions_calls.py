@@ -16,12 +16,16 @@ _any_json = msgspec.json.Decoder()
 
 
 class OpenCall:
-    """One call so far. `shown` is how much of its input has been told; nothing is told before its name is known."""
+    """One call so far. Nothing of it is told before its name is known, or after a later call has begun.
 
-    __slots__ = ("ended", "extra_content", "id", "index", "name", "pieces", "started")
+    `index` is its place; `told_index` what the server calls it, which may be the same for several.
+    """
 
-    def __init__(self, index: int, call_id: str) -> None:
+    __slots__ = ("ended", "extra_content", "id", "index", "name", "pieces", "started", "told_index")
+
+    def __init__(self, index: int, call_id: str, *, told_index: int | None) -> None:
         self.index = index
+        self.told_index = told_index
         self.id = call_id
         self.name = ""
         self.pieces: list[str] = []
@@ -36,6 +40,10 @@ class OpenCall:
     def is_complete(self) -> bool:
         """Whether its input, as far as it came, is JSON."""
         return is_json(self.input)
+
+    def is_over(self) -> bool:
+        """Whether nothing can follow. Looks at the last character first: this is asked for every piece of some."""
+        return not self.pieces or (self.pieces[-1].rstrip().endswith("}") and self.is_complete())
 
     def call(self) -> ToolCall:
         meta = {"extra_content": self.extra_content} if self.extra_content else None
@@ -89,19 +97,18 @@ class OpenCalls:
         if not self._calls:
             return None
         if delta.index is not None:
-            same = [call for call in self._calls if call.index == delta.index]
-            found = same[-1] if same else None
+            found = next((call for call in reversed(self._calls) if call.told_index == delta.index), None)
         elif delta.id:
             return next((call for call in self._calls if call.id == delta.id), None)
         else:
             found = self._calls[-1]
         if found is None:
             return None
-        opens = bool(function.name and found.name) and found.is_complete()
-        if delta.index is None:
-            return None if opens else found
-        # An index that is used twice: another id and a name again, behind a call that is complete.
-        return None if opens and delta.id and delta.id != found.id else found
+        if delta.index is not None and (not delta.id or delta.id == found.id):
+            return found
+        # A name again, behind a call that is complete: the next call, of a server that does not count (or has used
+        # the index twice, with another id). Else the name is only repeated.
+        return None if function.name and found.name and found.is_over() else found
 
     def _open(self, delta: CallDelta, parts: list[StreamPart]) -> OpenCall:
         for earlier in self._calls:
@@ -109,7 +116,7 @@ class OpenCalls:
         following = max((call.index for call in self._calls), default=-1) + 1
         taken = any(call.index == delta.index for call in self._calls)
         index = following if delta.index is None or taken else delta.index
-        call = OpenCall(index, self._unique_id(delta.id, index))
+        call = OpenCall(index, self._unique_id(delta.id, index), told_index=delta.index)
         self._calls.append(call)
         return call
 
