@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from rookery.chat.errors import TransitionNotAllowed
 from rookery.chat.states import ARCHIVED, EXISTING, HAS_QUEUE, State
 from rookery.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, BusyBehavior, Transition, is_legal
 
@@ -129,6 +132,47 @@ def test_a_move_is_legal_only_if_the_table_has_both_its_ends() -> None:
     assert is_legal(Transition.FINISH_TURN, State.R1, State.R0)
     assert not is_legal(Transition.FINISH_TURN, State.R1, State.W)
     assert not is_legal(Transition.FINISH_TURN, State.I0, State.W)
+
+
+PAIRS = [(transition, state) for transition in Transition for state in State if state not in TABLE[transition]]
+
+
+@pytest.mark.parametrize(("transition", "state"), PAIRS)
+def test_refusal_reads_as_sentences_that_say_what_to_do_next(transition: Transition, state: State) -> None:
+    refused = TransitionNotAllowed(transition, state, cause="state")
+
+    said = str(refused)
+
+    assert said == refused.reason
+    assert re.fullmatch(r"[A-Z][a-zA-Z ,;:]+\. [A-Z][a-zA-Z ,;]+\.", said), said
+    assert not any(word in said.split() for word in (*State, "requires", "invalid"))
+
+
+def test_refusals_of_one_transition_differ_by_what_the_chat_is_doing() -> None:
+    said = {
+        state: str(TransitionNotAllowed(Transition.REQUEST_COMPACTION, state, cause="state"))
+        for state in (State.R0, State.I0, State.A0)
+    }
+
+    assert said == {
+        State.R0: "This chat cannot be compacted while it is at work. Stop it, or wait for the end of its turn.",
+        State.I0: "This chat cannot be compacted while it is being stopped. Wait a moment until it has stopped.",
+        State.A0: "This chat cannot be compacted while it waits for tool results. Send the tool results, or stop it.",
+    }
+
+
+def test_refusals_of_one_state_differ_by_what_was_wanted() -> None:
+    said = [
+        str(TransitionNotAllowed(transition, State.W, cause="state"))
+        for transition in (Transition.INTERRUPT, Transition.CLEAR_QUEUE, Transition.COMPLETE_REQUIRES_ACTION)
+    ]
+
+    assert said == [
+        "This chat cannot be told to stop while it is idle. There is nothing to stop; send a message to go on.",
+        "The queue of this chat cannot be cleared: nothing is queued. "
+        "Reload the chat to see what became of the messages.",
+        "This chat takes no tool results while it is idle. Reload the chat to see what became of its tool calls.",
+    ]
 
 
 def _reachable(start: State) -> set[State]:

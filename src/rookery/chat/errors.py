@@ -5,7 +5,7 @@ ChatError
 ├── Refused               the request is understood and not possible now; nothing was changed
 │   ├── TransitionNotAllowed
 │   │   └── ChatArchived
-│   ├── InvalidState, ChatBusy, ParentArchived, QueueFull, QueueChanged, NothingToCompact
+│   └── InvalidState, ChatBusy, ParentArchived, QueueFull, QueueChanged, NothingToCompact
 ├── InvalidInput          the request itself is wrong: `field` and `rule` say where and why
 │   └── ChatNotRoot, EditTargetNotUser, ToolResultRejected, FileCapExceeded, FileUnavailable
 ├── StaleFence            the caller's view is old; end quietly, somebody else is right
@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from rookery.chat.states import STATUS_OF, State, Status
+from rookery.chat import transitions
 
 if TYPE_CHECKING:
     from rookery.chat.messages import QueuedMessage
+    from rookery.chat.states import State
     from rookery.chat.transitions import Transition
 
 
@@ -62,7 +63,7 @@ class TransitionNotAllowed(Refused):
         self.transition = transition
         self.from_state = from_state
         self.cause = cause
-        self.reason = reason or f"The chat cannot do {transition} while it is {_word(from_state)}."
+        self.reason = reason or transitions.refusal(transition, from_state)
         super().__init__(self.reason)
 
 
@@ -178,10 +179,3 @@ class StaleFence(ChatError):
 
 class InvariantViolation(ChatError):
     """A transition left the chat where the table does not allow it, or broke a constraint: a bug."""
-
-
-def _word(state: State) -> str:
-    status = STATUS_OF.get(state)
-    return (
-        "missing" if status is None else {Status.REQUIRES_ACTION: "waiting for tool results"}.get(status, str(status))
-    )

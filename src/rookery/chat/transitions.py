@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from rookery.chat.states import EXISTING, State
+from rookery.chat.states import EXISTING, STATUS_OF, State, Status
 
 N, W, E0, E1 = State.N, State.W, State.E0, State.E1
 R0, R1, I0, I1, A0, A1 = State.R0, State.R1, State.I0, State.I1, State.A0, State.A1
@@ -115,6 +115,94 @@ ALLOWED_WHEN_INVALID = frozenset({Transition.RECONCILE_INVALID_STATE, Transition
 
 def is_legal(transition: Transition, source: State, target: State) -> bool:
     return target in TABLE[transition].get(source, frozenset())
+
+
+# How a refusal is said to people: what cannot be done, in the words of the UI.
+_CANNOT: dict[Transition, str] = {
+    Transition.CREATE_CHAT: "This chat cannot be created again",
+    Transition.SET_ARCHIVED: "This chat cannot be archived",
+    Transition.SEND_MESSAGE_QUEUE: "No message can be sent to this chat",
+    Transition.SEND_MESSAGE_STEER: "No message can be sent to this chat",
+    Transition.SEND_MESSAGE_INTERRUPT: "No message can be sent to this chat",
+    Transition.EDIT_MESSAGE: "No message of this chat can be edited",
+    Transition.REQUEST_COMPACTION: "This chat cannot be compacted",
+    Transition.DELETE_QUEUED_MESSAGE: "No queued message of this chat can be deleted",
+    Transition.CLEAR_QUEUE: "The queue of this chat cannot be cleared",
+    Transition.EDIT_QUEUED_MESSAGE: "No queued message of this chat can be edited",
+    Transition.REORDER_QUEUE: "The queue of this chat cannot be reordered",
+    Transition.PROMOTE_QUEUED_MESSAGE: "No queued message of this chat can be sent at once",
+    Transition.INTERRUPT: "This chat cannot be told to stop",
+    Transition.RETRY_TURN: "The last turn of this chat cannot be tried again",
+    Transition.COMPLETE_REQUIRES_ACTION: "This chat takes no tool results",
+    Transition.RECORD_GENERATION_ATTEMPT: "No attempt can be counted in this chat",
+    Transition.RECORD_RETRY_STATE: "No retry can be announced in this chat",
+    Transition.COMMIT_STEP: "No step can be committed to this chat",
+    Transition.ENTER_REQUIRES_ACTION: "This chat cannot begin to wait for tool results",
+    Transition.FINISH_TURN: "The turn of this chat cannot be finished",
+    Transition.FINISH_INTERRUPTION: "The interruption of this chat cannot be finished",
+    Transition.FINISH_ERROR: "This chat cannot be stopped with an error",
+    Transition.CANCEL_REQUIRES_ACTION: "The wait of this chat for tool results cannot be cancelled",
+    Transition.RECONCILE_INVALID_STATE: "This chat cannot be repaired",
+    Transition.ACQUIRE: "This chat cannot be taken over",
+    Transition.ABANDON: "This chat cannot be let go",
+}
+
+_DOING: dict[Status, str] = {
+    Status.WAITING: "is idle",
+    Status.RUNNING: "is at work",
+    Status.INTERRUPTING: "is being stopped",
+    Status.REQUIRES_ACTION: "waits for tool results",
+    Status.ERROR: "rests on an error",
+}
+
+_QUEUE_UPKEEP = frozenset(transition for transition in Transition if "queue" in transition) - {
+    Transition.SEND_MESSAGE_QUEUE
+}
+
+# What to do instead: by the transition where the state does not decide it, else by the state.
+_INSTEAD: dict[Transition, str] = {
+    Transition.INTERRUPT: "There is nothing to stop; send a message to go on.",
+    Transition.COMPLETE_REQUIRES_ACTION: "Reload the chat to see what became of its tool calls.",
+    Transition.RECONCILE_INVALID_STATE: "Nothing is wrong with it; go on as usual.",
+} | dict.fromkeys(
+    (
+        Transition.RECORD_GENERATION_ATTEMPT,
+        Transition.RECORD_RETRY_STATE,
+        Transition.COMMIT_STEP,
+        Transition.ENTER_REQUIRES_ACTION,
+        Transition.FINISH_TURN,
+        Transition.FINISH_INTERRUPTION,
+        Transition.FINISH_ERROR,
+        Transition.CANCEL_REQUIRES_ACTION,
+    ),
+    "Drop the work, and read the chat again.",
+)
+_WHEN: dict[Status, str] = {
+    Status.WAITING: "Send a message to go on.",
+    Status.RUNNING: "Stop it, or wait for the end of its turn.",
+    Status.INTERRUPTING: "Wait a moment until it has stopped.",
+    Status.REQUIRES_ACTION: "Send the tool results, or stop it.",
+    Status.ERROR: "Send a message to go on, or try the turn again.",
+}
+
+
+def refusal(transition: Transition, state: State) -> str:
+    """Why the transition is not possible in this state, and what to do next, as sentences for people."""
+    cannot, status = _CANNOT[transition], STATUS_OF.get(state)
+    if state is State.N:
+        return f"{cannot}: the chat does not exist, or not any more. Look for it in the list of chats."
+    if transition is Transition.CREATE_CHAT:
+        return f"{cannot}: it exists already. Choose another id."
+    if status is None:
+        return f"{cannot} while it is in a state that should not exist. Reconcile it first."
+    if state.is_archived:
+        return f"{cannot} while it is archived. Unarchive it first."
+    if transition in _QUEUE_UPKEEP and not state.has_queue:
+        return f"{cannot}: nothing is queued. Reload the chat to see what became of the messages."
+    instead = _INSTEAD.get(transition, _WHEN[status])
+    if transition is Transition.INTERRUPT and status is Status.INTERRUPTING:
+        instead = _WHEN[status]
+    return f"{cannot} while it {_DOING[status]}. {instead}"
 
 
 def reference_markdown() -> str:
