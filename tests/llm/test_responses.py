@@ -23,7 +23,7 @@ from rookery.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm.responses import ResponsesFormat, ResponsesOptions, wire_of
-from rookery.llm.responses_request import PromptInvalid, chosen_effort, closed_schema, fingerprint
+from rookery.llm.responses_request import PromptInvalid, chosen_effort, fingerprint
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -160,7 +160,6 @@ def test_request_says_everything_once_and_input_last() -> None:
                 "schema": {
                     "type": "object",
                     "properties": {"title": {"type": "string"}},
-                    "additionalProperties": False,
                 },
                 "strict": False,
             },
@@ -311,20 +310,6 @@ def test_output_limit_stays_within_what_the_model_and_the_api_allow(asked: int |
     caps = Capabilities(max_output=100)
 
     assert built(hello(max_output_tokens=asked), caps).get("max_output_tokens") == sent
-
-
-def test_schema_is_closed_all_the_way_down() -> None:
-    schema = {
-        "type": "object",
-        "properties": {"list": {"type": "array", "items": {"type": "object", "properties": {}}}},
-        "$defs": {"open": {"type": "object", "additionalProperties": True}},
-    }
-
-    closed = closed_schema(schema)
-
-    assert closed["additionalProperties"] is False
-    assert closed["properties"]["list"]["items"]["additionalProperties"] is False
-    assert closed["$defs"]["open"]["additionalProperties"] is True
 
 
 @pytest.mark.parametrize(

@@ -242,12 +242,6 @@ def test_web_search_is_a_call_and_its_result() -> None:
     assert rest == [Finish(FinishReason.STOP, msgspec.structs.replace(USAGE, web_searches=1))]
 
 
-def test_failed_web_search_is_an_error_result() -> None:
-    parts = feed(Searched(query="rooks", has_failed=True))
-
-    assert [part.is_error for part in parts if isinstance(part, ToolResult)] == [True]
-
-
 def test_item_of_an_unknown_kind_is_kept_whole() -> None:
     item = {"type": "tool_search_call", "id": "ts_1", "arguments": {"q": 1}, "content": 7}
 
@@ -472,6 +466,15 @@ def test_what_cannot_be_read_is_a_retryable_error(data: bytes) -> None:
 
     assert isinstance(part, StreamError)
     assert (part.error.kind, part.error.retryable) == (ErrorKind.GENERIC, True)
+
+
+def test_item_nested_beyond_reason_is_a_retryable_error() -> None:
+    item = b'{"type":"shiny","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+    *_, part = ResponsesFold("OpenAI").feed(Event("", b'{"type":"response.output_item.done","item":' + item + b"}"))
+
+    assert isinstance(part, StreamError)
+    assert part.error.retryable
 
 
 def test_broken_item_is_a_retryable_error() -> None:

@@ -21,6 +21,7 @@ from rookery.llm.types import (
     Finish,
     StreamError,
     TextEnd,
+    ToolResult,
 )
 from rookery.testing.fake_responses import (
     Ending,
@@ -235,6 +236,15 @@ async def test_encrypted_reasoning_is_replayed_with_ids_from_the_end_of_its_item
     assert sent[0]["encrypted_content"] == fake.issued[sent[0]["id"]].item["encrypted_content"]
     assert sent[1] == fake.issued[sent[1]["id"]].item
     assert sent[2]["phase"] == "commentary"
+
+
+async def test_failed_web_search_is_an_error_result() -> None:
+    fake = FakeResponses(api_key=KEY)
+    fake.answer(*SCENARIOS["failed web search"].outputs)
+
+    parts = await ask(fake, said())
+
+    assert [part.is_error for part in parts if isinstance(part, ToolResult)] == [True]
 
 
 async def test_interrupted_message_is_replayed_plain() -> None:

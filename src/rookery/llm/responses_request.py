@@ -28,6 +28,7 @@ from rookery.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.llm import efforts
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 
 Item: TypeAlias = dict[str, Any]
@@ -46,7 +47,6 @@ _NO_SAMPLING = "This model does not take sampling settings at this effort; the r
 _NOT_ON_THIS_WIRE = "The Responses API has no such setting; the request was sent without."
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
-_EFFORTS = tuple(Effort)
 
 
 class ResponsesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,25 +109,10 @@ def fingerprint(sent: Mapping[str, Any]) -> bytes:
 
 
 def chosen_effort(asked: Effort | None, caps: Capabilities) -> Effort | None:
-    """The supported effort nearest at or above the asked one, else the highest; None is the model's own default."""
+    """The effort to send; None leaves the model its default. One whose efforts nobody knows gets what was asked."""
     if asked is None or not caps.reasoning_model:
         return None
-    if not caps.efforts:
-        return asked
-    ranked = sorted(caps.efforts, key=_EFFORTS.index)
-    return next((effort for effort in ranked if _EFFORTS.index(effort) >= _EFFORTS.index(asked)), ranked[-1])
-
-
-def closed_schema(schema: Any) -> Any:
-    """The schema with `additionalProperties: false` on every object in it, as structured outputs demand."""
-    if isinstance(schema, Mapping):
-        closed = {key: closed_schema(value) for key, value in schema.items()}
-        if schema.get("type") == "object" and "additionalProperties" not in schema:
-            closed["additionalProperties"] = False
-        return closed
-    if isinstance(schema, list | tuple):
-        return [closed_schema(value) for value in schema]
-    return schema
+    return efforts.nearest_supported(asked, caps.efforts) or asked
 
 
 # Settings
@@ -189,7 +174,7 @@ def _text(call: Call, options: ResponsesOptions) -> dict[str, Any]:
         text["format"] = {
             "type": "json_schema",
             "name": call.format.name,
-            "schema": closed_schema(call.format.schema),
+            "schema": dict(call.format.schema),
             "strict": options.strict_json_schema,
         }
     return text

@@ -52,6 +52,7 @@ _REASONING: Final = events.Item(type="reasoning")
 
 # Codes inside a stream come without a status; these mean what the status here means to the common table.
 _STATUS_OF_CODE = {"vector_store_timeout": 504, "invalid_prompt": 400, "data_residency_mismatch": 400}
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _plain_decoder = msgspec.json.Decoder()
 
 
@@ -110,7 +111,7 @@ class ResponsesFold:
         data = event.data
         try:
             known = events.event_decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except _UNREADABLE:
             return self._without_type(data)
         if type(known) is events.Error:
             # Before the numbers: servers that fail in a hurry start them anew.
@@ -124,7 +125,7 @@ class ResponsesFold:
             self._begin(known, parts)
         try:
             _HANDLERS[type(known)](self, known, parts)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             parts.append(self._unreadable(str(error)))
         return parts
 
@@ -137,7 +138,7 @@ class ResponsesFold:
             self._has_started = True
             parts.append(ResponseStarted(response.id, response.model, self._request_id))
             self._finish(response, parts)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             parts.append(self._unreadable(str(error)))
         return parts
 
@@ -150,7 +151,7 @@ class ResponsesFold:
             return ()
         try:
             kind = events.head_decoder.decode(data).type
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             return [self._unreadable(str(error))]
         if kind in events.KNOWN_TYPES:
             return [self._unreadable(f"the event {kind} has another form")]
