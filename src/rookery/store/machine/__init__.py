@@ -30,7 +30,7 @@ from rookery.store.machine.interrupt import (
     interrupt,
 )
 from rookery.store.machine.lock import ChatMachine, Machine, Publisher, View
-from rookery.store.machine.ownership import Candidate, abandon, acquire, list_candidates, try_acquire
+from rookery.store.machine.ownership import Candidate, abandon, acquire, list_candidates, renew_leases, try_acquire
 from rookery.store.machine.queue import (
     Promoted,
     clear_queue,
@@ -81,6 +81,7 @@ __all__ = [
     "reconcile_invalid_state",
     "record_generation_attempt",
     "record_retry_state",
+    "renew_leases",
     "reorder_queue",
     "request_compaction",
     "require_compactable",

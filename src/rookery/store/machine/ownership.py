@@ -1,11 +1,12 @@
-"""Who drives a chat: finding candidates, acquiring, abandoning.
+"""Who drives a chat: finding candidates, acquiring, keeping the lease, abandoning.
 
 Ownership is orthogonal to the execution state: nothing here changes what the chat is doing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -27,6 +28,19 @@ _BEAT = """
     VALUES ($1, $2, clock_timestamp())
         ON CONFLICT (chat_id, runner_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
 """
+
+# The join is what tells a lost lease: a pair that somebody else has taken, or whose chat is gone, does not come back.
+# It also keeps one deleted chat from failing the beat of all others by its foreign key.
+_RENEW = """
+    INSERT INTO chat_heartbeats (chat_id, runner_id, heartbeat_at)
+    SELECT c.id, c.runner_id, clock_timestamp()
+      FROM unnest($1::uuid[], $2::uuid[]) AS k (chat_id, runner_id)
+      JOIN chats c ON c.id = k.chat_id AND c.runner_id = k.runner_id
+        ON CONFLICT (chat_id, runner_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
+    RETURNING chat_id, runner_id
+"""
+# Chosen: each further try needs yet another chat that is deleted at that very moment.
+_RENEW_TRIES = 3
 
 # Each of the six partitions is limited by itself, so a backlog is never ranked as a whole and one full pool cannot
 # hide the other. The predicates are literals: only so do they match the partial index chats_acquire. IS TRUE and
@@ -92,6 +106,29 @@ async def acquire(tx: Tx, *, worker_id: UUID, runner_id: UUID) -> Chat:
     await tx.settle(Transition.ACQUIRE, "worker_id = $2, runner_id = $3", worker_id, runner_id)
     tx.acquired = True
     return tx.chat
+
+
+LeaseKey: TypeAlias = tuple[UUID, UUID]
+
+
+async def renew_leases(conn: PoolConnectionProxy[asyncpg.Record], keys: Sequence[LeaseKey]) -> set[LeaseKey]:
+    """One beat for all runners, given as (chat id, runner id). Returns the keys still held; the others are lost.
+
+    Touches no chat, moves no version and tells nobody. A lease that ran out, or whose row is gone, is renewed as long
+    as nobody else has taken the chat. A takeover that is not committed yet is not seen: the next beat sees it, and
+    the fence stops whatever the old runner commits until then.
+    """
+    chat_ids, runner_ids = [chat_id for chat_id, _ in keys], [runner_id for _, runner_id in keys]
+    for attempt in range(1, _RENEW_TRIES + 1):
+        try:
+            records = await conn.fetch(_RENEW, chat_ids, runner_ids)
+        except asyncpg.ForeignKeyViolationError:
+            # A chat was deleted after the join saw it. The next look does not see it any more.
+            if attempt == _RENEW_TRIES:
+                raise
+        else:
+            return {(record["chat_id"], record["runner_id"]) for record in records}
+    raise AssertionError("unreachable")
 
 
 @transition
