@@ -228,9 +228,9 @@ class FakeAnthropic(FakeServer):
                 yield {"type": "text", "text": ""}, deltas + cited
             case Thinking():
                 deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _pieces(block.text, size)]
-                signature = self._issue(block.text, request)
-                signed = [{"type": "signature_delta", "signature": piece} for piece in _pieces(signature, 40)]
-                yield {"type": "thinking", "thinking": "", "signature": ""}, deltas + signed
+                # In one piece, as the real server sends it: the official client keeps only the last.
+                signed = {"type": "signature_delta", "signature": self._issue(block.text, request)}
+                yield {"type": "thinking", "thinking": "", "signature": ""}, [*deltas, signed]
             case Redacted():
                 yield {"type": "redacted_thinking", "data": self._issue("", request)}, []
             case Call():

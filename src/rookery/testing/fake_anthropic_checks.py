@@ -224,9 +224,12 @@ def _binding(body: Json, issued: Mapping[str, Issued]) -> Iterator[str]:
     binding = (body.get("thinking") or {}).get("block_binding") or {}
     if binding.get("prefix_mismatch_behavior") == "drop_block":
         return
-    for place, (_, block) in enumerate(blocks_of(body)):
+    blocks = blocks_of(body)
+    for place, (_, block) in enumerate(blocks):
         known = issued.get(block.get("signature") or block.get("data") or "")
         if known is None or block["type"] not in ("thinking", "redacted_thinking"):
             continue
-        if place < known.blocks or prefix_hash(body, known.blocks) != known.prefix:
+        # Between the prefix and the thinking stands nothing but earlier blocks of the same answer.
+        is_own = place >= known.blocks and all(role == "assistant" for role, _ in blocks[known.blocks : place])
+        if not is_own or prefix_hash(body, known.blocks) != known.prefix:
             yield "A `thinking` block is bound to a different conversation: the content before it was changed."
