@@ -105,8 +105,11 @@ CREATE INDEX model_usage_at ON model_usage (at);
 
 -- Append-only. What passes is the database itself, letting go of chats that are deleted.
 CREATE FUNCTION model_usage_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  -- `priced` is computed after this trigger, so NEW does not have it yet.
+  aside constant text[] := '{chat_id, root_chat_id, priced}';
 BEGIN
-  IF TG_OP = 'UPDATE' AND to_jsonb(NEW) - '{chat_id,root_chat_id}'::text[] = to_jsonb(OLD) - '{chat_id,root_chat_id}'::text[]
+  IF TG_OP = 'UPDATE' AND to_jsonb(NEW) - aside = to_jsonb(OLD) - aside
      AND (NEW.chat_id IS NULL OR NEW.chat_id = OLD.chat_id)
      AND (NEW.root_chat_id IS NULL OR NEW.root_chat_id = OLD.root_chat_id) THEN
     RETURN NEW;
