@@ -102,10 +102,12 @@ SCENARIOS = {
     "filtered": Case((say("It was"),), ending=Ending(incomplete="content_filter")),
     "stale events": Case((THOUGHT, say("Once and only once."), READ_A), has_stale_events=True),
     "nothing": Case(()),
+    "blank message between reasoning and a call": Case((THOUGHT, say("  "), READ_A)),
+    "message without content": Case((THOUGHT, Text(parts=()), READ_A, THOUGHT, say("Hi."))),
 }
 FAILURES = {
-    "failed": Case((say("Hel"),), ending=Ending(failed=("server_error", "The server had an error."))),
-    "error": Case((say("Hel"),), ending=Ending(error=("rate_limit_exceeded", "Too many requests."))),
+    "failed": Case((say("Half an"),), ending=Ending(failed=("server_error", "The server had an error."))),
+    "error": Case((say("Half an"),), ending=Ending(error=("rate_limit_exceeded", "Too many requests."))),
 }
 
 
@@ -176,7 +178,7 @@ async def test_failure_in_the_stream_is_a_retryable_error(case: Case) -> None:
 async def test_official_client_sees_the_same_error_event() -> None:
     ours, theirs = FakeResponses(api_key=KEY), FakeResponses(api_key=KEY)
     for fake in (ours, theirs):
-        fake.answer(say("Hel"), ending=FAILURES["error"].ending)
+        fake.answer(say("Half an"), ending=FAILURES["error"].ending)
 
     *_, last = await ask(ours, said())
     async with official(theirs) as client_:
@@ -279,7 +281,7 @@ outputs = st.lists(
     st.one_of(
         st.builds(
             Text,
-            parts=st.lists(st.text(max_size=12), min_size=1, max_size=2).map(tuple),
+            parts=st.lists(st.sampled_from(["", " \n"]) | st.text(max_size=12), max_size=2).map(tuple),
             phase=st.sampled_from([None, "commentary", "final_answer"]),
             has_deltas=st.booleans(),
         ),

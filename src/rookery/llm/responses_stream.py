@@ -352,6 +352,10 @@ class ResponsesFold:
     def _close_message(self, index: int, item: events.Item, *, open_item: _Open, parts: list[StreamPart]) -> None:
         for content_index, content in enumerate(item.content or ()):
             self._content(index, content_index, content=content, parts=parts)
+        if not open_item.blocks or (item.content and not any(map(_is_visible, item.content))):
+            # Prompts leave blank messages out. Reasoning that led to this one then has lost its follower, and what
+            # comes next must not look like it.
+            self._keeps_ids = False
         meta = self._identity(item)
         if phase := item.phase or open_item.phase:
             meta["phase"] = phase
@@ -449,6 +453,10 @@ def _complete_arguments(open_item: _Open, arguments: str, parts: list[StreamPart
     if missing := arguments[open_item.sent :]:
         open_item.sent += len(missing)
         parts.append(ToolInputDelta(open_item.id, missing))
+
+
+def _is_visible(content: events.Content) -> bool:
+    return bool((content.text or content.refusal or "").strip())
 
 
 def _item_key(item: events.Item, index: int) -> str:
