@@ -11,7 +11,7 @@ from rookery.chat.states import State
 from rookery.store import machine
 from rookery.store.hints import WatchKind
 from rookery.store.machine import ChatSpec, Created
-from tests.store.machine.rig import Rig, assistant, text, told, words
+from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, result, text, told, words
 
 
 async def create(rig: Rig, spec: ChatSpec) -> Created:
@@ -66,6 +66,35 @@ async def test_first_messages_keep_their_order_and_all_they_carry(rig: Rig) -> N
     assert [message.client_id for message in created.messages] == [None, "c-1", None, None]
     assert [message.id for message in created.messages] == sorted(message.id for message in created.messages)
     assert {message.revision for message in created.messages} == {1}
+
+
+async def test_call_without_a_result_among_the_first_messages_is_answered_before_the_user_speaks(rig: Rig) -> None:
+    hidden = user_message("context", visibility=Visibility.MODEL)
+    given = (
+        user_message("hello"),
+        calling(call("a"), call("b", "run"), call("p", provider_executed=True)),
+        result("a"),
+        hidden,
+        user_message("and?"),
+        calling(call("c")),
+    )
+
+    created = await create(rig, rig.spec(*given))
+
+    history = await rig.history(created.chat.id)
+    assert told(created.messages) == told(history)
+    assert [message.role for message in history] == ["user", "assistant", "tool", "user", "tool", "user", "assistant"]
+    assert closure_of(history[4]) == ("b", "new_user_message")
+    assert history[4].model_config_id == rig.model
+    assert [each.tool_call_id for each in await rig.update(created.chat.id, machine.calls.turn_calls)] == ["c"]
+
+
+async def test_first_messages_whose_calls_are_answered_are_stored_as_given(rig: Rig) -> None:
+    given = (user_message("hello"), calling(call("a")), result("a"), user_message("and?"))
+
+    created = await create(rig, rig.spec(*given))
+
+    assert [message.role for message in created.messages] == [message.role for message in given]
 
 
 async def test_chat_without_any_message_is_refused(rig: Rig) -> None:

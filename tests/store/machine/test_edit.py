@@ -156,11 +156,23 @@ async def test_suffix_follows_the_replacement(rig: Rig) -> None:
     assert told([edited.replacement, *edited.suffix]) == told(await rig.history(chat_id))
 
 
+async def test_call_in_the_suffix_is_answered_before_the_user_speaks_again(rig: Rig) -> None:
+    chat_id = await rig.chat(State.W)
+    again = NewMessage(role=Role.USER, content=text("and?"), created_by=rig.user)
+
+    edited = await edit(rig, chat_id, await rig.last_id(chat_id), suffix=[calling(call("a")), again])
+
+    assert edited.closures == []
+    assert [message.role for message in edited.suffix] == ["assistant", "tool", "user"]
+    assert closure_of(edited.suffix[1]) == ("a", "message_edited")
+    assert told([edited.replacement, *edited.suffix]) == told(await rig.history(chat_id))
+
+
 async def test_calls_left_open_before_the_message_are_answered_before_the_replacement(rig: Rig) -> None:
     second = NewMessage(role=Role.USER, content=text("second"), created_by=rig.user)
-    chat_id = await rig.create(
-        NewMessage(role=Role.USER, content=text("first")), calling(call("a"), call("b", "run")), second
-    )
+    chat_id = await rig.create(NewMessage(role=Role.USER, content=text("first")), calling(call("a"), call("b", "run")))
+    # Every transition answers the calls before such a row; one that was restored may follow them all the same.
+    await rig.update(chat_id, lambda tx: machine.rows.insert(tx, [machine.rows.row_of(second)]))
 
     edited = await edit(rig, chat_id, await rig.last_id(chat_id))
 

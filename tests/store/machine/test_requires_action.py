@@ -203,6 +203,32 @@ async def test_second_submission_finds_nobody_waiting(rig: Rig) -> None:
     assert await rig.trace(chat_id) == before
 
 
+async def test_user_row_behind_the_results_ends_what_the_server_had_begun(rig: Rig) -> None:
+    chat_id = await parked(rig, call("a"), call("s", "run"))
+    spoken = NewMessage(role=Role.USER, content=text("and hurry"), created_by=rig.user)
+    results = [SubmittedResult("a", "1")]
+
+    inserted = await rig.run(
+        chat_id, machine.complete_requires_action, results, submitted_by=rig.user, suffix=[assistant("so"), spoken]
+    )
+
+    assert told(inserted) == told((await rig.history(chat_id))[2:])
+    assert [message.role for message in inserted] == [Role.TOOL, Role.ASSISTANT, Role.TOOL, Role.USER]
+    assert closure_of(inserted[2]) == ("s", "new_user_message")
+    assert await rig.update(chat_id, machine.calls.turn_calls) == ()
+
+
+async def test_hidden_row_behind_the_results_leaves_the_servers_calls_open(rig: Rig) -> None:
+    chat_id = await parked(rig, call("a"), call("s", "run"))
+    hidden = NewMessage(role=Role.USER, content=text("context"), visibility=Visibility.MODEL)
+    results = [SubmittedResult("a", "1")]
+
+    inserted = await rig.run(chat_id, machine.complete_requires_action, results, submitted_by=rig.user, suffix=[hidden])
+
+    assert [message.role for message in inserted] == [Role.TOOL, Role.USER]
+    assert [each.tool_call_id for each in await rig.update(chat_id, machine.calls.turn_calls)] == ["s"]
+
+
 # The deadline
 
 

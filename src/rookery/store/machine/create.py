@@ -13,6 +13,7 @@ from rookery.chat.chats import Chat
 from rookery.chat.errors import ChatNotFound, InvalidInput, ParentArchived, TransitionNotAllowed
 from rookery.chat.messages import Effort, Message, NewMessage
 from rookery.chat.states import State
+from rookery.chat.toolcalls import CloseReason
 from rookery.chat.transitions import Transition
 from rookery.store import chats as stored_chats
 from rookery.store import labels as stored_labels
@@ -96,6 +97,8 @@ def _check_tools(text: str) -> None:
 
 
 class Created(msgspec.Struct, frozen=True):
+    """`messages` holds closures too, before a user row that follows a call without a result."""
+
     chat: Chat
     messages: list[Message]
 
@@ -134,7 +137,8 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
     record = await bundle.conn.fetchrow(_READ, chat_id)
     assert record is not None
     tx = bundle.enlist(Chat(*record), entered=None)
-    inserted = await rows.insert(tx, [rows.row_of(message) for message in spec.messages])
+    given = [rows.row_of(message) for message in spec.messages]
+    inserted = await rows.insert(tx, rows.answering(tx, given, CloseReason.NEW_USER_MESSAGE))
     model, effort = turn.model_choice(tx, inserted)
     await tx.settle(Transition.CREATE_CHAT, "last_model_config_id = $2, last_reasoning_effort = $3", model, effort)
     return Created(tx.chat, inserted)

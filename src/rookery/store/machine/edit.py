@@ -75,14 +75,15 @@ async def edit_message(
         reasoning_effort=reasoning_effort or _effort(target["reasoning_effort"]),
         files=parts.file_ids(content),
     )
-    closed = rows.closures(tx, await calls.turn_calls(tx), CloseReason.MESSAGE_EDITED)
-    inserted = await rows.insert(tx, [*closed, replacement, *(rows.row_of(message) for message in suffix)])
+    given = [replacement, *(rows.row_of(message) for message in suffix)]
+    open_calls = await calls.turn_calls(tx)
+    inserted = await rows.insert(tx, rows.answering(tx, given, CloseReason.MESSAGE_EDITED, open_before=open_calls))
     deleted_queue = await backlog.delete_queue(tx) if tx.chat.queue_len else []
     await turn.settle_running(tx, Transition.EDIT_MESSAGE, inserted)
     return Edited(
-        replacement=inserted[len(closed)],
-        closures=inserted[: len(closed)],
-        suffix=inserted[len(closed) + 1 :],
+        replacement=inserted[len(open_calls)],
+        closures=inserted[: len(open_calls)],
+        suffix=inserted[len(open_calls) + 1 :],
         deleted_ids=sorted(row["id"] for row in cut if row["visibility"] != Visibility.MODEL),
         deleted_queued_ids=[row.id for row in deleted_queue],
     )

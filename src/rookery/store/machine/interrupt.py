@@ -95,7 +95,10 @@ async def complete_requires_action(
     model_config_id: UUID | None = None,
     suffix: Sequence[NewMessage] = (),
 ) -> list[Message]:
-    """Take the client's results, which must answer exactly the pending calls, and run on."""
+    """Take the client's results, which must answer exactly the pending calls, and run on.
+
+    A user row in the suffix ends what the server had begun, too: its open calls are answered before that row.
+    """
     tx.require(Transition.COMPLETE_REQUIRES_ACTION)
     pending = await calls.dynamic_calls(tx)
     toolcalls.check_results(pending, results)
@@ -106,7 +109,10 @@ async def complete_requires_action(
         model_config_id=model_config_id or tx.chat.last_model_config_id,
         at=tx.clock.now(),
     )
-    inserted = await rows.insert(tx, [rows.row_of(message) for message in (*answers, *suffix)])
+    given = [rows.row_of(message) for message in (*answers, *suffix)]
+    if any(rows.starts_turn(row) for row in given):
+        given = rows.answering(tx, given, CloseReason.NEW_USER_MESSAGE, open_before=await calls.turn_calls(tx))
+    inserted = await rows.insert(tx, given)
     await turn.settle_running(tx, Transition.COMPLETE_REQUIRES_ACTION, inserted)
     return inserted
 

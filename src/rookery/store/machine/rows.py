@@ -24,7 +24,7 @@ from rookery.chat.messages import (
     StepFigures,
     Visibility,
 )
-from rookery.chat.toolcalls import CloseReason, OpenCall
+from rookery.chat.toolcalls import CallRow, CloseReason, OpenCall
 from rookery.store.machine import files
 from rookery.store.machine.bundle import Tx
 
@@ -191,3 +191,30 @@ def closures(
     """A synthetic result for each call. The model is the chat's, unless rows of this transition name a later one."""
     model, at = model_config_id or tx.chat.last_model_config_id, tx.clock.now()
     return [row_of(toolcalls.closure(call, reason, model_config_id=model, at=at, note=note)) for call in calls]
+
+
+def starts_turn(row: Row) -> bool:
+    """Whether the row is a word of the user that people can see; every call before it has to be answered."""
+    return row.role is Role.USER and not row.compressed and row.visibility is not Visibility.MODEL
+
+
+def answering(tx: Tx, rows: Iterable[Row], reason: CloseReason, *, open_before: Sequence[OpenCall] = ()) -> list[Row]:
+    """The rows to insert, with a closure before each user row for every call that is open there.
+
+    `open_before` are the calls that the history leaves open; results among the rows answer them, too.
+    """
+    answered: list[Row] = []
+    turn = [_as_row(open_before)]
+    for row in rows:
+        if starts_turn(row):
+            answered.extend(closures(tx, toolcalls.open_calls(turn), reason))
+            turn = []
+        elif row.role in (Role.ASSISTANT, Role.TOOL) and not row.compressed:
+            turn.append(CallRow(0, row.role, row.content, row.content_version))
+        answered.append(row)
+    return answered
+
+
+def _as_row(calls: Iterable[OpenCall]) -> CallRow:
+    content = parts.encode([parts.ToolCall(call.tool_call_id, call.tool_name) for call in calls])
+    return CallRow(0, Role.ASSISTANT, content, CONTENT_VERSION)
