@@ -52,6 +52,7 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         database_pool_worker=8,
         database_statement_timeout=timedelta(seconds=30),
         auto_migrate=True,
+        secret_keys=None,
         log_level="info",
         log_format="auto",
         log_access=True,
@@ -386,6 +387,23 @@ def test_secret_literals_hold_the_password_as_written_and_as_meant(home: Path) -
         ("database_url", "a@b"),
         ("database_url", "c"),
     }
+
+
+def test_ring_is_taken_masked_and_hidden_key_by_key(home: Path) -> None:
+    one, two = "A" * 43 + "=", "b-_" * 14 + "c"
+
+    effective = load(home, ROOKERY_SECRET_KEYS=f"new:{one}, old:{two}").settings
+
+    assert effective.secret_keys == f"new:{one}, old:{two}"
+    assert settings.masked(effective)["secret_keys"] == "***"
+    assert {("secret_keys", one), ("secret_keys", two)} <= set(settings.secret_literals(effective))
+
+
+@pytest.mark.parametrize("ring", ["secret", "a:c2hvcnQ=", f"a:{'A' * 43}=,b", f"a b:{'A' * 43}="])
+def test_bad_ring_is_a_problem_that_does_not_quote_it(home: Path, ring: str) -> None:
+    assert problems(home, ROOKERY_SECRET_KEYS=ring) == [
+        "secret_keys (from ROOKERY_SECRET_KEYS): the value is not id:base64 of 32 bytes, separated by commas."
+    ]
 
 
 def test_masked_values_can_be_written_back(home: Path) -> None:

@@ -124,6 +124,7 @@ def choice(*allowed: str) -> Kind:
     return Kind(" or ".join(f"`{word}`" for word in allowed), parse)
 
 
+TEXT = Kind("text", _text)
 PATH = Kind("path", lambda raw: Path(_text(raw)))
 INTEGER = Kind("number", _integer)
 BOOLEAN = Kind("`true` or `false`", _boolean, is_switch=True)

@@ -25,6 +25,7 @@ from rookery.setting_values import (
     EXTERNAL_URL,
     INTEGER,
     PATH,
+    TEXT,
     Address,
     Check,
     Kind,
@@ -55,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_pool_worker: int
     database_statement_timeout: timedelta
     auto_migrate: bool
+    secret_keys: str | None
     log_level: str
     log_format: str
     log_access: bool
@@ -116,7 +118,14 @@ class Key(msgspec.Struct, frozen=True):
 _MS, _SECOND, _DAY = timedelta(milliseconds=1), timedelta(seconds=1), timedelta(days=1)
 _POOL, _TIMEOUT, _DELAY = between(1, 500), between(_MS, _DAY), between(timedelta(0), _DAY)
 _LEVEL, _FORMAT = choice("debug", "info", "warning", "error"), choice("auto", "text", "json")
+_RING_ENTRY = re.compile(r"[A-Za-z0-9._-]{1,32}:[A-Za-z0-9+/_-]{43}=?")
 _DATA_HOME = "`$XDG_DATA_HOME/rookery`, usually `~/.local/share/rookery`"
+
+
+def _ring_problem(ring: str) -> str | None:
+    fits = all(_RING_ENTRY.fullmatch(entry.strip()) for entry in ring.split(","))
+    return None if fits else "is not id:base64 of 32 bytes, separated by commas"
+
 
 # One key, one line: the column of meanings is what `--help` and the reference say.
 # fmt: off
@@ -136,6 +145,8 @@ KEYS: tuple[Key, ...] = (
     Key("database_pool_worker", INTEGER, 8, "Most connections of a replica for running chats.", check=_POOL),
     Key("database_statement_timeout", DURATION, "30s", "A statement that runs longer is cancelled.", check=_TIMEOUT),
     Key("auto_migrate", BOOLEAN, True, "Bring the schema up to date at start; else run `rookery admin migrate` first."),
+    Key("secret_keys", TEXT, None, "Key ring that seals stored keys: `id:base64` of 32 bytes, the active one first.",
+        "a key file in `data_dir`; none with `database_url`", secret=True, check=_ring_problem),
     Key("log_level", _LEVEL, "info", "Least level that is logged."),
     Key("log_format", _FORMAT, "auto", "`auto` is text on a terminal and JSON lines elsewhere."),
     Key("log_access", BOOLEAN, True, "Log one line for each request."),
@@ -338,7 +349,11 @@ def secret_literals(settings: Settings) -> Iterator[tuple[str, str]]:
     """What must not appear in any log: the secret parts of secret settings, each with the key it belongs to."""
     for key in KEYS:
         if key.secret and (value := getattr(settings, key.field)):
-            found = [m[2] or m[4] or "" for m in _PASSWORD.finditer(value)] if key.kind is DATABASE_URL else [value]
+            if key.kind is DATABASE_URL:
+                found = [m[2] or m[4] or "" for m in _PASSWORD.finditer(value)]
+            else:
+                # Of a list, each key by itself: whoever leaks one leaks it without its neighbours.
+                found = [value, *re.findall(r"[^,:\s]{16,}", value)]
             yield from ((key.name, form) for literal in found for form in sorted({literal, unquote(literal)}))
 
 
