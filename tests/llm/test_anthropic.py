@@ -253,6 +253,14 @@ def test_thinking_follows_the_table(
     assert bool(request.warnings) is warns
 
 
+def test_effort_is_left_out_where_nobody_knows_which_are_taken() -> None:
+    request = built(caps=Capabilities(thinking=Thinking(adaptive=True)), effort=Effort.HIGH)
+
+    assert sent(request)["thinking"] == THINKS
+    assert "output_config" not in sent(request)
+    assert [note.setting for note in request.warnings] == ["effort"]
+
+
 def test_display_of_thinking_is_an_option() -> None:
     options = AnthropicOptions(thinking_display="omitted", budget_tokens=2000)
 
@@ -408,6 +416,14 @@ def test_files_have_the_source_of_their_type(file: PromptFile, expected: Json) -
     assert said(user(file))[0]["content"][0]["source"] == expected
 
 
+def test_file_no_block_exists_for_is_named_and_files_of_answers_are_left_out() -> None:
+    named = said(user(PromptFile("audio/wav", b"w", "song.wav")))
+    answered = said(user("a"), assistant(PromptFile("image/png", PNG), "b"), user("c"))
+
+    assert named[0]["content"] == [text('<attachment-omitted name="song wav" type="audio/wav"/>')]
+    assert answered[1]["content"] == [text("b")]
+
+
 @pytest.mark.parametrize(
     ("name", "title"),
     [
@@ -472,6 +488,10 @@ def test_request_starts_with_the_user() -> None:
         pytest.param((user("a"), assistant("b")), id="ends with an answer"),
         pytest.param((user("a"), assistant(call("c1"))), id="open call"),
         pytest.param((user("a"), assistant(call("c1")), user("b")), id="call without result"),
+        pytest.param(
+            (user("a"), assistant(searched("anthropic")[0], call("c1"), finish_reason="pause")),
+            id="open call at a pause",
+        ),
         pytest.param((user("a"), tool(result("c1"))), id="result without call"),
         pytest.param(
             (user("a"), assistant(call("c1"), call("c1")), tool(result("c1")), tool(result("c1"))), id="same id twice"
@@ -532,6 +552,12 @@ def test_call_without_result_is_removed_and_its_empty_message_too() -> None:
 
 def test_result_without_call_becomes_text() -> None:
     assert said(user("a"), assistant(SEARCHED[1]), user("b"))[1]["content"] == [FOUND]
+
+
+def test_result_without_call_and_text_is_removed() -> None:
+    silent = msgspec.structs.replace(SEARCHED[1], text=" ")
+
+    assert said(user("a"), assistant(silent, "b"), user("c"))[1]["content"] == [text("b")]
 
 
 def test_result_of_an_unreadable_call_becomes_text() -> None:
@@ -847,6 +873,17 @@ def test_search_of_the_provider_is_folded_with_raw_blocks_and_sources() -> None:
     ]
 
 
+def test_search_that_was_cut_off_keeps_its_text_as_input_and_is_not_sent_back() -> None:
+    start = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
+
+    made = folded(block(0, start, {"type": "input_json_delta", "partial_json": '{"que'}))[-1]
+
+    assert isinstance(made, ToolCall)
+    assert made.meta == {"raw": {**start, "input": '{"que'}}
+    back = PromptCall(made.id, made.name, Raw("{}"), True, made.meta)
+    assert said(user("a"), assistant(back, "b", finish_reason="pause"))[1]["content"] == [text("b")]
+
+
 def test_failed_search_is_an_error_result() -> None:
     failed = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
 
@@ -996,6 +1033,23 @@ def test_listed_passes_tell_what_the_last_one_read() -> None:
     assert last.usage.context_tokens == 27
 
 
+def test_events_without_usage_leave_it_unknown() -> None:
+    made = folded(
+        [event("message_start", message={"id": "m"}), event("message_delta", delta={"stop_reason": "end_turn"}), STOP]
+    )
+
+    assert made == [
+        ResponseStarted("m", None, "req_1"),
+        Finish(FinishReason.STOP, Usage(), {"stop_reason": "end_turn"}),
+    ]
+
+
+def test_block_that_ends_twice_ends_once() -> None:
+    made = folded([*block(0, text("Hi")), event("content_block_stop", index=0)])
+
+    assert made == [TextStart("0"), TextDelta("0", "Hi"), TextEnd("0")]
+
+
 def test_all_zero_usage_is_no_usage() -> None:
     started = folded([event("message_start", message={"usage": {"input_tokens": 0, "output_tokens": 0}})])
 
@@ -1086,7 +1140,7 @@ def test_whole_message_is_read_like_a_stream() -> None:
         "model": "claude-x",
         "content": [
             {"type": "thinking", "thinking": "hm", "signature": "s"},
-            text("Hi"),
+            {**text("Hi"), "citations": [{"url": "https://a.org", "title": "A"}, None]},
             {"type": "tool_use", "id": "t", "name": "read", "input": {"path": "a"}},
         ],
         "stop_reason": "tool_use",
@@ -1097,6 +1151,7 @@ def test_whole_message_is_read_like_a_stream() -> None:
 
     assert ReasoningEnd("0", {"signature": "s"}) in made
     assert TextDelta("1", "Hi") in made
+    assert [part for part in made if isinstance(part, Source)] == [Source("source_1", "url", "https://a.org", "A")]
     assert ToolCall("t", "read", '{"path":"a"}') in made
     assert isinstance(made[-1], Finish)
     assert made[-1].reason is FinishReason.TOOL_CALLS

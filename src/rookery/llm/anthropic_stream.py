@@ -347,10 +347,8 @@ def _raw_input(opened: _Open) -> object:
         return text
 
 
-def _grow(block: Block, delta: object) -> None:
+def _grow(block: Block, delta: Block) -> None:
     """What an unknown delta adds to its block: text to text, lists to lists, all else replaces."""
-    if not isinstance(delta, dict):
-        return
     for key, value in delta.items():
         if key == "type":
             continue
