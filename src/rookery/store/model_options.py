@@ -87,7 +87,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     web_search_enabled: bool | None = None
     web_search_version: Annotated[str, Meta(pattern=r"^web_search_\d{8}$")] | None = None
     web_search_max_uses: Count | None = None
-    web_search_user_location: Mapping[Literal["city", "region", "country", "timezone"], Name] | None = None
+    web_search_user_location: Mapping[Annotated[str, Meta(pattern="^(city|region|country|timezone)$")], Name] | None = (
+        None
+    )
     web_search_context_size: Literal["low", "medium", "high"] | None = None
     allowed_domains: Domains = ()
     blocked_domains: Domains = ()

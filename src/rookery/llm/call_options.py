@@ -1,0 +1,82 @@
+"""The options of a model config, put into a call the way its wire takes them.
+
+`NOT_SENT` is the honest list of options a wire takes no notice of; a test holds every other one against the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rookery.llm.anthropic_request import AnthropicOptions
+from rookery.llm.completions_options import CompletionsOptions
+from rookery.llm.responses_request import ResponsesOptions
+from rookery.llm.types import Call, WebSearch, Wire
+from rookery.store.model_options import ModelOptions
+
+# Read before there is a call: which wire, which effort, which model next, and what the model can do.
+DECIDED_BEFORE = frozenset({"reasoning_effort", "fallbacks", "capabilities", "use_responses_api"})
+_SEARCH = frozenset(
+    {
+        "web_search_enabled",
+        "web_search_version",
+        "web_search_max_uses",
+        "web_search_user_location",
+        "web_search_context_size",
+        "allowed_domains",
+        "blocked_domains",
+    }
+)
+_ON_COMPLETIONS_ONLY = frozenset({"logit_bias", "prediction"})
+_COMPAT = frozenset({"max_tokens_field", "include_usage", "replay_reasoning", "think_tags", "extra_body", "headers"})
+
+NOT_SENT: Mapping[Wire, frozenset[str]] = {
+    "anthropic": frozenset(),
+    "responses": _ON_COMPLETIONS_ONLY | _COMPAT,
+    "completions": frozenset({"reasoning_summary", "max_tool_calls"}) | _SEARCH,
+    "bridge": frozenset(),
+    "scripted": frozenset(),
+}
+_STRUCTS: Mapping[Wire, type[msgspec.Struct]] = {
+    "anthropic": AnthropicOptions,
+    "responses": ResponsesOptions,
+    "completions": CompletionsOptions,
+}
+_OF_CALL = ("max_output_tokens", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
+
+
+def with_options(call: Call, options: ModelOptions, *, wire: Wire) -> Call:
+    """The call with what the config says. What the call says already stays: compaction and titles have own limits."""
+    said: dict[str, Any] = {name: getattr(options, name) for name in _OF_CALL if getattr(call, name) is None}
+    if call.options is None:
+        said["options"] = wire_options(options, wire)
+    if wire != "completions" and call.web_search is None:
+        said["web_search"] = web_search(options)
+    return msgspec.structs.replace(call, **said)
+
+
+def wire_options(options: ModelOptions, wire: Wire) -> msgspec.Struct | None:
+    """The wire's own struct; None for wires that have none. Options that are not set keep the wire's defaults."""
+    struct = _STRUCTS.get(wire)
+    if struct is None:
+        return None
+    given: dict[str, Any] = {name: getattr(options, name, None) for name in struct.__struct_fields__}
+    if options.thinking is not None and wire == "anthropic":
+        given["budget_tokens"] = options.thinking.budget_tokens
+    return struct(**{name: value for name, value in given.items() if value is not None})
+
+
+def web_search(options: ModelOptions) -> WebSearch | None:
+    """The provider's own search, if the config switches it on."""
+    if not options.web_search_enabled:
+        return None
+    return WebSearch(
+        allowed_domains=options.allowed_domains,
+        blocked_domains=options.blocked_domains,
+        max_uses=options.web_search_max_uses,
+        user_location=options.web_search_user_location,
+        version=options.web_search_version,
+        context_size=options.web_search_context_size,
+    )
