@@ -299,9 +299,9 @@ def test_settings_the_wire_does_not_have_are_warned_about() -> None:
 
 
 def test_web_search_warns_about_what_it_cannot_do() -> None:
-    call = hello(web_search=WebSearch(blocked_domains=("example.com",), max_uses=2))
+    call = hello(web_search=WebSearch(blocked_domains=("example.com",), version="web_search_20250305", max_uses=2))
 
-    assert warned(call) == ["web_search.blocked_domains", "web_search.max_uses"]
+    assert warned(call) == ["web_search.blocked_domains", "web_search.version", "web_search.max_uses"]
     assert built(call)["tools"] == [{"type": "web_search"}]
 
 

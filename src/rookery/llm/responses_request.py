@@ -210,7 +210,7 @@ def _function(tool: Tool, *, strict: bool) -> Item:
 
 
 def _web_search(search: WebSearch, warnings: list[CallWarning]) -> Item:
-    tool: Item = {"type": search.version or "web_search"}
+    tool: Item = {"type": "web_search"}
     if search.allowed_domains:
         tool["filters"] = {"allowed_domains": list(search.allowed_domains)}
     if search.context_size is not None:
@@ -220,6 +220,9 @@ def _web_search(search: WebSearch, warnings: list[CallWarning]) -> Item:
     if search.blocked_domains:
         message = "OpenAI's web search cannot block domains; the search is open."
         warnings.append(CallWarning("unsupported_tool", "web_search.blocked_domains", message))
+    if search.version is not None:
+        message = "OpenAI's web search has one version only; it was used."
+        warnings.append(CallWarning("unsupported_tool", "web_search.version", message))
     if search.max_uses is not None:
         message = "OpenAI's web search has no limit of its own; set max_tool_calls instead."
         warnings.append(CallWarning("unsupported_tool", "web_search.max_uses", message))
