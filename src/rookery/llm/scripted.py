@@ -151,7 +151,7 @@ class ScriptedModel:
     ) -> None:
         self.model = model
         self.provider_id = provider_id
-        self.caps = Capabilities(forced_tool_choice=True, media_types=("*/*",))
+        self.caps = Capabilities(forced_tool_choice=True, json_schema=True, media_types=("*/*",))
         self.calls: list[Call] = []
         self._scripts = scripts
         self._seconds_per_token = 1 / tokens_per_second if tokens_per_second > 0 else 0.0

@@ -1,0 +1,122 @@
+"""Short texts about a chat, made by a model: titles, turn labels, summaries.
+
+Each asks for a small object, checks the answer by the rules in `chat.titles`, and is bounded in time. A model that
+fails or babbles is not an event: the caller keeps what it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from rookery.chat import titles
+from rookery.chat.messages import Effort, Role
+from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.llm.generate import ObjectResult, generate_object
+from rookery.llm.types import Call, Capabilities, LanguageModel, Purpose, Usage
+
+T = TypeVar("T", bound=BaseModel)
+
+# A model that always thinks spends tokens before it answers.
+THINKING_TOKENS = 4096
+TITLE_SECONDS, LABEL_SECONDS, SUMMARY_SECONDS = 30.0, 30.0, 60.0
+TITLE_TOKENS, LABEL_TOKENS, SUMMARY_TOKENS = 256, 64, 512
+TITLE_INPUT, LABEL_INPUT = 6000, 6000
+SUMMARY_PER_TURN, SUMMARY_INPUT = 4000, 16_000
+
+TITLE_RULES = (
+    "Name the request below in at most eight words, in its own language and in sentence case. Keep identifiers, file "
+    "names and product names as they are. Never answer the request and never quote it."
+)
+LABEL_RULES = (
+    "Say in two to five words how the work described below stands now, for example `Login test fixed` or `Waiting for "
+    "a decision`. Speak of the work, not of who does it. No full stop."
+)
+SUMMARY_RULES = (
+    "Summarise the conversation below in at most six sentences and a thousand characters, in the third person: what it "
+    "is about, what was done, what is open. No lists, no headings."
+)
+
+
+class Title(BaseModel):
+    """The name of a chat."""
+
+    title: str = Field(description="At most eight words.")
+
+
+class Label(BaseModel):
+    """How a turn ended."""
+
+    label: str = Field(description="Two to five words.")
+
+
+class Summary(BaseModel):
+    """What a chat is about."""
+
+    summary: str = Field(description="At most six sentences.")
+
+
+class Quick(msgspec.Struct, frozen=True):
+    """A text that passed its check, or None; `usage` is what it cost either way."""
+
+    text: str | None
+    usage: Usage
+
+
+async def make_title(model: LanguageModel, request: str) -> Quick:
+    """A title for a chat that starts, or goes on, like this."""
+    text = titles.head_and_tail(request, TITLE_INPUT)
+    found = await _ask(
+        model, TITLE_RULES, text, Title, purpose=Purpose.TITLE, tokens=TITLE_TOKENS, seconds=TITLE_SECONDS
+    )
+    return Quick(titles.clean_title(found.value.title), found.usage)
+
+
+async def make_label(model: LanguageModel, *, title: str, state: str, last_answer: str) -> Quick:
+    """A label for a turn that ended. Without any text to speak of, the model is not asked."""
+    if not last_answer.strip():
+        return Quick(titles.FINISHED_LABEL, Usage())
+    text = f"Title: {title}\nState: {state}\n\n{titles.head_and_tail(last_answer, LABEL_INPUT)}"
+    found = await _ask(
+        model, LABEL_RULES, text, Label, purpose=Purpose.QUICKGEN, tokens=LABEL_TOKENS, seconds=LABEL_SECONDS
+    )
+    return Quick(titles.clean_label(found.value.label) or titles.FINISHED_LABEL, found.usage)
+
+
+async def make_summary(model: LanguageModel, turns: list[tuple[str, str]]) -> Quick:
+    """A summary of (who, what) pairs; None when it does not keep to its bounds, and the old one stays."""
+    text = titles.transcript(turns, per_turn=SUMMARY_PER_TURN, limit=SUMMARY_INPUT)
+    found = await _ask(
+        model, SUMMARY_RULES, text, Summary, purpose=Purpose.QUICKGEN, tokens=SUMMARY_TOKENS, seconds=SUMMARY_SECONDS
+    )
+    return Quick(titles.clean_summary(found.value.summary), found.usage)
+
+
+async def _ask(
+    model: LanguageModel, rules: str, text: str, schema: type[T], *, purpose: Purpose, tokens: int, seconds: float
+) -> ObjectResult[T]:
+    """Ask for the object within the time; raises what `generate_object` raises, and TimeoutError."""
+    caps = model.caps
+    call = Call(
+        prompt=Prompt(
+            (
+                PromptMessage(role=Role.SYSTEM, parts=(PromptText(rules),)),
+                PromptMessage(role=Role.USER, parts=(PromptText(text),)),
+            )
+        ),
+        purpose=purpose,
+        max_output_tokens=tokens + (THINKING_TOKENS if caps.thinking.always_on else 0),
+        temperature=0.0 if caps.sampling else None,
+        effort=_least_effort(caps),
+    )
+    async with asyncio.timeout(seconds):
+        return await generate_object(model, call, schema)
+
+
+def _least_effort(caps: Capabilities) -> Effort | None:
+    """Short texts need no thought: the lowest effort the model knows."""
+    order = list(Effort)
+    return min(caps.efforts, key=order.index, default=None)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from uuid import uuid4
+
+import pytest
+
+from rookery.chat import titles
+from rookery.chat.messages import Effort
+from rookery.llm import quickgen
+from rookery.llm.errors import NoObject
+from rookery.llm.guide import guide
+from rookery.llm.scripted import Say, Script, ScriptedModel, Scripts, last_user_text
+from rookery.llm.types import Capabilities, Purpose, Thinking
+
+
+def answering(script: Script, caps: Capabilities | None = None) -> ScriptedModel:
+    model = ScriptedModel("quick", Scripts({"quick": script}), provider_id=uuid4(), tokens_per_second=0)
+    if caps is not None:
+        model.caps = caps
+    return model
+
+
+def saying(**fields: str) -> Script:
+    return [Say(json.dumps(fields))]
+
+
+async def test_title_is_cleaned_and_its_call_is_small_and_tagged() -> None:
+    model = answering(saying(title='"Fix the login test."'))
+
+    made = await quickgen.make_title(model, "please fix the login test")
+
+    assert made.text == "Fix the login test"
+    assert made.usage.output
+    (call,) = model.calls
+    assert (call.purpose, call.max_output_tokens, call.temperature) == (Purpose.TITLE, 256, 0.0)
+
+
+async def test_title_of_nine_words_is_refused() -> None:
+    made = await quickgen.make_title(answering(saying(title="a b c d e f g h i")), "x")
+
+    assert made.text is None
+
+
+async def test_always_thinking_model_gets_room_and_its_lowest_effort() -> None:
+    caps = Capabilities(
+        json_schema=True, sampling=False, thinking=Thinking(always_on=True), efforts=(Effort.HIGH, Effort.LOW)
+    )
+    model = answering(saying(title="Fix it"), caps)
+
+    await quickgen.make_title(model, "x")
+
+    (call,) = model.calls
+    assert (call.max_output_tokens, call.temperature, call.effort) == (256 + 4096, None, Effort.LOW)
+
+
+async def test_label_falls_back_when_the_model_babbles_and_is_not_asked_about_nothing() -> None:
+    good, bad = answering(saying(label="Login test fixed")), answering(saying(label="I have fixed it for you."))
+    unasked = answering(saying(label="Never said"))
+
+    made = [
+        await quickgen.make_label(model, title="t", state="waiting", last_answer=said)
+        for model, said in ((good, "done"), (bad, "done"), (unasked, "  "))
+    ]
+
+    assert [each.text for each in made] == ["Login test fixed", titles.FINISHED_LABEL, titles.FINISHED_LABEL]
+    assert unasked.calls == []
+
+
+async def test_long_conversation_is_cut_before_it_is_summarised() -> None:
+    model = answering(saying(summary="It is about logins."))
+
+    made = await quickgen.make_summary(model, [("User", "x" * 10_000), ("Agent", "y" * 10_000)] * 5)
+
+    assert made.text == "It is about logins."
+    assert len(last_user_text(model.calls[0].prompt)) <= quickgen.SUMMARY_INPUT
+
+
+async def test_model_that_gives_no_object_is_the_callers_to_handle() -> None:
+    with pytest.raises(NoObject):
+        await quickgen.make_title(answering([Say("no json here")]), "x")
+
+
+async def test_offline_model_names_chats_too() -> None:
+    made = await quickgen.make_title(answering(guide), "please fix the failing login test")
+
+    assert made.text == "please fix the failing login"
