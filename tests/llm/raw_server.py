@@ -62,8 +62,10 @@ async def serving(handler: Handler, *, tls: ssl.SSLContext | None = None) -> Asy
     tasks: set[asyncio.Task[None]] = set()
 
     async def run(connection: Connection) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
+        try:
             await handler(connection)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            connection.lost.set()
         connection.writer.close()
         with suppress(ConnectionError, ssl.SSLError, TimeoutError):
             await connection.writer.wait_closed()
