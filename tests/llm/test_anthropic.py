@@ -745,6 +745,25 @@ def test_fingerprint_sees_everything_but_cache_marks() -> None:
     assert len({plain, *(request.prefix_fp for request in changed)}) == 5
 
 
+def test_fingerprint_sees_who_said_what() -> None:
+    asked = built(Prompt((user("a"), assistant("b"), user("c"))))
+    told = built(Prompt((user("a"), user("b"), user("c"))))
+
+    assert asked.prefix_fp != told.prefix_fp
+
+
+def test_kept_blocks_have_the_same_bytes_however_the_database_orders_their_keys() -> None:
+    one = {"type": "crystal", "b": {"y": 1, "x": 2}, "a": 1}
+    other = {"a": 1, "b": {"x": 2, "y": 1}, "type": "crystal"}
+
+    first, second = (
+        built(Prompt((user("a"), assistant(PromptReasoning("", {"raw": raw}), "b"), user("c")))) for raw in (one, other)
+    )
+
+    assert msgspec.json.encode(first.body) == msgspec.json.encode(second.body)
+    assert first.prefix_fp == second.prefix_fp
+
+
 # Stream
 
 
