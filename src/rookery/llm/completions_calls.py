@@ -83,7 +83,11 @@ class OpenCalls:
         self._show(call, text, parts)
 
     def end_all(self, parts: list[StreamPart]) -> None:
+        """Ends what is open, and tells at last of calls whose name came after a later call had begun."""
         for call in self._calls:
+            if call.name and not call.started:
+                call.ended = False
+                self._show(call, "", parts)
             _end(call, parts)
 
     def _keep_extra(self, delta: CallDelta) -> None:

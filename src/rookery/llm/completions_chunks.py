@@ -30,19 +30,17 @@ class CallDelta(msgspec.Struct):
 
 
 class UrlCitation(msgspec.Struct):
-    url: str = ""
+    url: str | None = None
     title: str | None = None
 
 
 class Annotation(msgspec.Struct):
-    type: str = ""
     url_citation: UrlCitation | None = None
 
 
 class ContentPart(msgspec.Struct):
     """Of servers that send content as a list: text, or thinking that is a list of texts again."""
 
-    type: str = ""
     text: str | None = None
     thinking: list[ContentPart] | str | None = None
 

@@ -82,8 +82,9 @@ def merge_details(chunks: Iterable[Meta]) -> list[Meta]:
             merged.append(dict(chunk))
             continue
         for key, value in chunk.items():
-            if key in ("text", "summary") and isinstance(value, str):
-                last[key] = (last.get(key) or "") + value
+            before = last.get(key)
+            if key in ("text", "summary") and isinstance(value, str) and isinstance(before, str):
+                last[key] = before + value
             elif value is not None:
                 last[key] = value
     return merged

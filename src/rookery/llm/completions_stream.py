@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from rookery.chat.parts import ContentError, json_text
 from rookery.chat.prompt_parts import Meta
 from rookery.llm import completions_chunks, errors, refusals
 from rookery.llm.completions_calls import OpenCalls
@@ -76,8 +77,8 @@ class CompletionsFold:
         if data == _DONE or data.strip() == _DONE:
             return self._finish(is_announced=True)
         try:
-            chunk = chunk_decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            chunk = _decoded(data)
+        except (msgspec.DecodeError, ContentError, RecursionError) as error:
             return self._undecodable(event, str(error))
         if chunk.error or chunk.object == "error" or event.name == "error":
             return [StreamError(self._said_error(data))]
@@ -167,7 +168,7 @@ class CompletionsFold:
 
     def _read_details(self, details: list[Meta], text: str | None, parts: list[StreamPart]) -> None:
         """Details belong to the open reasoning. Those that come late, with nothing to show, wait for the end."""
-        shown = text or "".join(d.get("text") or d.get("summary") or "" for d in details)
+        shown = text or "".join(_shown(detail) for detail in details)
         if shown:
             self._say_reasoning(shown, "reasoning_details", parts)
         elif self._kind == _REASONING:
@@ -269,3 +270,18 @@ class CompletionsFold:
 
     def _with_id(self, error: ProviderError) -> ProviderError:
         return msgspec.structs.replace(error, request_id=self._request_id)
+
+
+def _decoded(data: bytes) -> Chunk:
+    try:
+        return chunk_decoder.decode(data)
+    except (msgspec.ValidationError, RecursionError):
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Some servers cut between the two halves of an escaped character; each half is mended rather than refused.
+        return chunk_decoder.decode(json_text(data))
+
+
+def _shown(detail: Meta) -> str:
+    text = detail.get("text") or detail.get("summary")
+    return text if isinstance(text, str) else ""
