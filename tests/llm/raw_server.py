@@ -34,11 +34,14 @@ class Connection:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def wait_until_lost(self) -> None:
+    async def wait_until_lost(self) -> int:
+        """Read until the client is gone; returns how many bytes still came."""
+        received = 0
         with suppress(ConnectionError):
-            while await self.reader.read(65_536):
-                pass
+            while data := await self.reader.read(65_536):
+                received += len(data)
         self.lost.set()
+        return received
 
     def reset(self) -> None:
         """End with a reset instead of an orderly close."""
