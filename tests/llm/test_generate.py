@@ -94,8 +94,8 @@ async def test_generate_gathers_text_reasoning_calls_and_ids() -> None:
     parts: list[StreamPart] = [
         ResponseStarted("resp", "talker-1-2026", "req"),
         ReasoningDelta("0", "hm"),
-        TextDelta("1", "Hel"),
-        TextDelta("1", "lo"),
+        TextDelta("1", "Hello "),
+        TextDelta("1", "there"),
         ToolCall("c1", "run", "{}"),
         UsageUpdate(Usage(input=1)),
         Finish(FinishReason.TOOL_CALLS, usage, detail="why"),
@@ -103,7 +103,7 @@ async def test_generate_gathers_text_reasoning_calls_and_ids() -> None:
 
     response = await generate(Talker(PLAIN, parts), CALL)
 
-    assert (response.text, response.reasoning) == ("Hello", "hm")
+    assert (response.text, response.reasoning) == ("Hello there", "hm")
     assert [call.name for call in response.calls] == ["run"]
     assert (response.reason, response.usage, response.detail) == (FinishReason.TOOL_CALLS, usage, "why")
     assert (response.response_id, response.model, response.request_id) == ("resp", "talker-1-2026", "req")
