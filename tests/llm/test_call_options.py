@@ -81,7 +81,7 @@ def build(wire: Wire, type_: ProviderType, call: Call, model: str, caps: Any) ->
 
 @pytest.mark.parametrize(("wire", "name"), CASES)
 def test_option_is_sent_or_listed_as_not_taken(wire: Wire, name: str) -> None:
-    base = {"web_search_enabled": True} if name in call_options._SEARCH and name != "web_search_enabled" else {}
+    base = {"web_search_enabled": True} if name in call_options.WEB_SEARCH and name != "web_search_enabled" else {}
     without = msgspec.convert(base, ModelOptions)
     with_it = msgspec.convert({**base, name: GOOD[name]}, ModelOptions)
 

@@ -153,7 +153,7 @@ async def test_patch_that_leaves_provider_and_model_alone_does_not_check_them_ag
         ({"price_input": Decimal(-1), "price_output": Decimal(1)}, "price_input"),
         ({"price_input": Decimal("NaN"), "price_output": Decimal(1)}, "price_input"),
         ({"options": {"fallbacks": [str(uuid4())]}}, "options.fallbacks"),
-        ({"options": {"tempature": 1}}, "options.tempature"),
+        ({"options": {"heat": 1}}, "options.heat"),
         ({"is_default": True, "enabled": False}, "is_default"),
     ],
 )

@@ -18,7 +18,7 @@ from rookery.store.model_options import ModelOptions
 
 # Read before there is a call: which wire, which effort, which model next, and what the model can do.
 DECIDED_BEFORE = frozenset({"reasoning_effort", "fallbacks", "capabilities", "use_responses_api"})
-_SEARCH = frozenset(
+WEB_SEARCH = frozenset(
     {
         "web_search_enabled",
         "web_search_version",
@@ -35,7 +35,7 @@ _COMPAT = frozenset({"max_tokens_field", "include_usage", "replay_reasoning", "t
 NOT_SENT: Mapping[Wire, frozenset[str]] = {
     "anthropic": frozenset(),
     "responses": _ON_COMPLETIONS_ONLY | _COMPAT,
-    "completions": frozenset({"reasoning_summary", "max_tool_calls"}) | _SEARCH,
+    "completions": frozenset({"reasoning_summary", "max_tool_calls"}) | WEB_SEARCH,
     "bridge": frozenset(),
     "scripted": frozenset(),
 }
