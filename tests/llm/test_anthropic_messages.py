@@ -11,12 +11,12 @@ from msgspec import Raw
 
 from rookery.chat.messages import Effort
 from rookery.chat.prompt_parts import Prompt, PromptCall, PromptFile, PromptReasoning, PromptResult, PromptText
-from rookery.llm.anthropic import AnthropicFormat, AnthropicOptions, PromptInvalid
+from rookery.llm.anthropic import AnthropicFormat, AnthropicOptions
 from rookery.llm.types import (
     Call,
     Capabilities,
 )
-from rookery.llm.wire import Request
+from rookery.llm.wire import PromptInvalid, Request
 from tests.llm.anthropic_rig import (
     ADAPTIVE,
     BINDING,

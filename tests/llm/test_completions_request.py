@@ -11,7 +11,6 @@ import pytest
 from rookery.chat.messages import Effort
 from rookery.chat.prompt_parts import Meta, Prompt, PromptFile, PromptMessage, PromptReasoning
 from rookery.llm.completions import CompletionsFormat
-from rookery.llm.completions_messages import PromptInvalid
 from rookery.llm.completions_options import CompletionsOptions
 from rookery.llm.types import (
     Call,
@@ -19,7 +18,7 @@ from rookery.llm.types import (
     JsonFormat,
     WebSearch,
 )
-from rookery.llm.wire import Request
+from rookery.llm.wire import PromptInvalid, Request
 from tests.wire.fixtures import LIST, PDF, PNG, READ, assistant, call, image, prompts, result, system, tool, user
 
 Json = Any

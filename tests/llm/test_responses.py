@@ -23,7 +23,7 @@ from rookery.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm.responses import ResponsesFormat, ResponsesOptions, wire_of
-from rookery.llm.responses_request import PromptInvalid, chosen_effort, fingerprint
+from rookery.llm.responses_request import chosen_effort, fingerprint
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -31,6 +31,7 @@ from rookery.llm.types import (
     Tool,
     WebSearch,
 )
+from rookery.llm.wire import PromptInvalid
 
 REASONS = Capabilities(
     reasoning_model=True, json_schema=True, efforts=(Effort.NONE, Effort.LOW, Effort.MEDIUM, Effort.HIGH)

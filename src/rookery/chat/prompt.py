@@ -34,7 +34,8 @@ from rookery.chat.prompt_parts import (
 INTERRUPTED = "interrupted"
 
 # What makes a reasoning part without text worth replaying.
-_PROOFS = ("signature", "redacted_data", "encrypted_content", "reasoning_details")
+# `raw`: a block of a kind nobody here knows, kept and sent back as it came.
+_PROOFS = ("signature", "redacted_data", "encrypted_content", "reasoning_details", "raw")
 # The keys of a provider's tool output that hold words for people. The rest is numbers, marks and encrypted text.
 _READABLE_KEYS = ("error", "query", "title", "url", "snippet", "text", "output")
 _NESTED_KEYS = ("action", "content", "results", "sources")

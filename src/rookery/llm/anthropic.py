@@ -9,13 +9,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from rookery.llm import anthropic_request as request
-from rookery.llm.anthropic_messages import PromptInvalid
 from rookery.llm.anthropic_request import NEW_VERSION, OLD_VERSION, AnthropicOptions
 from rookery.llm.anthropic_stream import AnthropicFold
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 
-__all__ = ["DEFAULT_BASE_URL", "AnthropicFormat", "AnthropicOptions", "PromptInvalid", "default_version"]
+__all__ = ["DEFAULT_BASE_URL", "AnthropicFormat", "AnthropicOptions", "default_version"]
 
 DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
 

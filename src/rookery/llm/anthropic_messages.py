@@ -27,6 +27,7 @@ from rookery.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.llm.wire import PromptInvalid
 
 Json: TypeAlias = dict[str, Any]
 
@@ -40,10 +41,6 @@ _DOCUMENT_TITLE = re.compile(r"[^A-Za-z0-9\-()\[\]]+")
 _encoder = msgspec.json.Encoder(decimal_format="number")
 # For blocks that come back from the database, which does not keep the order of keys.
 _sorted_encoder = msgspec.json.Encoder(decimal_format="number", order="sorted")
-
-
-class PromptInvalid(ValueError):
-    """The prompt cannot be sent as a Messages request. A bug of who made it: nothing a person does brings it about."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from rookery.chat.prompt_parts import (
 )
 from rookery.llm.completions_options import Dialect, ReplayReasoning
 from rookery.llm.types import Call, Capabilities
+from rookery.llm.wire import PromptInvalid
 
 Json: TypeAlias = Any
 
@@ -37,10 +38,6 @@ IN_CONTENT = "content"
 _SEE_BELOW = "(see the image below)"
 _NOT_SHOWN = "(the tool returned an image; this model cannot see images)"
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-
-
-class PromptInvalid(ValueError):
-    """A prompt that no server would take. A bug on our side: it is not sent."""
 
 
 def messages_of(call: Call, dialect: Dialect, *, caps: Capabilities, replay: ReplayReasoning) -> list[Json]:

@@ -30,6 +30,7 @@ from rookery.chat.prompt_parts import (
 )
 from rookery.llm import efforts
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
+from rookery.llm.wire import PromptInvalid
 
 Item: TypeAlias = dict[str, Any]
 
@@ -422,10 +423,6 @@ def _output(part: PromptResult) -> Item:
 
 def _meta(part: PromptPart) -> Meta:
     return {} if isinstance(part, PromptFile) or part.meta is None else part.meta
-
-
-class PromptInvalid(ValueError):
-    """A prompt whose calls and results do not pair up: a bug on the way here, and not worth sending."""
 
 
 def check_pairs(items: Iterable[Item]) -> None:

@@ -14,6 +14,10 @@ import msgspec
 from rookery.llm.types import Call, CallWarning, StreamPart, Wire
 
 
+class PromptInvalid(ValueError):
+    """The prompt breaks a rule of the wire: a bug in what built it. Such a request is never sent."""
+
+
 class Event(msgspec.Struct, frozen=True):
     """One server-sent event. `name` is empty when the server sent none; `data` is not decoded yet."""
 
