@@ -178,10 +178,10 @@ async def acquisition_plan(world: World) -> tuple[list[str], float]:
     """The indexes of `chats` that the acquisition scan uses with many idle chats, and how long it takes."""
     async with world.pool.acquire() as conn:
         await conn.execute("SET statement_timeout = 0")
-        # The guard notes every chat it sees in a transaction-local setting, which is not made for so many at once.
-        await conn.execute("ALTER TABLE chats DISABLE TRIGGER chats_guard")
+        # Every new chat is noted in a transaction-local setting, which is not made for so many at once.
+        await conn.execute("ALTER TABLE chats DISABLE TRIGGER USER")
         await conn.execute(IDLE, world.user, world.model, IDLE_CHATS, timeout=300)
-        await conn.execute("ALTER TABLE chats ENABLE TRIGGER chats_guard")
+        await conn.execute("ALTER TABLE chats ENABLE TRIGGER USER")
         await conn.execute("ANALYZE chats")
         plan = json.loads(
             await conn.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {ownership.LIST_CANDIDATES.replace('$1', '20')}")
