@@ -340,7 +340,7 @@ async def cpu_per_token(read: Reader, *, tokens: int, pace: float, answers: int,
 
 async def run(*, quick: bool) -> int:
     claims: dict[str, dict[str, object]] = {"import rookery.llm.model, ms": claim(import_ms(), IMPORT_BUDGET_MS)}
-    paced_tokens, burst_tokens, rounds = (60, 1000, 2) if quick else (500, 10_000, 4)
+    paced_tokens, burst_tokens, rounds = (100, 1000, 2) if quick else (500, 10_000, 4)
     clients = HttpClients()
     async with serving() as base, aiohttp.ClientSession() as session:
         readers: dict[str, Callable[[str], Reader]] = {
