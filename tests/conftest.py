@@ -7,8 +7,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.database import Server, fresh_database, lease_server, wait_until_stopped
+
+# A busy machine is slow, not wrong: no example fails for the time it took.
+settings.register_profile("rookery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rookery")
 
 
 @pytest.fixture(scope="session")

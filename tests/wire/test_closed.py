@@ -72,7 +72,7 @@ BAD: list[tuple[str, Callable[[Body], None], Body]] = [
     ("missing stream", closed.check_anthropic, {k: v for k, v in anthropic_body().items() if k != "stream"}),
     ("missing max_tokens", closed.check_anthropic, {k: v for k, v in anthropic_body().items() if k != "max_tokens"}),
     ("sampling field", closed.check_anthropic, anthropic_body(temperature=0.5)),
-    ("misspelt key", closed.check_anthropic, anthropic_body(sytem=[{"type": "text", "text": "be brief"}])),
+    ("misspelt key", closed.check_anthropic, anthropic_body(system_prompt=[{"type": "text", "text": "be brief"}])),
     ("wrong type", closed.check_anthropic, anthropic_body(max_tokens="10")),
     ("misspelt key in a block", closed.check_anthropic, with_block({"type": "text", "text": "a", "cache": {}})),
     ("call without id", closed.check_anthropic, with_block({"type": "tool_use", "name": "read", "input": {}})),
