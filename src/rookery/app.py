@@ -20,12 +20,14 @@ from rookery import __version__
 from rookery.api.application import create_application
 from rookery.clock import Clock, SystemClock
 from rookery.lag import LagMonitor
+from rookery.llm import secrets
 from rookery.log import bind, get_logger
-from rookery.settings import Settings
+from rookery.settings import Problem, Settings, SettingsError
 from rookery.store import migrate, pool, replicas
 from rookery.store.embedded import server as embedded
 from rookery.store.embedded.data_dir import DataDirLock, Use, prepare_data_dir, require_database
 from rookery.store.embedded.server import EmbeddedServer
+from rookery.store.env_providers import ensure_env_providers
 from rookery.store.errors import DataDirInUse, EmbeddedServerError
 from rookery.store.machine import Machine
 from rookery.store.pool import Database, DatabaseConfig
@@ -149,6 +151,23 @@ async def prepare_schema(settings: Settings, database: Database) -> None:
             await migrate.check(conn, advice="Run `rookery admin migrate`, or set auto_migrate.")
             return
     await migrate.migrate(database)
+
+
+async def prepare_models(settings: Settings, database: Database, environ: Mapping[str, str]) -> None:
+    """Check that the key ring opens what is stored, and give the providers of the environment their rows.
+
+    A ring that does not fit would make every stored key look missing; better not to start.
+    """
+    try:
+        ring = secrets.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
+        async with database.api.acquire() as conn:
+            if ring is not None and not await secrets.check_ring(conn, ring):
+                raise secrets.SecretsError(
+                    "This ring did not seal the keys in the database. Set the one that did, or restore the key file."
+                )
+            await ensure_env_providers(conn, environ)
+    except secrets.SecretsError as error:
+        raise SettingsError([Problem("secret_keys", "the key ring", str(error))], []) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

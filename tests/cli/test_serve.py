@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from rookery.llm.secrets import KEY_FILE, new_key
 from rookery.store import migrate
 from rookery.store.embedded.server import running_url
 from tests.cli.served import SCRIPT, environment, rookery, servers_of, serving
@@ -405,6 +406,31 @@ def test_start_is_quiet_but_for_the_log_and_its_lines_name_the_replica(home: Pat
     assert not any("hunter2" in line for line in served.errors)
 
 
+def test_ring_that_does_not_open_the_stored_keys_is_one_line_and_exit_2(home: Path, data_dir: Path) -> None:
+    with serving(home, "--data-dir", str(data_dir)):
+        assert (data_dir / KEY_FILE).stat().st_mode & 0o777 == 0o600
+
+    other = rookery(home, "serve", "--data-dir", str(data_dir), ROOKERY_SECRET_KEYS=new_key("k9"))
+    garbage = rookery(home, "serve", "--data-dir", str(data_dir), ROOKERY_SECRET_KEYS="not-a-ring")
+
+    for done in (other, garbage):
+        assert done.returncode == 2
+        (said,) = [line for line in done.stderr.splitlines() if line.startswith("rookery:")]
+        assert "secret_keys" in said
+    assert servers_of(data_dir) == []
+
+
+def test_key_in_the_environment_gives_its_provider_a_row_and_is_not_stored(home: Path, data_dir: Path) -> None:
+    key = "sk-ant-api03-very-secret-value"
+
+    with serving(home, "--data-dir", str(data_dir), ANTHROPIC_API_KEY=key) as served:
+        dumped = asyncio.run(dump_providers(data_dir))
+
+    assert '"type":"anthropic"' in dumped
+    assert key not in dumped
+    assert not any(key in line for line in served.errors)
+
+
 def test_stop_during_the_start_leaves_no_process(home: Path, data_dir: Path) -> None:
     pid = os.posix_spawn(
         SCRIPT,
@@ -426,6 +452,13 @@ async def add_user(data_dir: Path, name: str) -> None:
     connection = await asyncpg.connect(address_of(data_dir))
     await connection.execute("INSERT INTO users (username) VALUES ($1)", name)
     await connection.close()
+
+
+async def dump_providers(data_dir: Path) -> str:
+    connection = await asyncpg.connect(address_of(data_dir))
+    rows = await connection.fetch("SELECT row_to_json(p)::text FROM model_providers p")
+    await connection.close()
+    return "\n".join(row[0] for row in rows)
 
 
 async def count_users(data_dir: Path) -> int:

@@ -101,6 +101,7 @@ async def _serve(settings: Settings, out: Output, stop: StopSignals) -> None:
         with _bound(settings.listen) as listening:
             async with app.served_database(settings, lock, out.progress) as database:
                 await app.prepare_schema(settings, database)
+                await app.prepare_models(settings, database, os.environ)
                 async with app.running_replica(settings, database) as replica:
                     lock.change_use(Use.SERVING)
                     await _serve_http(settings, replica, listening, out=out, stop=stop)
