@@ -9,6 +9,7 @@ import pytest
 
 from rookery.chat import parts
 from rookery.chat.messages import ChatId, Effort, Message, MessageId, Role, Visibility
+from rookery.chat.prompt import PromptRow
 from rookery.store import messages
 from tests.store.builders import World, open_world
 
@@ -26,6 +27,10 @@ async def chat_with(world: World, count: int) -> tuple[ChatId, list[MessageId]]:
 
 def ids(rows: Iterable[Message]) -> list[MessageId]:
     return [row.id for row in rows]
+
+
+def told_ids(rows: Iterable[PromptRow]) -> list[MessageId]:
+    return ids(row.message for row in rows)
 
 
 def test_columns_are_the_fields_of_a_message_in_order() -> None:
@@ -196,7 +201,7 @@ async def test_the_prompt_is_everything_for_the_model_before_the_first_compactio
     ]
     await world.message(chat, role="system", visibility="user")
 
-    assert ids(await messages.list_prompt(world.conn, chat)) == told
+    assert told_ids(await messages.list_prompt(world.conn, chat)) == told
 
 
 async def compact(world: World, chat: ChatId) -> MessageId:
@@ -219,7 +224,7 @@ async def test_the_prompt_starts_over_at_the_newest_boundary_but_keeps_system_ro
 
     prompt = await messages.list_prompt(world.conn, chat)
 
-    assert ids(prompt) == [system, boundary, late_system, question]
+    assert told_ids(prompt) == [system, boundary, late_system, question]
 
 
 async def test_an_edit_before_the_boundary_brings_the_older_rows_back(world: World) -> None:
@@ -231,7 +236,7 @@ async def test_an_edit_before_the_boundary_brings_the_older_rows_back(world: Wor
 
     await world.cut(chat, from_id=edited)
 
-    assert ids(await messages.list_prompt(world.conn, chat)) == [first, answer]
+    assert told_ids(await messages.list_prompt(world.conn, chat)) == [first, answer]
 
 
 async def test_long_chats_are_read_through_their_indexes(world: World) -> None:

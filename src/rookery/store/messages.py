@@ -11,10 +11,14 @@ everybody wrote since. The row comparison gives the index its ends, the plain on
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import asyncpg
 import msgspec
 
-from rookery.chat.messages import MAX_ID, ChatId, Effort, Message, MessageId, Role, Visibility, is_id
+from rookery.chat.messages import MAX_ID, ChatId, Effort, Message, MessageId, Role, StepFigures, Visibility, is_id
+from rookery.chat.prompt import PromptRow
 from rookery.store.pool import Connection
 
 WINDOW_MAX_BYTES = 8 * 1024 * 1024
@@ -24,6 +28,9 @@ COLUMNS = (
     "m.id, m.chat_id, m.revision, m.role, m.visibility, m.compressed, m.deleted, m.content, m.content_version, "
     "m.created_by, m.model_config_id, m.reasoning_effort, m.client_id, m.created_at"
 )
+# The fields of `StepFigures`, in its order.
+FIGURES = ", ".join(f"m.{name}" for name in StepFigures.__struct_fields__)
+_WIDTH = len(Message.__struct_fields__)
 _ROLE, _VISIBILITY, _EFFORT = (
     Message.__struct_fields__.index(name) for name in ("role", "visibility", "reasoning_effort")
 )
@@ -119,7 +126,7 @@ PROMPT = f"""
             AND compressed
             AND visibility = 'model'
             AND NOT deleted)
-    SELECT {COLUMNS}
+    SELECT {COLUMNS}, {FIGURES}
       FROM chat_messages m
      WHERE m.chat_id = $1
        AND m.role = 'system'
@@ -127,11 +134,11 @@ PROMPT = f"""
        AND NOT m.deleted
        AND m.visibility IN ('model', 'both')
      UNION ALL
-    SELECT {COLUMNS}
+    SELECT {COLUMNS}, {FIGURES}
       FROM chat_messages m
      WHERE m.id = (SELECT id FROM boundary)
      UNION ALL
-    SELECT {COLUMNS}
+    SELECT {COLUMNS}, {FIGURES}
       FROM chat_messages m
      WHERE m.chat_id = $1
        AND m.id > (SELECT id FROM boundary)
@@ -192,13 +199,14 @@ async def list_delta(conn: Connection, chat_id: ChatId, *, seen: int, limit: int
     return tuple(map(_message, await conn.fetch(DELTA, chat_id, _in_range(seen), limit)))
 
 
-async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[Message, ...]:
+async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[PromptRow, ...]:
     """What the model is told: system rows, the newest summary, and everything after it.
 
     The summary is the newest live compressed row for the model only. An edit before it deletes it, which brings the
     older history back.
     """
-    return tuple(map(_message, await conn.fetch(PROMPT, chat_id)))
+    records = await conn.fetch(PROMPT, chat_id)
+    return tuple(PromptRow(_message(record[:_WIDTH]), _figures(record[_WIDTH:])) for record in records)
 
 
 async def _has_older(conn: Connection, chat_id: ChatId, *, before_id: int) -> bool:
@@ -214,7 +222,11 @@ def _ascending(records: list[asyncpg.Record]) -> tuple[Message, ...]:
     return tuple(map(_message, reversed(records)))
 
 
-def _message(record: asyncpg.Record) -> Message:
+def _figures(values: Sequence[Any]) -> StepFigures:
+    return StepFigures(**dict(zip(StepFigures.__struct_fields__, values, strict=True)))
+
+
+def _message(record: Iterable[Any]) -> Message:
     values = list(record)
     values[_ROLE] = _ROLES[values[_ROLE]]
     values[_VISIBILITY] = _VISIBILITIES[values[_VISIBILITY]]

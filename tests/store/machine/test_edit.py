@@ -253,4 +253,4 @@ async def test_editing_after_a_summary_keeps_it(rig: Rig) -> None:
 
 async def prompt(rig: Rig, chat_id: ChatId) -> list[str]:
     async with rig.pool.acquire() as conn:
-        return [words(message) for message in await messages.list_prompt(conn, chat_id)]
+        return [words(row.message) for row in await messages.list_prompt(conn, chat_id)]
