@@ -30,15 +30,21 @@ _LAST_LIVE_ROLE = """
 
 # Something to compact: a live assistant row after the newest boundary.
 _HAS_COMPACTABLE = """
-    SELECT EXISTS (
-      SELECT FROM chat_messages m
-       WHERE m.chat_id >= $1 AND m.chat_id <= $1 AND m.role = 'assistant' AND NOT m.deleted AND NOT m.compressed
-         AND (m.chat_id, m.id) > ($1, coalesce((
+    SELECT coalesce((
+             SELECT m.id
+               FROM chat_messages m
+              WHERE m.chat_id >= $1 AND m.chat_id <= $1
+                AND m.role = 'assistant'
+                AND NOT m.deleted
+                AND NOT m.compressed
+              ORDER BY m.chat_id, m.role, m.id DESC
+              LIMIT 1), 0)
+         > coalesce((
              SELECT b.id
                FROM chat_messages b
               WHERE b.chat_id = $1 AND b.compressed AND b.visibility = 'model' AND NOT b.deleted
               ORDER BY b.id DESC
-              LIMIT 1), 0)))
+              LIMIT 1), 0)
 """
 
 # A fresh epoch although no message moves: attempt numbers restart without reusing the key of a streaming episode.
