@@ -52,7 +52,7 @@ fmt: $(DEV_STAMP) ## Format the code and apply safe fixes
 	$(BIN)/ruff format .
 
 bench: $(DEV_STAMP) ## Run the benchmarks (ARGS=--quick for a short run)
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || exit 1; done
+	@missed=0; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || missed=1; done; exit $$missed
 
 docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
 	$(BIN)/python -c 'from rookery import settings; print(settings.reference_markdown(), end="")' > docs/reference/settings.md
