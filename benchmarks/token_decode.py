@@ -29,11 +29,11 @@ import uvloop
 
 from rookery.chat.messages import Role
 from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
-from rookery.llm.anthropic import AnthropicFormat
-from rookery.llm.completions import CompletionsFormat
+from rookery.llm.anthropic.wire import AnthropicFormat
+from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.responses import ResponsesFormat
+from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.secrets import SecretStr
 from rookery.llm.types import Call, Capabilities, Finish, StreamError, TextDelta
 from rookery.llm.wire import WireFormat
@@ -385,7 +385,7 @@ async def memory(base: str, clients: HttpClients) -> float:
 def import_ms() -> float:
     """How long a fresh Python takes to import the wires; the best of three."""
     code = "import time; t = time.perf_counter(); import {}; print((time.perf_counter() - t) * 1000)"
-    wires = "rookery.llm.model, rookery.llm.anthropic, rookery.llm.responses, rookery.llm.completions"
+    wires = "rookery.llm.model, rookery.llm.anthropic.wire, rookery.llm.responses.wire, rookery.llm.completions.wire"
     command = [sys.executable, "-c", code.format(wires)]
     runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]
     return min(float(run.stdout) for run in runs)

@@ -8,7 +8,7 @@ import msgspec
 
 from rookery.chat.messages import Effort
 from rookery.chat.prompt_parts import Prompt
-from rookery.llm.anthropic import AnthropicFormat
+from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.types import (
     Call,
     Capabilities,

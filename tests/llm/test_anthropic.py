@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rookery.chat.messages import Effort
-from rookery.llm.anthropic import AnthropicFormat, AnthropicOptions, default_version
+from rookery.llm.anthropic.wire import AnthropicFormat, AnthropicOptions, default_version
 from rookery.llm.types import (
     Call,
     Capabilities,

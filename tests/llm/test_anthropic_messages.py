@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from rookery.chat.messages import Effort
 from rookery.chat.prompt_parts import Prompt, PromptCall, PromptFile, PromptReasoning, PromptResult, PromptText
-from rookery.llm.anthropic import AnthropicFormat, AnthropicOptions
+from rookery.llm.anthropic.wire import AnthropicFormat, AnthropicOptions
 from rookery.llm.types import (
     Call,
     Capabilities,

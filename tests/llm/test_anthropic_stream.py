@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from rookery.chat.prompt_parts import PromptCall
-from rookery.llm.anthropic_stream import AnthropicFold
+from rookery.llm.anthropic.stream import AnthropicFold
 from rookery.llm.types import (
     ErrorKind,
     Finish,

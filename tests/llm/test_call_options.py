@@ -11,9 +11,9 @@ import pytest
 from rookery.chat.messages import Effort, Role
 from rookery.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptReasoning, PromptResult, PromptText
 from rookery.llm import call_options, catalog
-from rookery.llm.anthropic import AnthropicFormat
-from rookery.llm.completions import CompletionsFormat
-from rookery.llm.responses import ResponsesFormat
+from rookery.llm.anthropic.wire import AnthropicFormat
+from rookery.llm.completions.wire import CompletionsFormat
+from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import Call, JsonFormat, Tool, Wire
 from rookery.llm.wire import Request
 from rookery.store import model_options

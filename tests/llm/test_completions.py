@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.llm.completions_messages import merge_details
-from rookery.llm.completions_stream import CompletionsFold
+from rookery.llm.completions.messages import merge_details
+from rookery.llm.completions.stream import CompletionsFold
 from rookery.llm.types import (
     ErrorKind,
     Finish,

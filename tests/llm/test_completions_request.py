@@ -10,8 +10,8 @@ import pytest
 
 from rookery.chat.messages import Effort
 from rookery.chat.prompt_parts import Meta, Prompt, PromptFile, PromptMessage, PromptReasoning
-from rookery.llm.completions import CompletionsFormat
-from rookery.llm.completions_options import CompletionsOptions
+from rookery.llm.completions.options import CompletionsOptions
+from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.types import (
     Call,
     Capabilities,

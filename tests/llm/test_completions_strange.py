@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rookery.llm.completions_stream import CompletionsFold
+from rookery.llm.completions.stream import CompletionsFold
 from rookery.llm.types import (
     Finish,
     ReasoningEnd,

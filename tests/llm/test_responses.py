@@ -22,8 +22,8 @@ from rookery.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
-from rookery.llm.responses import ResponsesFormat, ResponsesOptions, wire_of
-from rookery.llm.responses_request import chosen_effort, fingerprint
+from rookery.llm.responses.request import chosen_effort, fingerprint
+from rookery.llm.responses.wire import ResponsesFormat, ResponsesOptions, wire_of
 from rookery.llm.types import (
     Call,
     Capabilities,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.llm.responses_stream import ResponsesFold
+from rookery.llm.responses.stream import ResponsesFold
 from rookery.llm.types import (
     ErrorKind,
     Finish,

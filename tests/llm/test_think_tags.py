@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rookery.llm.think_tags import ThinkTags
+from rookery.llm.completions.think_tags import ThinkTags
 
 # Nothing here is about time, and busy machines are slow to make examples.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

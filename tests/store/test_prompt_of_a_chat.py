@@ -11,7 +11,7 @@ from rookery.chat.messages import ChatId, NewMessage, Role, StepFigures
 from rookery.chat.parts import Reasoning, Text
 from rookery.chat.prompt import ModelIdentity, build_prompt
 from rookery.chat.prompt_parts import PromptReasoning, PromptResult, PromptText
-from rookery.llm.anthropic import AnthropicFormat
+from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.types import Call, Capabilities
 from rookery.store import machine, messages
 from tests.store.machine.rig import Rig, call, calling, make_rig

@@ -19,7 +19,7 @@ from rookery.chat.attachments import FileRules
 from rookery.chat.messages import ChatId, Effort, Message, MessageId, Role, StepFigures, Visibility
 from rookery.chat.prompt import ModelIdentity, PromptRow
 from rookery.chat.prompt_parts import Prompt
-from rookery.llm.anthropic import AnthropicFormat
+from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.sse import SseDecoder
 from rookery.llm.types import (
     Call,

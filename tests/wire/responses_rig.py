@@ -22,7 +22,7 @@ from rookery.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm import errors
-from rookery.llm.responses import ResponsesFormat
+from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.sse import SseDecoder
 from rookery.llm.types import (
     Call,

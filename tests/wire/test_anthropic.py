@@ -12,7 +12,7 @@ import pytest
 from anthropic.types import RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from rookery.llm.anthropic import AnthropicFormat, AnthropicOptions
+from rookery.llm.anthropic.wire import AnthropicFormat, AnthropicOptions
 from rookery.llm.types import (
     Call,
     Capabilities,

@@ -16,7 +16,7 @@ from rookery.chat import parts as content
 from rookery.chat import prompt as prompts_of
 from rookery.chat.attachments import FileRules
 from rookery.chat.messages import Role
-from rookery.llm.anthropic import AnthropicFormat
+from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.secrets import SecretStr

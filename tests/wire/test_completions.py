@@ -27,7 +27,7 @@ from rookery.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm import errors
-from rookery.llm.completions import CompletionsFormat, CompletionsOptions
+from rookery.llm.completions.wire import CompletionsFormat, CompletionsOptions
 from rookery.llm.sse import SseDecoder
 from rookery.llm.types import (
     Call,

@@ -11,7 +11,7 @@ import httpx2
 import openai
 import pytest
 
-from rookery.llm.completions import CompletionsFormat
+from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.secrets import SecretStr

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from rookery.llm.responses import ResponsesFormat, ResponsesOptions
+from rookery.llm.responses.wire import ResponsesFormat, ResponsesOptions
 from rookery.llm.types import (
     Capabilities,
     ErrorKind,

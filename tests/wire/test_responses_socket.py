@@ -11,7 +11,7 @@ import pytest
 
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.responses import ResponsesFormat
+from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.secrets import SecretStr
 from rookery.llm.types import (
     Call,

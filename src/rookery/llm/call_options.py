@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from rookery.llm.anthropic_request import AnthropicOptions
-from rookery.llm.completions_options import CompletionsOptions
-from rookery.llm.responses_request import ResponsesOptions
+from rookery.llm.anthropic.request import AnthropicOptions
+from rookery.llm.completions.options import CompletionsOptions
+from rookery.llm.responses.request import ResponsesOptions
 from rookery.llm.types import Call, WebSearch, Wire
 from rookery.store.model_options import ModelOptions
 

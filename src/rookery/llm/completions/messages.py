@@ -22,7 +22,7 @@ from rookery.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
-from rookery.llm.completions_options import Dialect, ReplayReasoning
+from rookery.llm.completions.options import Dialect, ReplayReasoning
 from rookery.llm.types import Call, Capabilities
 from rookery.llm.wire import PromptInvalid
 

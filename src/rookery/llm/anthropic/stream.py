@@ -14,8 +14,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from rookery.chat import parts as content
 from rookery.chat.prompt_parts import Meta
-from rookery.llm import anthropic_events as events
 from rookery.llm import errors, refusals
+from rookery.llm.anthropic import events
 from rookery.llm.sse import DONE
 from rookery.llm.types import (
     Finish,

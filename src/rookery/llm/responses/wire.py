@@ -1,6 +1,6 @@
 """The OpenAI Responses wire: how requests are made and answers are read, and when a provider is spoken to this way.
 
-The builder is in `responses_request`, the fold in `responses_stream`.
+The builder is in `request`, the fold in `stream`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rookery.llm import responses_request as request
-from rookery.llm.responses_request import ResponsesOptions
-from rookery.llm.responses_stream import ResponsesFold
+from rookery.llm.responses import request
+from rookery.llm.responses.request import ResponsesOptions
+from rookery.llm.responses.stream import ResponsesFold
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 

@@ -1,6 +1,6 @@
 """The Anthropic Messages wire: how requests are made and answers are read.
 
-The builder is in `anthropic_request` (settings) and `anthropic_messages` (history), the fold in `anthropic_stream`.
+The builder is in `request` (settings) and `messages` (history), the fold in `stream`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
-from rookery.llm import anthropic_request as request
-from rookery.llm.anthropic_request import NEW_VERSION, OLD_VERSION, AnthropicOptions
-from rookery.llm.anthropic_stream import AnthropicFold
+from rookery.llm.anthropic import request
+from rookery.llm.anthropic.request import NEW_VERSION, OLD_VERSION, AnthropicOptions
+from rookery.llm.anthropic.stream import AnthropicFold
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 

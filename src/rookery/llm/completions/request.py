@@ -14,8 +14,9 @@ from msgspec import Raw
 
 from rookery.chat import parts
 from rookery.chat.messages import Effort
-from rookery.llm import completions_messages, efforts
-from rookery.llm.completions_options import CompletionsOptions, Dialect
+from rookery.llm import efforts
+from rookery.llm.completions import messages
+from rookery.llm.completions.options import CompletionsOptions, Dialect
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool
 from rookery.llm.wire import Request
 
@@ -37,9 +38,7 @@ def build(
     """The request of this call. Pure: the same call gives the same bytes."""
     warnings: list[CallWarning] = []
     tools = _tools(call.tools, dialect, options=options)
-    messages = parts.json_raw(
-        completions_messages.messages_of(call, dialect, caps=caps, replay=options.replay_reasoning)
-    )
+    history = parts.json_raw(messages.messages_of(call, dialect, caps=caps, replay=options.replay_reasoning))
     body: dict[str, Json] = {"model": model, "stream": True}
     if options.include_usage:
         body["stream_options"] = {"include_usage": True}
@@ -55,13 +54,13 @@ def build(
         warnings.append(CallWarning("unsupported_tool", "web_search", "This endpoint has no web search of its own."))
     # Laid over before the messages: these stay last, for the sake of the prefix.
     body |= options.extra_body
-    body.setdefault("messages", messages)
+    body.setdefault("messages", history)
     return Request(
         path=PATH,
         body=body,
         headers=headers,
         warnings=tuple(warnings),
-        prefix_fp=_fingerprint(model, tools, messages=messages),
+        prefix_fp=_fingerprint(model, tools, messages=history),
     )
 
 

@@ -1,6 +1,6 @@
 """The OpenAI Chat Completions wire, for OpenAI itself and for every server that speaks it too.
 
-Start here: `completions_request` builds what is sent (with `completions_messages`), `completions_stream` reads what
+Start here: `request` builds what is sent (with `messages`), `stream` reads what
 comes back. What servers do differently is a `Dialect`, where it follows from the provider, or an option, where only
 a person can know.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rookery.llm import completions_request
-from rookery.llm.completions_options import CompletionsOptions, dialect_of
-from rookery.llm.completions_stream import CompletionsFold
+from rookery.llm.completions import request
+from rookery.llm.completions.options import CompletionsOptions, dialect_of
+from rookery.llm.completions.stream import CompletionsFold
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 
@@ -48,7 +48,7 @@ class CompletionsFormat:
     def build(self, call: Call) -> Request:
         """The request; `PromptInvalid` when calls and results of the prompt do not pair up."""
         options = _options(call)
-        return completions_request.build(
+        return request.build(
             call,
             self._dialect,
             model=self._model,

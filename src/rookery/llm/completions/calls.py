@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from rookery.chat.prompt_parts import Meta
-from rookery.llm.completions_chunks import CallDelta, Function
+from rookery.llm.completions.chunks import CallDelta, Function
 from rookery.llm.types import StreamPart, ToolCall, ToolInputDelta, ToolInputEnd, ToolInputStart
 
 _any_json = msgspec.json.Decoder()

@@ -14,11 +14,12 @@ import msgspec
 
 from rookery.chat.parts import ContentError, json_text
 from rookery.chat.prompt_parts import Meta
-from rookery.llm import completions_chunks, errors, refusals
-from rookery.llm.completions_calls import OpenCalls
-from rookery.llm.completions_chunks import Annotation, CallDelta, Chunk, ContentPart, Delta, chunk_decoder
-from rookery.llm.completions_messages import IN_CONTENT, merge_details
-from rookery.llm.think_tags import ThinkTags
+from rookery.llm import errors, refusals
+from rookery.llm.completions import chunks
+from rookery.llm.completions.calls import OpenCalls
+from rookery.llm.completions.chunks import Annotation, CallDelta, Chunk, ContentPart, Delta, chunk_decoder
+from rookery.llm.completions.messages import IN_CONTENT, merge_details
+from rookery.llm.completions.think_tags import ThinkTags
 from rookery.llm.types import (
     Finish,
     FinishReason,
@@ -113,8 +114,8 @@ class CompletionsFold:
                 self._read_delta(delta, parts)
             if choice.finish_reason:
                 self._reason = choice.finish_reason
-        if (raw := completions_chunks.usage_of(chunk)) is not None:
-            usage = completions_chunks.normal_usage(raw)
+        if (raw := chunks.usage_of(chunk)) is not None:
+            usage = chunks.normal_usage(raw)
             if usage is not None and usage != self._usage:
                 self._usage = usage
                 parts.append(UsageUpdate(usage))

@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from rookery.chat.prompt_parts import Meta
 from rookery.llm import errors, refusals
-from rookery.llm import responses_events as events
+from rookery.llm.responses import events
 from rookery.llm.types import (
     Finish,
     FinishReason,

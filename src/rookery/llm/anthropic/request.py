@@ -1,4 +1,4 @@
-"""A `Call` as the body of an Anthropic Messages request: settings, thinking, tools; `anthropic_messages` does the rest.
+"""A `Call` as the body of an Anthropic Messages request: settings, thinking, tools; `messages` does the rest.
 
 Nothing is sent that the newest version of the API has removed or that the model is known to refuse: it is left out, and
 a warning says so. The body puts `messages` last: two requests of one chat then share their bytes up to the first new
@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rookery.chat.messages import Effort
-from rookery.llm import anthropic_messages as messages
 from rookery.llm import efforts
+from rookery.llm.anthropic import messages
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 from rookery.llm.wire import Request
 

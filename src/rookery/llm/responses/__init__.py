@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: the request, the stream, and the wire format that joins them."""
