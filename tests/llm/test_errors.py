@@ -170,6 +170,8 @@ def test_context_numbers_are_read_where_the_text_has_them(text: str, numbers: tu
         ("", "'function_call' was provided without its required 'reasoning' item", ReplayFault.UNPROVEN_REASONING),
         ("", "'reasoning' was provided without its required following item", ReplayFault.UNPROVEN_REASONING),
         ("", "No tool output found for function call call_1.", ReplayFault.BROKEN_PAIRS),
+        ("", "No tool call found for function call output with call_id call_1.", ReplayFault.BROKEN_PAIRS),
+        ("", "No tool call found for custom tool call output with call_id call_1.", ReplayFault.BROKEN_PAIRS),
         ("", "`tool_use` ids were found without `tool_result` blocks", ReplayFault.BROKEN_PAIRS),
         ("", "`tool_use` ids must be unique", ReplayFault.BROKEN_PAIRS),
         ("", "Duplicate item found with id fc_1", ReplayFault.BROKEN_PAIRS),

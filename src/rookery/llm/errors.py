@@ -244,7 +244,8 @@ _FAULT_TEXTS: tuple[tuple[re.Pattern[str], ReplayFault], ...] = (
     ),
     (
         re.compile(
-            r"no tool output found for function call|tool_use ids were found without tool_result"
+            r"no tool (output|call) found for (function|custom tool|computer) call"
+            r"|tool_use ids were found without tool_result"
             r"|tool_use ids must be unique|multiple tool_result blocks with id|unexpected tool_use_id found"
             r"|duplicate item found with id|duplicate (tool|call|item)\w* ids?"
             r"|tool_calls'? must be followed by tool messages|'?tool'? must be a response to a prece"
