@@ -23,6 +23,7 @@ from rookery.cli.output import Output
 from rookery.store import errors
 
 SCRIPT = str(Path(sys.executable).parent / "rookery")
+ADMIN_COMMANDS = ["migrate", "status", "doctor", "config", "rotate-secrets"]
 
 
 def environment(home: Path, **variables: str) -> dict[str, str]:
@@ -60,7 +61,7 @@ def test_help_names_the_commands(tmp_path: Path) -> None:
 
     assert top.returncode == admin.returncode == 0
     assert re.findall(r"^    (\w+)", top.stdout, re.MULTILINE) == ["serve", "admin"]
-    assert re.findall(r"^    (\w+)", admin.stdout, re.MULTILINE) == ["migrate", "status", "doctor", "config"]
+    assert re.findall(r"^    ([a-z-]+)", admin.stdout, re.MULTILINE) == ADMIN_COMMANDS
 
 
 @pytest.mark.parametrize("command", [["serve"], ["admin", "migrate"], ["admin", "config"]])
@@ -72,7 +73,7 @@ def test_every_setting_is_a_flag_of_every_command(tmp_path: Path, command: list[
         assert re.search(rf"^  {key.flag} ", text, re.MULTILINE), key.flag
 
 
-@pytest.mark.parametrize("task", ["migrate", "status", "doctor", "config"])
+@pytest.mark.parametrize("task", ADMIN_COMMANDS)
 def test_every_admin_command_has_json(tmp_path: Path, task: str) -> None:
     assert "--json" in rookery(tmp_path, "admin", task, "--help").stdout
 

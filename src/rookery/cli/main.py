@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from rookery import __version__, settings
+from rookery.cli import admin_commands
 from rookery.cli.exits import Exit, exit_code
 from rookery.settings import Loaded, SettingsError
 
@@ -262,6 +263,7 @@ def parser() -> argparse.ArgumentParser:
     _add(tasks, "doctor", _doctor, "check configuration, database and environment; exit 1 if something fails")
     config = _add(tasks, "config", _config, "show the effective settings, with secrets masked")
     config.add_argument("--sources", action="store_true", help="say where each value came from")
+    admin_commands.add_to(tasks, _add, _run_admin)
     return top
 
 

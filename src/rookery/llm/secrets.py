@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from rookery.log import get_logger
 from rookery.store import settings
 from rookery.store.pool import Connection
+from rookery.store.sealed import CHECK_SETTING
 
 log = get_logger("llm.secrets")
 
@@ -33,7 +34,6 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 KEY_FILE = "secret.keys"
 KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,32}")
-CHECK_SETTING = "secret_check"
 _TO_URL_SAFE = str.maketrans("+/", "-_")
 _CHECK_VALUE = "the ring fits"
 
