@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from datetime import UTC, datetime
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
+
+
+class DeadlineExceeded(Exception):
+    """A limit of our own was reached. Not a `TimeoutError`: that is also what a socket raises by itself."""
+
+    def __init__(self, tag: str, seconds: float) -> None:
+        self.tag = tag
+        self.seconds = seconds
+        super().__init__(f"{tag} took longer than {seconds:g} s.")
+
+
+class Deadline(Protocol):
+    """Cancels the block inside it when the time is up, and then ends with `DeadlineExceeded`.
+
+    A block that ends by an error of its own keeps that error, and a cancellation from outside stays one. A block that
+    swallows the cancellation and returns is late all the same.
+    """
+
+    @property
+    def is_expired(self) -> bool: ...
+
+    def reset(self, seconds: float) -> None:
+        """Count anew from now. Cheap enough for every token; without effect once the time is up."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class Clock(Protocol):
-    """Wall time, monotonic time and sleeping. `tag` names the wait, for tests and for debugging."""
+    """Wall time, monotonic time and waiting. `tag` names the wait, for tests and for debugging."""
 
     def now(self) -> datetime: ...
 
     def monotonic(self) -> float: ...
 
     async def sleep(self, seconds: float, tag: str) -> None: ...
+
+    def ticker(self, seconds: float, tag: str) -> Ticker: ...
+
+    def deadline(self, seconds: float, tag: str) -> Deadline: ...
 
 
 class SystemClock:
@@ -29,3 +64,124 @@ class SystemClock:
 
     async def sleep(self, seconds: float, tag: str) -> None:
         await asyncio.sleep(seconds)
+
+    def ticker(self, seconds: float, tag: str) -> Ticker:
+        return Ticker(self, seconds, tag)
+
+    def deadline(self, seconds: float, tag: str) -> Deadline:
+        return LoopDeadline(seconds, tag)
+
+
+class Ticker:
+    """Ticks for ever: `async for _ in clock.ticker(9, "heartbeat")`. The first tick is one interval away.
+
+    Ticks stay on the grid of the start, however long the work between them takes; those that were missed meanwhile
+    are left out, so that a late loop does not beat in bursts.
+    """
+
+    __slots__ = ("_clock", "_due", "_seconds", "_tag")
+
+    def __init__(self, clock: Clock, seconds: float, tag: str) -> None:
+        if seconds <= 0:
+            raise ValueError("A ticker needs an interval.")
+        self._clock = clock
+        self._seconds = seconds
+        self._tag = tag
+        self._due = clock.monotonic()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> float:
+        """Wait for the next tick; the monotonic time it was due at."""
+        now = self._clock.monotonic()
+        missed = max(math.floor((now - self._due) / self._seconds), 0)
+        self._due += (missed + 1) * self._seconds
+        await self._clock.sleep(self._due - now, self._tag)
+        return self._due
+
+
+class Expiry:
+    """What every deadline does to the task inside it: cancel it once, and know at the end whether that was why.
+
+    Counts cancellations as `asyncio.timeout` does, so that one from outside is never taken for its own.
+    """
+
+    __slots__ = ("_cancelling", "_task", "is_expired", "seconds", "tag")
+
+    def __init__(self, seconds: float, tag: str) -> None:
+        self.seconds = seconds
+        self.tag = tag
+        self.is_expired = False
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
+
+    def enter(self) -> None:
+        if self._task is not None:
+            raise RuntimeError("A deadline is used once.")
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+
+    def expire(self) -> None:
+        assert self._task is not None
+        self.is_expired = True
+        self._task.cancel()
+
+    def leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        if not self.is_expired:
+            return
+        assert self._task is not None
+        cancelled_by_others = self._task.uncancel() > self._cancelling
+        is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+        if kind is None or (is_cancelled and not cancelled_by_others):
+            raise DeadlineExceeded(self.tag, self.seconds) from error
+
+
+class LoopDeadline:
+    """A deadline on the event loop's time. A reset notes the new time; the one timer is armed again when it fires."""
+
+    __slots__ = ("_due", "_expiry", "_handle", "_loop")
+
+    def __init__(self, seconds: float, tag: str) -> None:
+        self._expiry = Expiry(seconds, tag)
+        self._handle: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._due = 0.0
+
+    @property
+    def is_expired(self) -> bool:
+        return self._expiry.is_expired
+
+    def reset(self, seconds: float) -> None:
+        self._expiry.seconds = seconds
+        self._due = self._loop.time() + seconds
+        handle = self._handle
+        if handle is not None and self._due < handle.when():
+            handle.cancel()
+            self._arm()
+
+    async def __aenter__(self) -> Self:
+        self._expiry.enter()
+        self._due = self._loop.time() + self._expiry.seconds
+        self._arm()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._expiry.leave(kind, error)
+
+    def _arm(self) -> None:
+        self._handle = self._loop.call_at(self._due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        if self._loop.time() < self._due:
+            self._arm()
+            return
+        self._handle = None
+        self._expiry.expire()

@@ -10,6 +10,10 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from rookery.clock import Deadline, Expiry, Ticker
 
 # How often woken tasks get the event loop before `advance` goes on. Chosen: the longest chain of awaits without
 # input or output seen between two sleeps is below ten.
@@ -17,7 +21,7 @@ SETTLE_TURNS = 25
 
 
 class Timer:
-    """One sleep in progress."""
+    """One sleep or deadline in progress."""
 
     __slots__ = ("_future", "due", "tag")
 
@@ -35,7 +39,7 @@ class Timer:
 
 
 class Trap:
-    """Holds back everybody who starts to sleep under one tag, until the test lets them go."""
+    """Holds back everybody who starts a sleep or a deadline under one tag, until the test lets them go."""
 
     def __init__(self, clock: FakeClock, tag: str) -> None:
         self.tag = tag
@@ -63,6 +67,52 @@ class Trap:
                 self._caught.remove(future)
 
 
+class FakeDeadline:
+    """A deadline on fake time. It stands among the timers of its clock, due when it would expire."""
+
+    def __init__(self, clock: FakeClock, seconds: float, tag: str) -> None:
+        self._clock = clock
+        self._expiry = Expiry(seconds, tag)
+        self._timer: Timer | None = None
+
+    @property
+    def is_expired(self) -> bool:
+        return self._expiry.is_expired
+
+    def reset(self, seconds: float) -> None:
+        self._expiry.seconds = seconds
+        if self._timer is not None:
+            self._timer.due = self._clock.monotonic() + seconds
+            self._fire_if_over(seconds)
+
+    async def __aenter__(self) -> Self:
+        await self._clock._pass_traps(self._expiry.tag)
+        self._expiry.enter()
+        self._timer = self._clock._start_timer(self._expiry.seconds, self._expiry.tag)
+        self._timer._future.add_done_callback(self._on_timer)
+        self._fire_if_over(self._expiry.seconds)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            self._clock._timers.remove(timer)
+            timer._future.cancel()
+        self._expiry.leave(kind, error)
+
+    def _fire_if_over(self, seconds: float) -> None:
+        # As for sleeps: no time needs no advance.
+        if seconds <= 0 and self._timer is not None:
+            self._timer._fire()
+
+    def _on_timer(self, future: asyncio.Future[None]) -> None:
+        # None: the block ended in the same turn of the loop, before the time was up for it.
+        if self._timer is not None and not future.cancelled():
+            self._expiry.expire()
+
+
 class FakeClock:
     """Stands still. `advance` moves it and wakes sleepers in the order in which they are due.
 
@@ -84,22 +134,24 @@ class FakeClock:
         return self._elapsed
 
     async def sleep(self, seconds: float, tag: str) -> None:
-        for trap in tuple(self._traps.get(tag, ())):
-            self._announce()
-            await trap._hold()
+        await self._pass_traps(tag)
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        timer = Timer(self._elapsed + seconds, tag)
-        self._timers.append(timer)
-        self._announce()
+        timer = self._start_timer(seconds, tag)
         try:
             await timer._future
         finally:
             self._timers.remove(timer)
 
+    def ticker(self, seconds: float, tag: str) -> Ticker:
+        return Ticker(self, seconds, tag)
+
+    def deadline(self, seconds: float, tag: str) -> Deadline:
+        return FakeDeadline(self, seconds, tag)
+
     def waiting(self, tag: str | None = None) -> list[Timer]:
-        """Who sleeps now, soonest first; under one tag, or all."""
+        """Which sleeps and deadlines run now, soonest first; under one tag, or all."""
         timers = [timer for timer in self._timers if tag in (None, timer.tag) and not timer._future.done()]
         return sorted(timers, key=lambda timer: timer.due)
 
@@ -144,6 +196,17 @@ class FakeClock:
         finally:
             self._traps[tag].remove(trap)
             trap.release()
+
+    async def _pass_traps(self, tag: str) -> None:
+        for trap in tuple(self._traps.get(tag, ())):
+            self._announce()
+            await trap._hold()
+
+    def _start_timer(self, seconds: float, tag: str) -> Timer:
+        timer = Timer(self._elapsed + seconds, tag)
+        self._timers.append(timer)
+        self._announce()
+        return timer
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
         try:
