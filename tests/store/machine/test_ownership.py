@@ -274,7 +274,7 @@ async def test_candidate_says_what_admission_needs_to_know(rig: Rig) -> None:
     async with rig.pool.acquire() as conn:
         found = await machine.list_candidates(conn, 5)
 
-    assert found == [machine.Candidate(child, "interrupting", False)]
+    assert found == [machine.Candidate(child, "interrupting", False, rig.user)]
 
 
 async def _child(rig: Rig, root: ChatId, state: State) -> ChatId:
@@ -286,6 +286,45 @@ async def _child(rig: Rig, root: ChatId, state: State) -> ChatId:
         await rig.update(child, machine.enter_requires_action)
     assert await rig.state(child) is state
     return child
+
+
+# Fair share
+
+
+async def test_backlog_of_one_owner_does_not_hide_the_chat_of_another(rig: Rig) -> None:
+    backlog = [await rig.chat(State.R0) for _ in range(6)]
+    late = await rig.create(owner_id=await _another_owner(rig))
+
+    assert await list_candidates(rig, limit=2) == [backlog[0], late]
+    assert await list_candidates(rig, limit=4) == [backlog[0], late, *backlog[1:3]]
+
+
+async def test_owner_with_chats_at_work_gives_way_to_one_who_has_none(rig: Rig) -> None:
+    for chat_id in [await rig.chat(State.R0) for _ in range(2)]:
+        await rig.acquire(chat_id)
+    older = await rig.chat(State.R0)
+    other = await _another_owner(rig)
+    younger = [await rig.create(owner_id=other) for _ in range(3)]
+
+    # As the other's third it is the oldest of those who have two before them.
+    assert await list_candidates(rig) == [*younger[:2], older, younger[2]]
+
+
+async def test_chats_at_work_in_one_pool_do_not_count_in_the_other(rig: Rig) -> None:
+    root = await rig.chat(State.R0)
+    await rig.acquire(root)
+    mine = await _child(rig, root, State.R0)
+    other = await _another_owner(rig)
+    theirs = await rig.create(owner_id=other)
+    child = await rig.child(theirs, owner_id=other)
+
+    assert await list_candidates(rig) == [theirs, mine, child]
+
+
+async def _another_owner(rig: Rig) -> UUID:
+    found = await rig.value("INSERT INTO users (username) VALUES ($1) RETURNING id", f"user-{uuid4().hex}")
+    assert isinstance(found, UUID)
+    return found
 
 
 # Trying
@@ -408,10 +447,14 @@ async def test_candidates_are_found_through_the_small_index_alone_among_many_idl
     assert entries == 1 + len(children) + 5_000
     nodes = list(_nodes(plan[0]["Plan"]))
     scans = [node for node in nodes if node.get("Relation Name") == "chats" or "Bitmap" in node["Node Type"]]
-    assert [node.get("Index Name") for node in scans] == ["chats_acquire"] * 6
-    assert all("(parent_chat_id IS NULL)" in node["Index Cond"] for node in scans)
-    assert max(node["Actual Rows"] for node in scans) <= 20, "a backlog is never read as a whole"
-    assert not [node for node in nodes if node["Node Type"] == "Sort"]
+    by_key = [node for node in scans if node.get("Index Name") == "chats_pkey"]
+    rest = [node for node in scans if node not in by_key]
+    assert len(by_key) == 1, "the owners' chats at work, from their heartbeats"
+    assert by_key[0]["Actual Loops"] <= 1
+    # In each partition: the first owner, the next ones, and the oldest few of each.
+    assert [node.get("Index Name") for node in rest] == ["chats_acquire"] * 18
+    assert all("(parent_chat_id IS NULL)" in node["Index Cond"] for node in rest)
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in rest) <= 20, "a backlog is never read as a whole"
     found = await list_candidates(rig)
     assert [chat_id for chat_id in found if chat_id in children] == children
 

@@ -5,13 +5,12 @@ Ownership is orthogonal to the execution state: nothing here changes what the ch
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeAlias
 from uuid import UUID
 
 import asyncpg
 import msgspec
-from asyncpg.pool import PoolConnectionProxy
 
 from rookery.chat.chats import Chat
 from rookery.chat.errors import TransitionNotAllowed
@@ -20,6 +19,7 @@ from rookery.chat.states import Status
 from rookery.chat.transitions import Transition
 from rookery.store.machine.bundle import Bundle, Tx, transition
 from rookery.store.machine.lock import Machine
+from rookery.store.pool import Connection
 
 _TRY_LOCK = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED"
 
@@ -42,28 +42,65 @@ _RENEW = """
 # Chosen: each further try needs yet another chat that is deleted at that very moment.
 _RENEW_TRIES = 3
 
-# Each of the six partitions is limited by itself, so a backlog is never ranked as a whole and one full pool cannot
-# hide the other. The predicates are literals: only so do they match the partial index chats_acquire. IS TRUE and
-# IS FALSE, because PostgreSQL turns "= false" into IS NOT NULL, which is no column of that index: the children of
-# a long backlog of roots would then be searched for in the whole of it.
+# How many chats each owner has at work, by pool. From the side of the heartbeats, which are few: seen from the chats, a
+# backlog would have to be walked.
+_HELD = """
+    SELECT c.owner_id, c.parent_chat_id IS NULL AS is_root, count(*) AS chats
+      FROM chat_heartbeats h
+      JOIN chats c ON c.id = h.chat_id AND c.runner_id = h.runner_id
+      JOIN replicas r ON r.id = c.worker_id
+     WHERE h.heartbeat_at > clock_timestamp() - lease_ttl()
+     GROUP BY 1, 2
+"""
+
+# The owners of a partition are found one by one, each by one step down the index, and each gives its oldest few: a
+# backlog is never ranked as a whole, and one owner's cannot hide the first chat of another. The partitions are limited
+# by themselves, so one full pool cannot hide the other. The predicates are literals: only so do they match the partial
+# index chats_acquire. IS TRUE and IS FALSE, because PostgreSQL turns "= false" into IS NOT NULL, which is no column of
+# that index.
 _PARTITION = """
-    (SELECT c.id, c.status, c.parent_chat_id IS NULL AS is_root, c.runnable_since
-       FROM chats c
-      WHERE c.status = '{status}'
-        AND (c.parent_chat_id IS NULL) IS {is_root}
-        AND NOT c.archived
-        AND (c.runner_id IS NULL
-             OR NOT EXISTS (
-                SELECT FROM chat_heartbeats h
-                  JOIN replicas r ON r.id = c.worker_id
-                 WHERE h.chat_id = c.id
-                   AND h.runner_id = c.runner_id
-                   AND h.heartbeat_at > clock_timestamp() - lease_ttl()))
-      ORDER BY c.runnable_since, c.id
+    (WITH RECURSIVE owners AS (
+          (SELECT c.owner_id
+             FROM chats c
+            WHERE (c.parent_chat_id IS NULL) IS {is_root}
+              AND c.status = '{status}'
+            ORDER BY c.owner_id
+            LIMIT 1)
+           UNION ALL
+          SELECT (SELECT c.owner_id
+                    FROM chats c
+                   WHERE (c.parent_chat_id IS NULL) IS {is_root}
+                     AND c.status = '{status}'
+                     AND c.owner_id > o.owner_id
+                   ORDER BY c.owner_id
+                   LIMIT 1)
+            FROM owners o
+           WHERE o.owner_id IS NOT NULL)
+     SELECT f.id, f.status, (f.parent_chat_id IS NULL) AS is_root, f.owner_id, f.runnable_since,
+            coalesce(h.chats, 0) + row_number() OVER (PARTITION BY f.owner_id ORDER BY f.runnable_since, f.id) AS place
+       FROM owners o
+      CROSS JOIN LATERAL (
+            SELECT c.id, c.status, c.parent_chat_id, c.owner_id, c.runnable_since
+              FROM chats c
+             WHERE (c.parent_chat_id IS NULL) IS {is_root}
+               AND c.status = '{status}'
+               AND c.owner_id = o.owner_id
+               AND NOT c.archived
+               AND (c.runner_id IS NULL
+                    OR NOT EXISTS (
+                       SELECT FROM chat_heartbeats h
+                         JOIN replicas r ON r.id = c.worker_id
+                        WHERE h.chat_id = c.id
+                          AND h.runner_id = c.runner_id
+                          AND h.heartbeat_at > clock_timestamp() - lease_ttl()))
+             ORDER BY c.runnable_since, c.id
+             LIMIT $1) f
+       LEFT JOIN held h ON h.owner_id = f.owner_id AND h.is_root = {is_root}
+      ORDER BY place, f.runnable_since, f.id
       LIMIT $1)
 """
 _STATUS_ORDER = (Status.INTERRUPTING, Status.REQUIRES_ACTION, Status.RUNNING)
-LIST_CANDIDATES = "UNION ALL".join(
+LIST_CANDIDATES = f"WITH held AS MATERIALIZED ({_HELD})" + "UNION ALL".join(
     _PARTITION.format(status=status, is_root=is_root) for status in _STATUS_ORDER for is_root in ("true", "false")
 )
 
@@ -74,15 +111,20 @@ class Candidate(msgspec.Struct, frozen=True):
     chat_id: ChatId
     status: str
     is_root: bool
+    owner_id: UUID
 
 
-async def list_candidates(conn: PoolConnectionProxy[asyncpg.Record], limit: int) -> list[Candidate]:
-    """Runnable chats without a lease: by status, and inside each status roots and subagents taking turns by age."""
+async def list_candidates(conn: Connection, limit: int) -> list[Candidate]:
+    """Runnable chats without a lease, at most `limit` of each status and pool.
+
+    By status; inside each status roots and subagents take turns; inside each of these the owners take turns, those who
+    have the fewest chats at work first, and inside one owner the oldest is first.
+    """
     partitions: dict[tuple[str, bool], list[Candidate]] = {}
     records = await conn.fetch(LIST_CANDIDATES, limit)
-    for record in sorted(records, key=lambda row: (row["runnable_since"], row["id"])):
+    for record in sorted(records, key=lambda row: (row["place"], row["runnable_since"], row["id"])):
         key = (record["status"], record["is_root"])
-        partitions.setdefault(key, []).append(Candidate(record["id"], *key))
+        partitions.setdefault(key, []).append(Candidate(record["id"], *key, record["owner_id"]))
     return [
         candidate
         for status in _STATUS_ORDER
@@ -111,7 +153,7 @@ async def acquire(tx: Tx, *, worker_id: UUID, runner_id: UUID) -> Chat:
 LeaseKey: TypeAlias = tuple[UUID, UUID]
 
 
-async def renew_leases(conn: PoolConnectionProxy[asyncpg.Record], keys: Sequence[LeaseKey]) -> set[LeaseKey]:
+async def renew_leases(conn: Connection, keys: Collection[LeaseKey]) -> set[LeaseKey]:
     """One beat for all runners, given as (chat id, runner id). Returns the keys still held; the others are lost.
 
     Touches no chat, moves no version and tells nobody. A lease that ran out, or whose row is gone, is renewed as long
@@ -122,8 +164,8 @@ async def renew_leases(conn: PoolConnectionProxy[asyncpg.Record], keys: Sequence
     for attempt in range(1, _RENEW_TRIES + 1):
         try:
             records = await conn.fetch(_RENEW, chat_ids, runner_ids)
-        except asyncpg.ForeignKeyViolationError:
-            # A chat was deleted after the join saw it. The next look does not see it any more.
+        except (asyncpg.ForeignKeyViolationError, asyncpg.DeadlockDetectedError):
+            # A chat was deleted after the join saw it, or is being deleted. The next look does not see it any more.
             if attempt == _RENEW_TRIES:
                 raise
         else:
