@@ -40,12 +40,20 @@ WARNING = CallWarning("unsupported_setting", "top_k", "This wire has no top_k.")
 class Counted:
     repaired: list[tuple[Wire, ReplayFault]] = field(default_factory=list)
     unrepaired: list[tuple[Wire, ReplayFault]] = field(default_factory=list)
+    broken: list[Wire] = field(default_factory=list)
+    unknown: list[tuple[Wire, dict[str, int]]] = field(default_factory=list)
 
     def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None:
         self.repaired.append((wire, rung))
 
     def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None:
         self.unrepaired.append((wire, rung))
+
+    def prefix_broke(self, wire: Wire) -> None:
+        self.broken.append(wire)
+
+    def unknown_events(self, wire: Wire, by_type: Mapping[str, int]) -> None:
+        self.unknown.append((wire, dict(by_type)))
 
 
 def model_at(

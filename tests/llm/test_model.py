@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 
@@ -364,7 +364,7 @@ async def test_key_is_in_no_representation_log_or_exception(
 
 async def test_bug_in_a_wire_is_raised_without_the_key_and_closes_the_connection(clients: HttpClients) -> None:
     class BrokenFold(WordsFold):
-        def feed(self, event: Event) -> Iterable[StreamPart]:
+        def feed(self, event: Event) -> Sequence[StreamPart]:
             raise ZeroDivisionError
 
     class BrokenFormat(WordsFormat):

@@ -22,7 +22,7 @@ from rookery.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
-from rookery.llm.responses.request import chosen_effort, fingerprint
+from rookery.llm.responses.request import chosen_effort, prefix_of
 from rookery.llm.responses.wire import ResponsesFormat, ResponsesOptions, wire_of
 from rookery.llm.types import (
     Call,
@@ -484,7 +484,7 @@ def test_fingerprint_of_a_request_is_that_of_the_next_one_up_to_there() -> None:
     second = wire.build(Call(prompt=Prompt((user("Hello."), assistant(SAID), user("Go on.")))))
 
     cut = {**second.body, "input": second.body["input"][: len(first.body["input"])]}
-    assert fingerprint(cut) == first.prefix_fp != second.prefix_fp
+    assert prefix_of(cut, Prompt(())).digest() == first.prefix_fp != second.prefix_fp
 
 
 def _data_url(media_type: str, data: bytes) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -43,11 +44,14 @@ class WordsFormat:
 
 
 class WordsFold:
+    def __init__(self) -> None:
+        self.unknown: Counter[str] = Counter()
+
     def start(self, request_id: str | None) -> None:
         self._request_id = request_id
         self._is_started = False
 
-    def feed(self, event: Event) -> Iterable[StreamPart]:
+    def feed(self, event: Event) -> Sequence[StreamPart]:
         document = msgspec.json.decode(event.data, type=dict[str, Any])
         if "error" in document:
             codes, text = refusals.read_envelope(document)
@@ -58,6 +62,8 @@ class WordsFold:
             parts.append(ResponseStarted("resp_1", "words-1", self._request_id))
         if "text" in document:
             parts.append(TextDelta("0", document["text"]))
+        if "kind" in document:
+            self.unknown[document["kind"]] += 1
         if "done" in document:
             parts.append(Finish(FinishReason.STOP, Usage(output=document["done"])))
         return parts

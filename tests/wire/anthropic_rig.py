@@ -28,6 +28,7 @@ from rookery.llm.types import (
     ReasoningDelta,
     ReasoningEnd,
     ReasoningStart,
+    ResponseStarted,
     StreamError,
     StreamPart,
     TextDelta,
@@ -177,17 +178,28 @@ class Chat:
         self.rows.append(PromptRow(message, StepFigures(**figures)))
 
     def step(self, parts: Sequence[StreamPart], request: Request) -> None:
-        """Commit an answer, and a result for each local call in it."""
+        """Commit an answer to this request, and a result for each local call in it."""
+        self._commit(parts, request.prefix_fp)
+
+    def commit(self, parts: Sequence[StreamPart]) -> None:
+        """The same for an answer of the driver, which tells the fingerprint itself."""
+        started = next(part for part in parts if isinstance(part, ResponseStarted))
+        self._commit(parts, started.prefix_fp)
+
+    def _commit(self, parts: Sequence[StreamPart], prefix_fp: bytes | None) -> None:
         stored = committed(parts)
         finish = parts[-1]
         assert isinstance(finish, Finish), finish
-        self.add(Role.ASSISTANT, *stored, finish_reason=finish.reason.value, prefix_fp=request.prefix_fp)
+        self.add(Role.ASSISTANT, *stored, finish_reason=finish.reason.value, prefix_fp=prefix_fp)
         for part in stored:
             if isinstance(part, content.ToolCall) and not part.provider_executed:
                 result = content.ToolResult(part.tool_call_id, part.tool_name, Raw(b'{"output":"done"}'))
                 self.add(Role.TOOL, result)
 
     def request(self, overlay: str = "Be brief.", caps: Capabilities = BINDING) -> Request:
+        return build(self.call(overlay), caps)
+
+    def call(self, overlay: str = "Be brief.") -> Call:
         prompt = prompts_of.build_prompt(
             self.rows,
             target=IDENTITY,
@@ -196,7 +208,7 @@ class Chat:
             rules=FileRules(accepts=lambda media_type: True),
             turn_blocks=(overlay,),
         )
-        return build(Call(prompt=prompt, tools=(READ,)), caps)
+        return Call(prompt=prompt, tools=(READ,))
 
 
 CITED = [("https://a.org", "A"), ("https://b.org", "B")]

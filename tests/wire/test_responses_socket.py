@@ -13,6 +13,7 @@ from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.secrets import SecretStr
+from rookery.llm.stats import ModelCounters
 from rookery.llm.types import (
     Call,
     ErrorKind,
@@ -23,25 +24,10 @@ from rookery.llm.types import (
     StreamPart,
     TextDelta,
     TextEnd,
-    Wire,
 )
 from rookery.testing.fake_responses import FakeResponses, say
 from rookery.testing.fake_server import Fault, Scenario, encode_event, failure
 from tests.wire.responses_rig import KEY, READ_A, REASONS, SEARCHED, THOUGHT, committed, continued, said
-
-
-class Counted:
-    """Remembers the rungs that were climbed."""
-
-    def __init__(self) -> None:
-        self.repaired: list[ReplayFault] = []
-        self.unrepaired: list[ReplayFault] = []
-
-    def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None:
-        self.repaired.append(rung)
-
-    def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None:
-        self.unrepaired.append(rung)
 
 
 @pytest.fixture
@@ -51,7 +37,7 @@ async def clients() -> AsyncIterator[HttpClients]:
     await clients.close()
 
 
-def model_at(url: str, clients: HttpClients, stats: Counted | None = None, *, key: str = KEY) -> WireModel:
+def model_at(url: str, clients: HttpClients, stats: ModelCounters | None = None, *, key: str = KEY) -> WireModel:
     return WireModel(
         ResponsesFormat("gpt-fake", REASONS),
         clients.client(url),
@@ -75,7 +61,7 @@ async def test_driver_and_fake_agree_on_a_chat_of_two_steps(clients: HttpClients
     fake = FakeResponses(api_key=KEY)
     fake.answer(THOUGHT, SEARCHED, say("I look."), READ_A, packet_bytes=7)
     fake.answer(say("It is empty."))
-    stats = Counted()
+    stats = ModelCounters()
     async with fake.listening() as url:
         model = model_at(url, clients, stats)
         first = await ask(model, said())
@@ -84,7 +70,7 @@ async def test_driver_and_fake_agree_on_a_chat_of_two_steps(clients: HttpClients
     assert isinstance(first[-1], Finish)
     assert first[-1].reason is FinishReason.TOOL_CALLS
     assert isinstance(second[-1], Finish)
-    assert stats.repaired == []
+    assert stats.counts().repairs == {}
     assert {request.path for request in fake.requests} == {"/v1/responses"}
     assert fake.requests[0].headers["x-client-request-id"] == str(UUID(int=7))
 
@@ -92,7 +78,7 @@ async def test_driver_and_fake_agree_on_a_chat_of_two_steps(clients: HttpClients
 async def test_history_the_provider_cannot_verify_is_sent_again_in_plain_form(clients: HttpClients) -> None:
     fake = FakeResponses(api_key=KEY)
     fake.answer(THOUGHT, SEARCHED, say("I look."), READ_A)
-    stats = Counted()
+    stats = ModelCounters()
     async with fake.listening() as url:
         model = model_at(url, clients, stats)
         message = committed(await ask(model, said()))
@@ -101,7 +87,7 @@ async def test_history_the_provider_cannot_verify_is_sent_again_in_plain_form(cl
         parts = await ask(model, continued(said(), message))
 
     assert isinstance(parts[-1], Finish)
-    assert stats.repaired == [ReplayFault.UNPROVEN_REASONING]
+    assert stats.counts().repairs == {("responses", ReplayFault.UNPROVEN_REASONING): 1}
     assert len(fake.requests) == 3
 
 
@@ -111,7 +97,7 @@ async def test_pairs_the_provider_does_not_see_are_repaired_once(clients: HttpCl
     fake.enqueue(refusal)
     fake.answer(say("Good."))
     fake.enqueue(refusal, refusal)
-    stats = Counted()
+    stats = ModelCounters()
     async with fake.listening() as url:
         model = model_at(url, clients, stats)
         repaired, unrepaired = await ask(model, said()), await ask(model, said())
@@ -120,8 +106,8 @@ async def test_pairs_the_provider_does_not_see_are_repaired_once(clients: HttpCl
     (part,) = unrepaired
     assert isinstance(part, StreamError)
     assert (part.error.kind, part.error.retryable) == (ErrorKind.GENERIC, False)
-    assert stats.repaired == [ReplayFault.BROKEN_PAIRS] * 2
-    assert stats.unrepaired == [ReplayFault.BROKEN_PAIRS]
+    assert stats.counts().repairs == {("responses", ReplayFault.BROKEN_PAIRS): 2}
+    assert stats.counts().unrepaired == {("responses", ReplayFault.BROKEN_PAIRS): 1}
 
 
 async def test_wrong_key_is_an_auth_error_that_does_not_quote_the_key(clients: HttpClients) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing
-from typing import Protocol
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from uuid import UUID, uuid4
 
 import msgspec
@@ -20,24 +18,28 @@ from rookery.chat import pairing
 from rookery.chat.prompt_parts import Prompt
 from rookery.clock import Clock, SystemClock
 from rookery.llm import errors, refusals
-from rookery.llm.errors import EventTooLarge, TransportError
+from rookery.llm.answer import Answer, AnswerReader, media_type
+from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClient, HttpStream
+from rookery.llm.replay_memory import Key, ReplayMemory
 from rookery.llm.secrets import SecretStr
-from rookery.llm.sse import MAX_EVENT_BYTES, SseDecoder
+from rookery.llm.stats import ModelStats, NoStats
 from rookery.llm.types import (
     Call,
     Capabilities,
-    Finish,
     ProviderError,
     ReplayFault,
+    ResponseStarted,
     StreamError,
     StreamPart,
     Warnings,
     Wire,
 )
-from rookery.llm.wire import Event, Fold, Request, WireFormat
+from rookery.llm.wire import Request, WireFormat
 from rookery.log import get_logger
 from rookery.redaction import SecretRegistry, hide_secrets, is_secret_name
+
+__all__ = ["USER_AGENT", "Auth", "ModelStats", "NoStats", "WireModel"]
 
 log = get_logger("llm.model")
 
@@ -49,24 +51,6 @@ _MAX_PREVIEW = 200
 # What frames the body is the HTTP library's business, whatever an administrator writes.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _encoder = msgspec.json.Encoder(decimal_format="number")
-
-
-class ModelStats(Protocol):
-    """What is counted here; the metrics are somebody else's."""
-
-    def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None: ...
-
-    def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None: ...
-
-
-class NoStats:
-    """Counts nothing."""
-
-    def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None:
-        pass
-
-    def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None:
-        pass
 
 
 class Auth(msgspec.Struct, frozen=True):
@@ -100,6 +84,7 @@ class WireModel:
         clock: Clock | None = None,
         new_id: Callable[[], UUID] = uuid4,
         stats: ModelStats | None = None,
+        memory: ReplayMemory | None = None,
     ) -> None:
         self.provider_id = provider_id
         self.provider_type = provider_type
@@ -115,6 +100,7 @@ class WireModel:
         self._clock = clock or SystemClock()
         self._new_id = new_id
         self._stats = stats or NoStats()
+        self._memory = ReplayMemory() if memory is None else memory
         self._secrets = _known_secrets(auth, extra_headers)
 
     def __repr__(self) -> str:
@@ -123,54 +109,27 @@ class WireModel:
     async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
         """See `LanguageModel`. Closing the generator drops the connection, unless the answer is complete."""
         tried: set[ReplayFault] = set()
+        call = self._with_known_troubles(call)
         while True:
-            request = self._format.build(call)
-            warnings = Warnings(request.warnings) if request.warnings else None
-            again: Call | None = None
-            is_started = False
-            async with aclosing(self._batches(call, request)) as batches:
-                async for batch in batches:
-                    for part in batch:
-                        if not is_started:
-                            if type(part) is StreamError and (again := self._repaired(call, part.error, tried)):
-                                break
-                            # From here on the consumer has seen something: no second answer may follow.
-                            is_started = True
-                            if warnings is not None:
-                                yield warnings
+            request = self._built(call, is_first=not tried)
+            fold = self._format.fold(call)
+            answer = Answer(await self._open(call, request), AnswerReader(fold, self._provider), hide=self._hide)
+            try:
+                parts = await answer.first()
+                again = self._repaired(call, parts[0], tried)
+                if again is None:
+                    # From here on the consumer has seen something: no second answer may follow.
+                    for part in _opening(parts, request):
                         yield part
-                        if type(part) is Finish or type(part) is StreamError:
-                            return
-                    if again is not None:
-                        break
-            assert again is not None, "Every answer ends with a terminal part."
-            call = again
-
-    async def _batches(self, call: Call, request: Request) -> AsyncGenerator[Iterable[StreamPart], None]:
-        """The parts of one request, as they arrive; the last of them is terminal."""
-        reader = AnswerReader(self._format.fold(call), self._provider)
-        opened = await self._open(call, request)
-        if isinstance(opened, ProviderError):
-            yield (StreamError(opened),)
-            return
-        try:
-            reader.start(refusals.find_request_id(opened.headers))
-            if _media_type(opened) == "application/json":
-                yield self._told(reader.whole(await opened.read(MAX_EVENT_BYTES + 1)), reader.request_id)
-                return
-            async for chunk in opened.chunks():
-                parts = reader.feed(chunk)
-                yield self._told(parts, reader.request_id) if reader.is_done else parts
-                if reader.is_done:
+                    while not answer.is_done:
+                        for part in await answer.more():
+                            yield part
                     return
-            yield self._told(reader.end(), reader.request_id)
-        except TransportError as error:
-            failure = errors.from_transport(self._provider, error, hide=self._hide)
-            yield (StreamError(msgspec.structs.replace(failure, request_id=reader.request_id)),)
-        finally:
-            if reader.is_done:
-                await opened.finish()
-            opened.close()
+            finally:
+                if fold.unknown:
+                    self._stats.unknown_events(self.wire, fold.unknown)
+                await answer.leave()
+            call = again
 
     async def _open(self, call: Call, request: Request) -> HttpStream | ProviderError:
         """An answer that can be read, or why there is none."""
@@ -181,7 +140,7 @@ class WireModel:
             )
         except TransportError as error:
             return errors.from_transport(self._provider, error, hide=self._hide)
-        if stream.status == 200 and _media_type(stream) in ("text/event-stream", "application/json", ""):
+        if stream.status == 200 and media_type(stream) in ("text/event-stream", "application/json", ""):
             return stream
         try:
             body = await _read_error_body(stream)
@@ -199,11 +158,11 @@ class WireModel:
                 now=self._clock.now(),
                 hide=self._hide,
             )
-        media_type = _media_type(stream)
+        found = media_type(stream)
         text = body.decode("utf-8", "replace").strip()
-        is_page = "html" in media_type or text[:1] == "<"
+        is_page = "html" in found or text[:1] == "<"
         preview = "" if is_page else self._hide(text)[:_MAX_PREVIEW]
-        error = errors.unreadable(self._provider, f"The answer is {media_type}. {preview}", hide=self._hide)
+        error = errors.unreadable(self._provider, f"The answer is {found}. {preview}", hide=self._hide)
         return msgspec.structs.replace(error, status=200, request_id=refusals.find_request_id(stream.headers))
 
     def _headers(self, call: Call, request: Request) -> dict[str, str]:
@@ -217,26 +176,40 @@ class WireModel:
             headers[self._auth.header.lower()] = self._auth.value()
         return headers
 
-    def _told(self, parts: list[StreamPart], request_id: str | None) -> list[StreamPart]:
-        """The same parts; an error at their end gets the request's id, and loses the key if the provider quotes it."""
-        if not parts or not isinstance(last := parts[-1], StreamError):
-            return parts
-        error = msgspec.structs.replace(
-            last.error,
-            message=self._hide(last.error.message),
-            detail=None if last.error.detail is None else self._hide(last.error.detail),
-            request_id=last.error.request_id or request_id,
-        )
-        return [*parts[:-1], StreamError(error)]
-
     def _hide(self, text: str) -> str:
         return hide_secrets(text, self._secrets)
 
-    def _repaired(self, call: Call, error: ProviderError, tried: set[ReplayFault]) -> Call | None:
+    def _built(self, call: Call, *, is_first: bool) -> Request:
+        """The request, and what it tells about the history. Repairs change the prefix too: that is no news."""
+        request = self._format.build(call)
+        if request.broken_prefix is not None and is_first:
+            key = self._memory_key(call)
+            if key is None or self._memory.is_new_break(key, request.broken_prefix):
+                self._stats.prefix_broke(self.wire)
+                log.debug("prefix_broke", wire=self.wire, provider_id=self.provider_id, model=self.model)
+        if request.drops_stale_thinking:
+            self._remember_stale_thinking(call)
+        return request
+
+    def _with_known_troubles(self, call: Call) -> Call:
+        """The call as this chat's earlier ones had to be changed: what a provider refused once is not sent again."""
+        key = self._memory_key(call)
+        if key is None or call.drop_stale_thinking or not self._memory.has_stale_thinking(key):
+            return call
+        return msgspec.structs.replace(call, drop_stale_thinking=True)
+
+    def _remember_stale_thinking(self, call: Call) -> None:
+        if (key := self._memory_key(call)) is not None:
+            self._memory.remember_stale_thinking(key)
+
+    def _memory_key(self, call: Call) -> Key | None:
+        return None if call.chat_id is None else (call.chat_id, self.provider_id, self.model)
+
+    def _repaired(self, call: Call, first: StreamPart, tried: set[ReplayFault]) -> Call | None:
         """The call with a history the provider may accept; None when this rung is used up or changes nothing."""
-        fault = error.replay_fault
-        if fault is None:
+        if type(first) is not StreamError or first.error.replay_fault is None:
             return None
+        error, fault = first.error, first.error.replay_fault
         again = _climb(call, fault)
         fields = {"wire": self.wire, "rung": fault, "provider_id": self.provider_id, "model": self.model}
         if fault in tried or again == call:
@@ -244,9 +217,22 @@ class WireModel:
             log.warning("replay_unrepaired", **fields, request_id=error.request_id)
             return None
         tried.add(fault)
+        if fault is ReplayFault.STALE_THINKING:
+            self._remember_stale_thinking(call)
         self._stats.replay_repaired(self.wire, fault)
         log.warning("replay_repaired", **fields, request_id=error.request_id)
         return again
+
+
+def _opening(parts: Sequence[StreamPart], request: Request) -> Iterator[StreamPart]:
+    """The first parts, behind what could not be sent, and with what only the request knows."""
+    if request.warnings:
+        yield Warnings(request.warnings)
+    for part in parts:
+        if type(part) is ResponseStarted:
+            yield msgspec.structs.replace(part, prefix_fp=request.prefix_fp)
+        else:
+            yield part
 
 
 def _climb(call: Call, fault: ReplayFault) -> Call:
@@ -260,75 +246,6 @@ def _climb(call: Call, fault: ReplayFault) -> Call:
             return msgspec.structs.replace(call, prompt=prompt, plain_history=True)
 
 
-class AnswerReader:
-    """Bytes of one answer to parts. Pure; `is_done` once a terminal part was given out."""
-
-    __slots__ = ("_decode", "_decoder", "_feed", "_fold", "_provider", "is_done", "request_id")
-
-    def __init__(self, fold: Fold, provider: str) -> None:
-        self._decoder = SseDecoder()
-        self._decode = self._decoder.feed
-        self._fold = fold
-        self._feed = fold.feed
-        self._provider = provider
-        self.request_id: str | None = None
-        self.is_done = False
-
-    def start(self, request_id: str | None) -> None:
-        self.request_id = request_id
-        self._fold.start(request_id)
-
-    def feed(self, chunk: bytes) -> list[StreamPart]:
-        try:
-            events = self._decode(chunk)
-        except EventTooLarge as error:
-            return self._broken([], str(error))
-        return self._folded(events)
-
-    def end(self) -> list[StreamPart]:
-        """The body is over: what is left in the decoder, then what the wire makes of the end."""
-        parts = self._folded(self._decoder.end())
-        if not self.is_done:
-            parts += self._fold.end()
-        return self._ended(parts)
-
-    def whole(self, body: bytes) -> list[StreamPart]:
-        """A server that ignored `stream`: one document, or an error that came with status 200."""
-        if len(body) > MAX_EVENT_BYTES:
-            return self._broken([], f"The answer is larger than {MAX_EVENT_BYTES} bytes.")
-        try:
-            document = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._broken([], "The answer is not JSON.")
-        if isinstance(document, dict) and (document.get("error") or document.get("type") == "error"):
-            codes, text = refusals.read_envelope(document)
-            self.is_done = True
-            return [StreamError(errors.classify(self._provider, 200, codes=codes, text=text))]
-        return self._ended(list(self._fold.whole(body)))
-
-    def _folded(self, events: list[Event]) -> list[StreamPart]:
-        parts: list[StreamPart] = []
-        for event in events:
-            try:
-                parts += self._feed(event)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                return self._broken(parts, "An event is not JSON.")
-            if parts and (type(parts[-1]) is Finish or type(parts[-1]) is StreamError):
-                self.is_done = True
-                break
-        return parts
-
-    def _ended(self, parts: list[StreamPart]) -> list[StreamPart]:
-        self.is_done = True
-        if not parts or not isinstance(parts[-1], Finish | StreamError):
-            parts.append(StreamError(errors.truncated(self._provider)))
-        return parts
-
-    def _broken(self, parts: list[StreamPart], detail: str) -> list[StreamPart]:
-        self.is_done = True
-        return [*parts, StreamError(errors.unreadable(self._provider, detail))]
-
-
 def _known_secrets(auth: Auth | None, extra_headers: Mapping[str, str]) -> SecretRegistry:
     secrets = SecretRegistry()
     if auth is not None:
@@ -337,10 +254,6 @@ def _known_secrets(auth: Auth | None, extra_headers: Mapping[str, str]) -> Secre
         if is_secret_name(name, value):
             secrets.add("header", value)
     return secrets
-
-
-def _media_type(stream: HttpStream) -> str:
-    return stream.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 async def _read_error_body(stream: HttpStream) -> bytes:

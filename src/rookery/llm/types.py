@@ -118,9 +118,12 @@ class Warnings(msgspec.Struct, frozen=True):
 
 
 class ResponseStarted(msgspec.Struct, frozen=True):
+    """`prefix_fp` is the hash of the request's prefix, to be stored with the answer; None where a wire has none."""
+
     response_id: str | None
     model: str | None
     request_id: str | None
+    prefix_fp: bytes | None = None
 
 
 class TextStart(msgspec.Struct, frozen=True):
@@ -296,6 +299,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     effort: Effort | None = None
     options: msgspec.Struct | None = None
     headers: Mapping[str, str] = {}
+    chat_id: str | None = None  # whose history this is: troubles with it are remembered, and not met twice
     cache_key: str | None = None  # the root chat's id: providers that shard caches keep one chat together
     drop_stale_thinking: bool = False
     plain_history: bool = False

@@ -6,7 +6,7 @@ ignored, the broken ends in a `StreamError` part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -26,23 +26,34 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send. `path` is relative to the base URL; authentication is added by the driver."""
+    """What to send. `path` is relative to the base URL; authentication is added by the driver.
+
+    `broken_prefix` is the fingerprint of the newest answer, when this request no longer has that prefix.
+    `drops_stale_thinking`: the provider is told to drop thinking whose prefix changed, or is not shown it.
+    """
 
     path: str
     body: Mapping[str, Any]
     headers: Mapping[str, str] = {}
     warnings: tuple[CallWarning, ...] = ()
     prefix_fp: bytes | None = None
+    broken_prefix: bytes | None = None
+    drops_stale_thinking: bool = False
 
 
 class Fold(Protocol):
     """Folds the events of one response into parts. After a terminal part it is not asked again."""
 
+    @property
+    def unknown(self) -> Mapping[str, int]:
+        """How many events were ignored because nobody knows their types, by type."""
+        ...
+
     def start(self, request_id: str | None) -> None:
         """The answer is 200; its headers named this request."""
         ...
 
-    def feed(self, event: Event) -> Iterable[StreamPart]: ...
+    def feed(self, event: Event) -> Sequence[StreamPart]: ...
 
     def whole(self, body: bytes) -> Iterable[StreamPart]:
         """A server that ignored `stream` and answered with one JSON document; ends with a terminal part."""

@@ -46,13 +46,15 @@ _sorted_encoder = msgspec.json.Encoder(decimal_format="number", order="sorted")
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """What goes into the body, and what was found on the way.
 
-    `breaks` counts the answers with thinking whose prefix is not what it was when they were given.
+    `breaks` counts the answers with thinking whose prefix is not what it was when they were given; `broken_prefix` is
+    what the newest answer was given for, if that is no longer its prefix.
     """
 
     system: list[Raw]
     messages: list[Json]
     prefix_fp: bytes
     breaks: int
+    broken_prefix: bytes | None
     has_thinking: bool
 
 
@@ -123,12 +125,13 @@ def build(
     _check_pairs(turns)
     system = _system(prompt)
     hashed = hashlib.blake2b(_encoder.encode([seed, system]), digest_size=16)
-    messages, breaks = _encoded(turns, hashed, _marks(turns), mark)
+    messages, breaks, broken = _encoded(turns, hashed, _marks(turns), mark)
     return Sent(
         system=[_encode(block, mark if block is system[-1] else None) for block in system],
         messages=messages,
         prefix_fp=hashed.digest(),
         breaks=breaks,
+        broken_prefix=broken,
         has_thinking=any(row.is_signed() for turn in turns for row in turn.rows),
     )
 
@@ -372,10 +375,12 @@ def _marks(turns: Sequence[_Turn]) -> set[int]:
 
 def _encoded(
     turns: Sequence[_Turn], hashed: hashlib.blake2b, marked: set[int], mark: Mapping[str, str]
-) -> tuple[list[Json], int]:
-    """The messages as sent, and how many signed answers had another prefix when they were given."""
+) -> tuple[list[Json], int, bytes | None]:
+    """The messages as sent, how many signed answers had another prefix when they were given, and the newest's if it
+    had."""
     messages: list[Json] = []
     breaks = 0
+    broken: bytes | None = None
     for turn in turns:
         content: list[Raw] = []
         messages.append({"role": turn.role, "content": content})
@@ -383,12 +388,15 @@ def _encoded(
         is_answer = turn.role == "assistant"
         groups = [(row, row.blocks) for row in turn.rows] if is_answer else [(turn.rows[0], turn.blocks())]
         for row, blocks in groups:
-            breaks += row.is_signed() and row.message.prefix_fp not in (None, hashed.digest())
+            if is_answer:
+                is_broken = row.message.prefix_fp not in (None, hashed.digest())
+                broken = row.message.prefix_fp if is_broken and row.message.is_native else None
+                breaks += is_broken and row.is_signed()
             for block in blocks:
                 plain = _encode(block.json, None)
                 hashed.update(turn.role.encode() + bytes(plain))
                 content.append(_encode(block.json, mark) if id(block) in marked else plain)
-    return messages, breaks
+    return messages, breaks, broken
 
 
 def _encode(block: Json, mark: Mapping[str, str] | None) -> Raw:

@@ -60,7 +60,7 @@ def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str
     notes = _Notes()
     thinking, effort = choose_thinking(call.effort, caps, options, notes)
     tools = _tools(call, notes)
-    sent, thinking, binds = _messages(model, caps, call, options=options, tools=tools, thinking=thinking, notes=notes)
+    sent, thinking, drops = _messages(model, caps, call, options=options, tools=tools, thinking=thinking, notes=notes)
     max_tokens, thinking = _limits(call, caps, thinking)
     if tools:
         tools[-1] = {**tools[-1], "cache_control": _mark(options)}
@@ -77,6 +77,7 @@ def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str
         "system": sent.system,
         "messages": sent.messages,
     }
+    binds = thinking is not None and "block_binding" in thinking
     betas = {CONTEXT_1M_BETA: options.context_1m, BINDING_BETA: binds}
     headers = {"anthropic-version": version}
     if named := sorted(name for name, is_on in betas.items() if is_on):
@@ -87,6 +88,8 @@ def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str
         headers=headers,
         warnings=tuple(notes.items),
         prefix_fp=sent.prefix_fp,
+        broken_prefix=sent.broken_prefix,
+        drops_stale_thinking=drops,
     )
 
 
@@ -169,7 +172,7 @@ def _messages(
     thinking: Json | None,
     notes: _Notes,
 ) -> tuple[messages.Sent, Json | None, bool]:
-    """The messages, the `thinking` field, and whether that says what to do with stale thinking.
+    """The messages, the `thinking` field, and whether stale thinking is dropped: by the provider, or here.
 
     A model that binds thinking to its prefix refuses the request when the prefix changed, unless it is told to drop
     what does not fit. Fields that cannot tell it so (`disabled`, `between_tools`) need messages without thinking.
@@ -192,7 +195,7 @@ def _messages(
         notes.other("thinking", "What stands before earlier thinking has changed; the provider may drop that thinking.")
     kind = thinking["type"] if thinking else "adaptive" if caps.thinking.adaptive else "disabled"
     if kind not in ("adaptive", "enabled"):
-        return (made(False) if sent.has_thinking else sent), thinking, False
+        return (made(False) if sent.has_thinking else sent), thinking, True
     binding = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
     return sent, {**(thinking or _adaptive(options)), **binding}, True
 

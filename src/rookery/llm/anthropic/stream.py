@@ -6,7 +6,7 @@ becomes reasoning without text whose `meta["raw"]` is the block, so that the nex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -80,7 +80,7 @@ class AnthropicFold:
         self._names: dict[str, str] = {}
         self._seen: set[tuple[str, str]] = set()
         self._has_local_calls = False
-        self._handlers: Mapping[str, Callable[[bytes], Iterable[StreamPart]]] = {
+        self._handlers: Mapping[str, Callable[[bytes], Sequence[StreamPart]]] = {
             "content_block_delta": self._on_delta,
             "content_block_start": self._on_start,
             "content_block_stop": self._on_stop,
@@ -94,7 +94,7 @@ class AnthropicFold:
     def start(self, request_id: str | None) -> None:
         self._request_id = request_id
 
-    def feed(self, event: Event) -> Iterable[StreamPart]:
+    def feed(self, event: Event) -> Sequence[StreamPart]:
         try:
             handler = self._handlers.get(event.name) or self._handler_of(event)
             return handler(event.data)
@@ -110,7 +110,7 @@ class AnthropicFold:
     def end(self) -> Iterable[StreamPart]:
         return (StreamError(errors.truncated(self._provider)),)
 
-    def _handler_of(self, event: Event) -> Callable[[bytes], Iterable[StreamPart]]:
+    def _handler_of(self, event: Event) -> Callable[[bytes], Sequence[StreamPart]]:
         """For events without a name, which some gateways send, and for those nobody knows."""
         if event.data == DONE:
             return _nothing
@@ -136,7 +136,7 @@ class AnthropicFold:
 
     # Events
 
-    def _on_delta(self, data: bytes) -> Iterable[StreamPart]:
+    def _on_delta(self, data: bytes) -> Sequence[StreamPart]:
         event = events.decode_delta(data)
         delta = event.delta
         block = self._open.get(event.index)
@@ -160,14 +160,14 @@ class AnthropicFold:
         _grow(block.block, events.decode_any(data)["delta"])
         return ()
 
-    def _on_start(self, data: bytes) -> Iterable[StreamPart]:
+    def _on_start(self, data: bytes) -> Sequence[StreamPart]:
         event = events.decode_start(data)
         return tuple(self._begin(event.index, events.decode_block(event.content_block)))
 
-    def _on_stop(self, data: bytes) -> Iterable[StreamPart]:
+    def _on_stop(self, data: bytes) -> Sequence[StreamPart]:
         return tuple(self._finish_block(events.decode_stop(data).index))
 
-    def _on_message_start(self, data: bytes) -> Iterable[StreamPart]:
+    def _on_message_start(self, data: bytes) -> Sequence[StreamPart]:
         message = events.decode_message_start(data).message
         started = ResponseStarted(message.id, message.model, self._request_id)
         if message.usage is None:
@@ -175,7 +175,7 @@ class AnthropicFold:
         self._count(message.usage, is_start=True)
         return started, UsageUpdate(self._usage)
 
-    def _on_message_delta(self, data: bytes) -> Iterable[StreamPart]:
+    def _on_message_delta(self, data: bytes) -> Sequence[StreamPart]:
         event = events.decode_message_delta(data)
         self._stop = events.Stop(
             event.delta.stop_reason or self._stop.stop_reason, event.delta.stop_details or self._stop.stop_details
@@ -185,10 +185,10 @@ class AnthropicFold:
         self._count(event.usage, is_start=False)
         return (UsageUpdate(self._usage),)
 
-    def _on_message_stop(self, data: bytes) -> Iterable[StreamPart]:
+    def _on_message_stop(self, data: bytes) -> Sequence[StreamPart]:
         return tuple(self._finish())
 
-    def _on_error(self, data: bytes) -> Iterable[StreamPart]:
+    def _on_error(self, data: bytes) -> Sequence[StreamPart]:
         document = events.decode_any(data)
         codes, text = refusals.read_envelope(document) if isinstance(document, dict) else ((), "")
         error = errors.classify(self._provider, codes=codes, text=text)
@@ -255,7 +255,7 @@ class AnthropicFold:
         output = {"error": code} if code else _shown(found)
         yield ToolResult(call_id, name, content.json_raw(output), bool(code), {"raw": block})
 
-    def _cited(self, citation: Raw | UnsetType) -> Iterable[StreamPart]:
+    def _cited(self, citation: Raw | UnsetType) -> Sequence[StreamPart]:
         return () if citation is UNSET else tuple(self._source_of(events.decode_any(citation)))
 
     def _source_of(self, found: object) -> Iterator[StreamPart]:
@@ -312,7 +312,7 @@ class AnthropicFold:
         self._usage = msgspec.structs.replace(made, total=total) if total else Usage()
 
 
-def _nothing(data: bytes) -> Iterable[StreamPart]:
+def _nothing(data: bytes) -> Sequence[StreamPart]:
     return ()
 
 

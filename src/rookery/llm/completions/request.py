@@ -6,7 +6,6 @@ Messages and tools are encoded here, once: their hash goes into the row, and the
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -17,13 +16,13 @@ from rookery.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.completions import messages
 from rookery.llm.completions.options import CompletionsOptions, Dialect
+from rookery.llm.prefix import Prefix
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool
 from rookery.llm.wire import Request
 
 Json: TypeAlias = Any
 
 PATH = "/chat/completions"
-_FP_BYTES = 16
 
 
 def build(
@@ -38,7 +37,11 @@ def build(
     """The request of this call. Pure: the same call gives the same bytes."""
     warnings: list[CallWarning] = []
     tools = _tools(call.tools, dialect, options=options)
-    history = parts.json_raw(messages.messages_of(call, dialect, caps=caps, replay=options.replay_reasoning))
+    said = messages.messages_of(call, dialect, caps=caps, replay=options.replay_reasoning)
+    history = [parts.json_raw(message) for message in said]
+    prefix = Prefix(_seed(model, tools), call.prompt)
+    for encoded in history:
+        prefix.add(bytes(encoded))
     body: dict[str, Json] = {"model": model, "stream": True}
     if options.include_usage:
         body["stream_options"] = {"include_usage": True}
@@ -60,7 +63,8 @@ def build(
         body=body,
         headers=headers,
         warnings=tuple(warnings),
-        prefix_fp=_fingerprint(model, tools, messages=history),
+        prefix_fp=prefix.digest(),
+        broken_prefix=prefix.broken,
     )
 
 
@@ -173,9 +177,5 @@ def _tool_use(call: Call, options: CompletionsOptions) -> dict[str, Json]:
     return built
 
 
-def _fingerprint(model: str, tools: Raw | None, *, messages: Raw) -> bytes:
-    digest = hashlib.blake2b(digest_size=_FP_BYTES)
-    for piece in (model.encode(), bytes(tools or b""), bytes(messages)):
-        digest.update(len(piece).to_bytes(8, "big"))
-        digest.update(piece)
-    return digest.digest()
+def _seed(model: str, tools: Raw | None) -> bytes:
+    return len(model).to_bytes(8, "big") + model.encode() + bytes(tools or b"")

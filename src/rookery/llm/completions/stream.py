@@ -7,7 +7,8 @@ in order of their index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -47,13 +48,15 @@ _REASONS: Final = {
     "function_call": FinishReason.TOOL_CALLS,
     "content_filter": FinishReason.CONTENT_FILTER,
 }
+_KNOWN_OBJECTS: Final = frozenset({"chat.completion.chunk", "chat.completion"})
 _TEXT, _REFUSAL, _REASONING = "text", "refusal", "reasoning"
 
 
 class CompletionsFold:
-    """Folds one response."""
+    """Folds one response. `unknown` counts the kinds of chunks that said nothing this version understands."""
 
     def __init__(self, provider: str, *, think_tags: bool = False) -> None:
+        self.unknown: Counter[str] = Counter()
         self._provider = provider
         self._tags = ThinkTags() if think_tags else None
         self._request_id: str | None = None
@@ -73,7 +76,7 @@ class CompletionsFold:
     def start(self, request_id: str | None) -> None:
         self._request_id = request_id
 
-    def feed(self, event: Event) -> Iterable[StreamPart]:
+    def feed(self, event: Event) -> Sequence[StreamPart]:
         data = event.data
         if data == _DONE or data.strip() == _DONE:
             return self._finish(is_announced=True)
@@ -102,7 +105,11 @@ class CompletionsFold:
 
     def _read(self, chunk: Chunk, parts: list[StreamPart]) -> None:
         choices = chunk.choices
-        if not self._has_started and (choices or chunk.id):
+        usage = chunks.usage_of(chunk)
+        if not choices and usage is None and chunk.object and chunk.object not in _KNOWN_OBJECTS:
+            self.unknown[chunk.object] += 1
+            return
+        if not self._has_started and (choices or chunk.id or usage is not None):
             self._has_started = True
             parts.append(ResponseStarted(chunk.id or None, chunk.model or None, self._request_id))
         if choices:
@@ -114,11 +121,11 @@ class CompletionsFold:
                 self._read_delta(delta, parts)
             if choice.finish_reason:
                 self._reason = choice.finish_reason
-        if (raw := chunks.usage_of(chunk)) is not None:
-            usage = chunks.normal_usage(raw)
-            if usage is not None and usage != self._usage:
-                self._usage = usage
-                parts.append(UsageUpdate(usage))
+        if usage is not None:
+            normal = chunks.normal_usage(usage)
+            if normal is not None and normal != self._usage:
+                self._usage = normal
+                parts.append(UsageUpdate(normal))
 
     def _read_delta(self, delta: Delta, parts: list[StreamPart]) -> None:
         if delta.reasoning_details:

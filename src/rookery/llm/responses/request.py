@@ -11,7 +11,6 @@ The body puts `input` last: two requests of one chat then share their bytes up t
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -20,6 +19,7 @@ import msgspec
 from rookery.chat.messages import Effort, Role
 from rookery.chat.prompt_parts import (
     Meta,
+    Prompt,
     PromptCall,
     PromptFile,
     PromptMessage,
@@ -29,6 +29,7 @@ from rookery.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm import efforts
+from rookery.llm.prefix import Prefix
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 from rookery.llm.wire import PromptInvalid
 
@@ -97,16 +98,12 @@ def body(model: str, caps: Capabilities, call: Call) -> tuple[dict[str, Any], tu
     return {name: value for name, value in fields.items() if value is not None}, tuple(warnings)
 
 
-def fingerprint(sent: Mapping[str, Any]) -> bytes:
-    """Hash of what a provider's cache and its reasoning depend on: model, tools, and the items in order.
-
-    The hash runs over one item after the other, so the fingerprint of an earlier request is a state on the way to
-    that of a later one with the same beginning.
-    """
-    hashed = hashlib.blake2b(_encoder.encode([sent["model"], sent.get("tools")]), digest_size=16)
+def prefix_of(sent: Mapping[str, Any], prompt: Prompt) -> Prefix:
+    """The hash of what a provider's cache and its reasoning depend on: model, tools, and the items in order."""
+    prefix = Prefix(_encoder.encode([sent["model"], sent.get("tools")]), prompt)
     for item in sent["input"]:
-        hashed.update(_encoder.encode(item))
-    return hashed.digest()
+        prefix.add(_encoder.encode(item))
+    return prefix
 
 
 def chosen_effort(asked: Effort | None, caps: Capabilities) -> Effort | None:

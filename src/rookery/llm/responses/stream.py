@@ -9,7 +9,7 @@ follows reasoning that cannot be replayed gives up its own id: the API refuses o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -107,7 +107,7 @@ class ResponsesFold:
     def start(self, request_id: str | None) -> None:
         self._request_id = request_id
 
-    def feed(self, event: Event) -> Iterable[StreamPart]:
+    def feed(self, event: Event) -> Sequence[StreamPart]:
         data = event.data
         try:
             known = events.event_decoder.decode(data)
@@ -145,7 +145,7 @@ class ResponsesFold:
     def end(self) -> Iterable[StreamPart]:
         return [StreamError(self._marked(errors.truncated(self._provider)))]
 
-    def _without_type(self, data: bytes) -> Iterable[StreamPart]:
+    def _without_type(self, data: bytes) -> Sequence[StreamPart]:
         """An event whose type nobody knows is skipped; one that cannot be read at all ends the stream."""
         if data.strip() == b"[DONE]":
             return ()

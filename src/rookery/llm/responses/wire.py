@@ -55,12 +55,14 @@ class ResponsesFormat:
         """The request; `PromptInvalid` when calls and outputs of the prompt do not pair up."""
         body, warnings = request.body(self._model, self._caps, call)
         request.check_pairs(body["input"])
+        prefix = request.prefix_of(body, call.prompt)
         return Request(
             path="/responses",
             body=body,
             headers=self._headers,
             warnings=warnings,
-            prefix_fp=request.fingerprint(body),
+            prefix_fp=prefix.digest(),
+            broken_prefix=prefix.broken,
         )
 
     def fold(self, call: Call) -> ResponsesFold:

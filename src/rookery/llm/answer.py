@@ -1,0 +1,183 @@
+"""One answer of a provider, from its bytes to its parts. Whatever comes, the last part is terminal.
+
+Per token this is one read, one decoded event and one fold: see benchmarks/token_decode.py, "paced".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rookery.llm import errors, refusals
+from rookery.llm.errors import EventTooLarge, TransportError
+from rookery.llm.http import HttpStream
+from rookery.llm.refusals import Hide
+from rookery.llm.sse import MAX_EVENT_BYTES, SseDecoder
+from rookery.llm.types import Finish, ProviderError, StreamError, StreamPart
+from rookery.llm.wire import Event, Fold
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Answer:
+    """Batches of parts as they arrive. `opened` may be an error already: then that is all there is to read."""
+
+    __slots__ = ("_hide", "_next", "_opened", "_reader", "_refusal")
+
+    def __init__(self, opened: HttpStream | ProviderError, reader: AnswerReader, *, hide: Hide) -> None:
+        self._reader = reader
+        self._hide = hide
+        self._opened: HttpStream | None = None
+        self._refusal: ProviderError | None = None
+        if isinstance(opened, ProviderError):
+            self._refusal = opened
+            return
+        self._opened = opened
+        self._next = opened.chunks().__anext__
+        reader.start(refusals.find_request_id(opened.headers))
+
+    @property
+    def is_done(self) -> bool:
+        """The terminal part was given out."""
+        return self._reader.is_done
+
+    async def first(self) -> Sequence[StreamPart]:
+        """The first batch; it has at least one part."""
+        if self._opened is None:
+            assert self._refusal is not None
+            self._reader.is_done = True
+            return (StreamError(self._refusal),)
+        if media_type(self._opened) == "application/json":
+            return await self._whole(self._opened)
+        parts: Sequence[StreamPart] = ()
+        while not parts:
+            parts = await self.more()
+        return parts
+
+    async def more(self) -> Sequence[StreamPart]:
+        """What the next bytes say, which may be nothing yet."""
+        try:
+            parts = self._reader.feed(await self._next())
+        except StopAsyncIteration:
+            parts = self._reader.end()
+        except TransportError as error:
+            return self._cut(error)
+        return self._told(parts) if self._reader.is_done else parts
+
+    async def leave(self) -> None:
+        """Keep the connection for others if the answer is complete; drop it at once if it is not."""
+        if self._opened is None:
+            return
+        try:
+            if self._reader.is_done:
+                await self._opened.finish()
+        finally:
+            self._opened.close()
+
+    async def _whole(self, opened: HttpStream) -> Sequence[StreamPart]:
+        try:
+            body = await opened.read(MAX_EVENT_BYTES + 1)
+        except TransportError as error:
+            return self._cut(error)
+        return self._told(self._reader.whole(body))
+
+    def _cut(self, error: TransportError) -> Sequence[StreamPart]:
+        self._reader.is_done = True
+        failure = errors.from_transport(self._reader.provider, error, hide=self._hide)
+        return (StreamError(msgspec.structs.replace(failure, request_id=self._reader.request_id)),)
+
+    def _told(self, parts: Sequence[StreamPart]) -> Sequence[StreamPart]:
+        """The same parts; an error at their end gets the request's id, and loses the key if the provider quotes it."""
+        if not parts or not isinstance(last := parts[-1], StreamError):
+            return parts
+        error = msgspec.structs.replace(
+            last.error,
+            message=self._hide(last.error.message),
+            detail=None if last.error.detail is None else self._hide(last.error.detail),
+            code=None if last.error.code is None else self._hide(last.error.code),
+            request_id=last.error.request_id or self._reader.request_id,
+        )
+        return [*parts[:-1], StreamError(error)]
+
+
+class AnswerReader:
+    """Bytes of one answer to parts. Pure; `is_done` once a terminal part was given out."""
+
+    __slots__ = ("_decode", "_decoder", "_feed", "_fold", "is_done", "provider", "request_id")
+
+    def __init__(self, fold: Fold, provider: str) -> None:
+        self._decoder = SseDecoder()
+        self._decode = self._decoder.feed
+        self._fold = fold
+        self._feed = fold.feed
+        self.provider = provider
+        self.request_id: str | None = None
+        self.is_done = False
+
+    def start(self, request_id: str | None) -> None:
+        self.request_id = request_id
+        self._fold.start(request_id)
+
+    def feed(self, chunk: bytes) -> Sequence[StreamPart]:
+        try:
+            events = self._decode(chunk)
+        except EventTooLarge as error:
+            return self._broken([], str(error))
+        if len(events) != 1:
+            return self._folded(events)
+        # One event in one piece, as it is while a model generates: nothing to gather.
+        try:
+            parts = self._feed(events[0])
+        except _UNREADABLE:
+            return self._broken([], "An event is not JSON.")
+        if parts and (type(parts[-1]) is Finish or type(parts[-1]) is StreamError):
+            self.is_done = True
+        return parts
+
+    def end(self) -> list[StreamPart]:
+        """The body is over: what is left in the decoder, then what the wire makes of the end."""
+        parts = self._folded(self._decoder.end())
+        if not self.is_done:
+            parts += self._fold.end()
+        return self._ended(parts)
+
+    def whole(self, body: bytes) -> list[StreamPart]:
+        """A server that ignored `stream`: one document, or an error that came with status 200."""
+        if len(body) > MAX_EVENT_BYTES:
+            return self._broken([], f"The answer is larger than {MAX_EVENT_BYTES} bytes.")
+        try:
+            document = msgspec.json.decode(body)
+        except _UNREADABLE:
+            return self._broken([], "The answer is not JSON.")
+        if isinstance(document, dict) and (document.get("error") or document.get("type") == "error"):
+            codes, text = refusals.read_envelope(document)
+            self.is_done = True
+            return [StreamError(errors.classify(self.provider, 200, codes=codes, text=text))]
+        return self._ended(list(self._fold.whole(body)))
+
+    def _folded(self, events: list[Event]) -> list[StreamPart]:
+        parts: list[StreamPart] = []
+        for event in events:
+            try:
+                parts += self._feed(event)
+            except _UNREADABLE:
+                return self._broken(parts, "An event is not JSON.")
+            if parts and (type(parts[-1]) is Finish or type(parts[-1]) is StreamError):
+                self.is_done = True
+                break
+        return parts
+
+    def _ended(self, parts: list[StreamPart]) -> list[StreamPart]:
+        self.is_done = True
+        if not parts or not isinstance(parts[-1], Finish | StreamError):
+            parts.append(StreamError(errors.truncated(self.provider)))
+        return parts
+
+    def _broken(self, parts: list[StreamPart], detail: str) -> list[StreamPart]:
+        self.is_done = True
+        return [*parts, StreamError(errors.unreadable(self.provider, detail))]
+
+
+def media_type(stream: HttpStream) -> str:
+    return stream.headers.get("content-type", "").partition(";")[0].strip().lower()

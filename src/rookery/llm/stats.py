@@ -1,0 +1,96 @@
+"""What is counted about model calls below the loop: repairs of the history, broken prefixes, unknown events.
+
+The metrics read `ModelCounters`; whoever has counters of their own gives the wires a `ModelStats` instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from rookery.llm.types import ReplayFault, Wire
+from rookery.redaction import printable
+
+# Chosen: providers have a few dozen event types. The names come from outside and become label values, so they must
+# not grow in number or in length.
+MAX_EVENT_TYPES = 100
+MAX_TYPE_CHARS = 80
+OTHER_TYPE = "other"
+
+
+class ModelStats(Protocol):
+    """What the wires tell. Called from the event loop, never per token."""
+
+    def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None: ...
+
+    def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None: ...
+
+    def prefix_broke(self, wire: Wire) -> None:
+        """A request does not begin with what the newest answer was given for: caches miss, thinking may be lost."""
+        ...
+
+    def unknown_events(self, wire: Wire, by_type: Mapping[str, int]) -> None:
+        """An answer had events that were ignored because nobody knows their types."""
+        ...
+
+
+class NoStats:
+    """Counts nothing."""
+
+    def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None:
+        pass
+
+    def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None:
+        pass
+
+    def prefix_broke(self, wire: Wire) -> None:
+        pass
+
+    def unknown_events(self, wire: Wire, by_type: Mapping[str, int]) -> None:
+        pass
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What `ModelCounters` had counted at one moment, by label values."""
+
+    repairs: Mapping[tuple[Wire, ReplayFault], int]
+    unrepaired: Mapping[tuple[Wire, ReplayFault], int]
+    prefix_breaks: Mapping[Wire, int]
+    unknown_events: Mapping[tuple[Wire, str], int]
+
+
+class ModelCounters:
+    """Counts in memory since the process started. One per process."""
+
+    def __init__(self) -> None:
+        self._repairs: Counter[tuple[Wire, ReplayFault]] = Counter()
+        self._unrepaired: Counter[tuple[Wire, ReplayFault]] = Counter()
+        self._prefix_breaks: Counter[Wire] = Counter()
+        self._unknown: Counter[tuple[Wire, str]] = Counter()
+
+    def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None:
+        self._repairs[wire, rung] += 1
+
+    def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None:
+        self._unrepaired[wire, rung] += 1
+
+    def prefix_broke(self, wire: Wire) -> None:
+        self._prefix_breaks[wire] += 1
+
+    def unknown_events(self, wire: Wire, by_type: Mapping[str, int]) -> None:
+        for name, count in by_type.items():
+            key = (wire, printable(name)[:MAX_TYPE_CHARS])
+            if key not in self._unknown and len(self._unknown) >= MAX_EVENT_TYPES:
+                key = (wire, OTHER_TYPE)
+            self._unknown[key] += count
+
+    def counts(self) -> Counts:
+        return Counts(
+            repairs=dict(self._repairs),
+            unrepaired=dict(self._unrepaired),
+            prefix_breaks=dict(self._prefix_breaks),
+            unknown_events=dict(self._unknown),
+        )
