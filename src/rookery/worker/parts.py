@@ -1,0 +1,416 @@
+"""The part buffer: live parts of the steps that run here, numbered, merged, bounded, for viewers and for interruption.
+
+In memory, and on the event loop's thread only; adding a part never waits. Losing it costs the preview and what an
+interruption would have kept of an unfinished step, never anything committed. Whoever creates an episode closes it,
+however its step ends: closed episodes are collected, open ones are not.
+
+Deltas that continue each other share one number: the first goes out at once, those behind it are collected for a
+moment. That is what keeps a preview smooth, an episode small and a token cheap (benchmarks/part_buffer.py).
+
+PartBufferError
+├── EpisodeExists, EpisodeNotFound, EpisodeClosed
+├── EpisodeFull      the cap was reached; from here on nothing more is shown
+└── BufferClosed     this process is stopping
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from threading import get_ident
+from typing import NamedTuple, Protocol
+
+from rookery.chat import parts
+from rookery.chat.interrupted import LivePart
+from rookery.chat.messages import ChatId, Role
+from rookery.chat.parts import Part, ToolResult
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.worker import deltas
+from rookery.worker.feeds import EndReason, Feed, Subscription
+
+log = get_logger("worker.parts")
+
+# Chosen: a stalled reader is found at most this much late, and a pass looks at a few hundred episodes.
+SWEEP_SECONDS = 1.0
+
+
+class EpisodeKey(NamedTuple):
+    """One attempt at one step of a chat; attempts count from 1."""
+
+    chat_id: ChatId
+    history_version: int
+    generation_attempt: int
+
+
+class PartBufferError(Exception):
+    """Base of everything the part buffer raises on purpose. A generation goes on without preview."""
+
+
+class EpisodeExists(PartBufferError):
+    def __init__(self, key: EpisodeKey) -> None:
+        self.key = key
+        super().__init__(f"The {_name(key)} exists already; its attempt was taken or interrupted.")
+
+
+class EpisodeNotFound(PartBufferError):
+    def __init__(self, key: EpisodeKey) -> None:
+        self.key = key
+        super().__init__(f"There is no {_name(key)} in this process, or not any more.")
+
+
+class EpisodeClosed(PartBufferError):
+    def __init__(self, key: EpisodeKey) -> None:
+        self.key = key
+        super().__init__(f"The {_name(key)} is closed; nothing can be added to it.")
+
+
+class EpisodeFull(PartBufferError):
+    def __init__(self, key: EpisodeKey) -> None:
+        self.key = key
+        super().__init__(f"The {_name(key)} is full; nothing more of it is shown until it is committed.")
+
+
+class BufferClosed(PartBufferError):
+    def __init__(self) -> None:
+        super().__init__("This process is stopping; its part buffer is closed.")
+
+
+def _name(key: EpisodeKey) -> str:
+    return f"episode of chat {key.chat_id}, history version {key.history_version}, attempt {key.generation_attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartLimits:
+    """The numbers of worker.md, "Numbers"."""
+
+    episode_max_bytes: int = 4 * 1024 * 1024
+    episode_retention_seconds: float = 15.0
+    subscriber_stall_seconds: float = 10.0
+    merge_window_ms: float = 30.0
+    merge_chars: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PartBufferStats:
+    """`episodes` counts awaited and closed ones too. `dropped` and `evicted` count since the start."""
+
+    episodes: int
+    open_episodes: int
+    subscribers: int
+    size_bytes: int
+    dropped: int
+    evicted: int
+
+
+class Timer(Protocol):
+    def cancel(self) -> object: ...
+
+
+# `loop.call_later`, or what a test drives.
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
+class _State(Enum):
+    AWAITED = "awaited"  # has subscribers only
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Episode:
+    """The parts of one attempt. Made by `PartBuffer.create_episode`; the generation keeps it and adds to it.
+
+    `_live` is what an interruption folds: whole parts with all they carry. The feed holds what clients may see of them.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_chars",
+        "_feed",
+        "_live",
+        "_pending",
+        "_role",
+        "_state",
+        "_stretch",
+        "_timer",
+        "_was_created",
+        "closed_at",
+        "key",
+        "model_invoked_at",
+    )
+
+    def __init__(self, key: EpisodeKey, buffer: PartBuffer) -> None:
+        self.key = key
+        self.model_invoked_at: datetime | None = None
+        self.closed_at: float | None = None
+        self._buffer = buffer
+        self._feed = Feed(buffer._clock, lambda: buffer._left(self))
+        self._live: list[LivePart] = []
+        self._state = _State.AWAITED
+        self._was_created = False
+        # The merge window: pieces not yet numbered, and the first of them; when there are none, the piece before them.
+        self._pending: list[str] = []
+        self._chars = 0
+        self._stretch: Part | None = None
+        self._role = Role.ASSISTANT
+        self._timer: Timer | None = None
+
+    def add_part(self, role: Role, part: Part) -> int:
+        """Show the part, now or at the end of the merge window, and return its number.
+
+        Pieces of text that are joined get the same number. Raises `EpisodeClosed`, `EpisodeFull` or `BufferClosed`;
+        none of them is a reason to stop a generation.
+        """
+        assert get_ident() == self._buffer._thread, "the part buffer belongs to the event loop's thread"
+        if self._state is not _State.OPEN:
+            raise self._refusal()
+        text = deltas.piece(part)
+        if text is None:
+            self._add_whole(role, part)
+        elif self._stretch is not None and role is self._role and deltas.continues(self._stretch, part):
+            self._collect(part, text)
+        else:
+            self.flush()
+            # An empty piece only announces a block; the first words behind it are what somebody waits for.
+            self._stretch = part if text else None
+            self._role = role
+            self._publish(role, part, shown=part)
+        if self._feed.end is not None:
+            self._buffer._dropped += 1
+            raise EpisodeFull(self.key)
+        return self._feed.last_seq + bool(self._pending)
+
+    def flush(self) -> None:
+        """Number and show what the merge window holds."""
+        if not self._pending:
+            return
+        assert self._stretch is not None, "pieces without a first one"
+        part = self._stretch if len(self._pending) == 1 else deltas.joined(self._stretch, "".join(self._pending))
+        self._pending.clear()
+        self._chars = 0
+        self._publish(self._role, part, shown=part)
+
+    def draft(self) -> tuple[LivePart, ...] | None:
+        """All parts so far, for `interrupted.rows`; None for an episode that nobody here created."""
+        self.flush()
+        return tuple(self._live) if self._was_created else None
+
+    def _open(self) -> None:
+        if self._state is not _State.AWAITED:
+            raise EpisodeExists(self.key)
+        self._state = _State.OPEN
+        self._was_created = True
+
+    def _close(self, at: float) -> None:
+        if self._state is _State.CLOSED:
+            return
+        self.flush()
+        self._stop()
+        self.closed_at = at
+        self._feed.finish(EndReason.CLOSED)
+
+    def _cut(self) -> None:
+        self._stop()
+        self._feed.cut(EndReason.SHUTDOWN)
+
+    def _stop(self) -> None:
+        self._state = _State.CLOSED
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refusal(self) -> PartBufferError:
+        if self._buffer._is_closed:
+            return BufferClosed()
+        return EpisodeClosed(self.key) if self._state is _State.CLOSED else EpisodeNotFound(self.key)
+
+    def _collect(self, part: Part, text: str) -> None:
+        if not self._pending:
+            self._stretch = part
+            if self._timer is None:
+                limits = self._buffer._limits
+                self._timer = self._buffer._call_later(limits.merge_window_ms / 1000, self._window_ended)
+        self._pending.append(text)
+        self._chars += len(text)
+        if self._chars >= self._buffer._limits.merge_chars:
+            # The timer stays: one that finds less than a window's worth only shows it earlier.
+            self.flush()
+
+    def _window_ended(self) -> None:
+        self._timer = None
+        self.flush()
+
+    def _add_whole(self, role: Role, part: Part) -> None:
+        self.flush()
+        self._stretch = None
+        for shown in parts.client_view((part,)):
+            self._publish(role, part, shown=shown)
+
+    def _publish(self, role: Role, part: Part, *, shown: Part) -> None:
+        if self._feed.end is not None:
+            # The draft outlives the preview: it is what an interruption keeps, and the step holds the same words
+            # anyway. Only the running output of tools has no end of its own, and no interruption keeps that.
+            if not (isinstance(part, ToolResult) and part.result_delta is not None):
+                self._live.append(LivePart(role, part))
+            return
+        self._live.append(LivePart(role, part))
+        feed = self._feed
+        seq = feed.last_seq + 1
+        data = deltas.encode(seq, role, shown)
+        if feed.size_bytes + len(data) > self._buffer._limits.episode_max_bytes:
+            log.warning("episode_full", chat_id=str(self.key.chat_id), parts=seq - 1, size_bytes=feed.size_bytes)
+            feed.finish(EndReason.TRUNCATED)
+            return
+        feed.append((seq, 1, data))
+
+
+class PartBuffer:
+    """All episodes of this process. Make it on the event loop, run `run` beside it, `close` it at the end."""
+
+    def __init__(self, clock: Clock, *, limits: PartLimits | None = None, call_later: CallLater | None = None) -> None:
+        self._clock = clock
+        self._limits = limits or PartLimits()
+        self._call_later: CallLater = call_later or asyncio.get_running_loop().call_later
+        self._thread = get_ident()
+        self._episodes: dict[EpisodeKey, Episode] = {}
+        # In the order in which they were closed.
+        self._closed: dict[EpisodeKey, Episode] = {}
+        self._is_closed = False
+        self._dropped = 0
+        self._evicted = 0
+
+    def create_episode(self, key: EpisodeKey) -> Episode:
+        """Open an episode and adopt who subscribed before. `EpisodeExists` when it is open, or was closed before."""
+        self._check()
+        self._collect()
+        episode = self._episodes.get(key) or self._add(key)
+        episode._open()
+        return episode
+
+    def add_part(self, key: EpisodeKey, role: Role, *, part: Part) -> int:
+        """`Episode.add_part` for who holds only the key."""
+        return self._get(key).add_part(role, part)
+
+    def close_episode(self, key: EpisodeKey) -> tuple[LivePart, ...] | None:
+        """End the episode and return its draft, again if need be; None when no generation here created it.
+
+        An unknown key is closed all the same: a generation that comes late must not be able to add anything.
+        """
+        self._check()
+        episode = self._episodes.get(key) or self._add(key)
+        if episode.closed_at is None:
+            self._closed[key] = episode
+            episode._close(self._clock.monotonic())
+        return episode.draft()
+
+    def get_parts(self, key: EpisodeKey) -> tuple[LivePart, ...]:
+        """The parts of an episode so far, merged."""
+        self._check()
+        self._collect()
+        draft = self._get(key).draft()
+        return draft or ()
+
+    def start_model_invocation(self, key: EpisodeKey) -> None:
+        """Note that the model's stream is being opened now."""
+        episode = self._get(key)
+        if episode._state is not _State.OPEN:
+            raise episode._refusal()
+        episode.model_invoked_at = self._clock.now()
+
+    def model_invoked_at(self, key: EpisodeKey) -> datetime | None:
+        """When the model's stream was opened; None if never, or if the episode is unknown. Ask before closing it."""
+        self._check()
+        episode = self._episodes.get(key)
+        return None if episode is None else episode.model_invoked_at
+
+    def subscribe(self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None) -> Subscription:
+        """Replay an episode from a number on, then follow it; one that does not exist yet is waited for.
+
+        See `Feed.subscribe`. Leave with `close`, or `with`, even after a cancellation: an episode that only
+        subscribers know of goes with the last of them.
+        """
+        self._check()
+        known = self._episodes.get(key)
+        episode = known or Episode(key, self)
+        subscription = episode._feed.subscribe(from_seq, wake=wake)
+        if known is None:
+            self._episodes[key] = episode
+        return subscription
+
+    async def run(self) -> None:
+        """Sweep until the buffer is closed."""
+        while not self._is_closed:
+            await self._clock.sleep(SWEEP_SECONDS, "part-sweep")
+            if not self._is_closed:
+                self.sweep()
+
+    def sweep(self) -> None:
+        """End the subscriptions of stalled readers, and forget episodes that were closed long enough ago."""
+        self._check()
+        before = self._clock.monotonic() - self._limits.subscriber_stall_seconds
+        for episode in tuple(self._episodes.values()):
+            self._evicted += episode._feed.evict_stalled(before)
+        self._collect()
+
+    def close(self) -> None:
+        """End all subscriptions; every later call raises `BufferClosed`, except this one."""
+        if self._is_closed:
+            return
+        self._check()
+        self._is_closed = True
+        for episode in tuple(self._episodes.values()):
+            episode._cut()
+        self._episodes.clear()
+        self._closed.clear()
+
+    def stats(self) -> PartBufferStats:
+        episodes = self._episodes.values()
+        return PartBufferStats(
+            episodes=len(episodes),
+            open_episodes=sum(episode._state is _State.OPEN for episode in episodes),
+            subscribers=sum(episode._feed.subscriber_count for episode in episodes),
+            size_bytes=sum(episode._feed.size_bytes for episode in episodes),
+            dropped=self._dropped,
+            evicted=self._evicted,
+        )
+
+    def _check(self) -> None:
+        assert get_ident() == self._thread, "the part buffer belongs to the event loop's thread"
+        if self._is_closed:
+            raise BufferClosed
+
+    def _add(self, key: EpisodeKey) -> Episode:
+        episode = self._episodes[key] = Episode(key, self)
+        return episode
+
+    def _get(self, key: EpisodeKey) -> Episode:
+        self._check()
+        episode = self._episodes.get(key)
+        if episode is None or episode._state is _State.AWAITED:
+            raise EpisodeNotFound(key)
+        return episode
+
+    def _collect(self) -> None:
+        for episode in tuple(self._closed.values()):
+            if not self._is_kept(episode):
+                self._forget(episode)
+
+    def _is_kept(self, episode: Episode) -> bool:
+        if episode._feed.subscriber_count:
+            return True
+        if episode.closed_at is None:
+            return episode._state is _State.OPEN
+        return self._clock.monotonic() - episode.closed_at < self._limits.episode_retention_seconds
+
+    def _left(self, episode: Episode) -> None:
+        """The last subscriber of an episode is gone, and so may be the reason to keep it."""
+        if not self._is_kept(episode):
+            self._forget(episode)
+
+    def _forget(self, episode: Episode) -> None:
+        if self._episodes.get(episode.key) is episode:
+            del self._episodes[episode.key]
+            self._closed.pop(episode.key, None)

@@ -1,0 +1,116 @@
+"""A part buffer whose clock and timers stand still until a test moves them, and short ways to read from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from rookery.chat.messages import ChatId, Role
+from rookery.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
+from rookery.testing.clock import FakeClock
+from rookery.worker import deltas
+from rookery.worker.deltas import PartEvent
+from rookery.worker.feeds import Subscription
+from rookery.worker.parts import Episode, EpisodeKey, PartBuffer, PartLimits
+
+KEY = EpisodeKey(ChatId(UUID(int=7)), 3, 1)
+OTHER = EpisodeKey(ChatId(UUID(int=7)), 3, 2)
+START = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class ManualTimer:
+    def __init__(self, delay: float, callback: Callable[[], None]) -> None:
+        self.delay = delay
+        self.callback = callback
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Timers:
+    """Stands in for `loop.call_later`."""
+
+    def __init__(self) -> None:
+        self.started: list[ManualTimer] = []
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> ManualTimer:
+        timer = ManualTimer(delay, callback)
+        self.started.append(timer)
+        return timer
+
+    @property
+    def armed(self) -> list[ManualTimer]:
+        return [timer for timer in self.started if not timer.is_cancelled]
+
+    def fire(self) -> None:
+        due, self.started = self.armed, []
+        for timer in due:
+            timer.callback()
+
+
+class Rig:
+    def __init__(self, limits: PartLimits | None = None) -> None:
+        self.clock = FakeClock()
+        self.timers = Timers()
+        self.buffer = PartBuffer(self.clock, limits=limits, call_later=self.timers.call_later)
+
+    def episode(self, key: EpisodeKey = KEY) -> Episode:
+        return self.buffer.create_episode(key)
+
+    def say(self, *texts: str, episode: Episode) -> list[int]:
+        return [episode.add_part(Role.ASSISTANT, Text(text)) for text in texts]
+
+    def close(self, key: EpisodeKey = KEY) -> list[Part]:
+        draft = self.buffer.close_episode(key)
+        assert draft is not None
+        return [live.part for live in draft]
+
+
+def read(subscription: Subscription) -> list[PartEvent]:
+    """All there is to read now."""
+    events: list[PartEvent] = []
+    while batch := subscription.pull():
+        events += batch
+    return events
+
+
+def texts(events: Iterable[PartEvent]) -> list[str]:
+    """The words of each event."""
+    return [deltas.piece(deltas.decode(data).part) or "" for _, _, data in events]
+
+
+def as_json(event: PartEvent) -> Any:
+    return json.loads(event[2])
+
+
+def spoken(live: Iterable[tuple[Role, Part]]) -> list[tuple[object, ...]]:
+    """What parts say, however they are cut into pieces: neighbours of one kind are put together."""
+    said: list[tuple[object, ...]] = []
+    for role, part in live:
+        text = deltas.piece(part)
+        if text is None:
+            said.append((role, part))
+            continue
+        block = (role, _block(part))
+        if said and said[-1][:-1] == block:
+            said[-1] = (*block, f"{said[-1][-1]}{text}")
+        else:
+            said.append((*block, text))
+    return said
+
+
+def _block(part: Part) -> tuple[object, ...]:
+    match part:
+        case Text(refusal=refusal):
+            return ("text", refusal)
+        case Reasoning(created_at=created_at):
+            return ("reasoning", created_at)
+        case ToolCall(tool_call_id=call_id):
+            return ("args", call_id)
+        case ToolResult(tool_call_id=call_id):
+            return ("output", call_id)
+    raise AssertionError(part)
