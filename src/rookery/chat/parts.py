@@ -249,7 +249,7 @@ def submitted(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 def file_ids(parts: Iterable[Part]) -> frozenset[UUID]:
     """The stored files these parts name."""
-    return frozenset(part.file_id for part in parts if isinstance(part, File) and part.file_id is not None)
+    return frozenset([part.file_id for part in parts if isinstance(part, File) and part.file_id is not None])
 
 
 def plain_text(parts: Iterable[Part]) -> str:

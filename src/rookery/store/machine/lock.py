@@ -26,6 +26,7 @@ from rookery.clock import Clock, SystemClock
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.hints import Hint
 from rookery.store.machine.bundle import READ_CHAT, Bundle, Connection, Tx
+from rookery.store.machine.unbroken import Unbroken
 
 T = TypeVar("T")
 
@@ -210,7 +211,9 @@ class _Transaction:
 
     async def __aenter__(self) -> Connection:
         try:
-            conn = self._conn = await self._pool.acquire(timeout=POOL_TIMEOUT_SECONDS)
+            # Not the pool's own timeout: it starts a task for every connection.
+            async with asyncio.timeout(POOL_TIMEOUT_SECONDS):
+                conn = self._conn = await self._pool.acquire()
         except (OSError, asyncpg.TooManyConnectionsError, asyncpg.InterfaceError, *_LOST) as error:
             # What the subclasses of InterfaceError report are our mistakes; itself it means a pool that is closing.
             if isinstance(error, asyncpg.InterfaceError) and type(error) is not asyncpg.InterfaceError:
@@ -289,32 +292,24 @@ async def _view(conn: Connection, chat_id: UUID) -> View:
 async def _commit(conn: Connection) -> asyncio.CancelledError | None:
     """Send COMMIT and see it through. Returns the cancellation that arrived meanwhile, for the caller to pass on.
 
-    Cancelling a task inside asyncpg's COMMIT could roll it back or not, unseen; so it runs in a task of its own.
+    Cancelling a task inside asyncpg's COMMIT could roll it back or not, unseen.
     """
-    commit = asyncio.ensure_future(conn.execute("COMMIT", timeout=COMMIT_TIMEOUT_SECONDS))
-    cancelled: asyncio.CancelledError | None = None
-    while not commit.done():
-        try:
-            await asyncio.shield(commit)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        except Exception:
-            break  # looked at below
+    commit = Unbroken(conn.execute("COMMIT", timeout=COMMIT_TIMEOUT_SECONDS).__await__())
     try:
-        _check_committed(commit)
+        _check_committed(await _answer(commit))
     except Exception as error:
-        if cancelled is None:
+        if commit.cancelled is None:
             raise
         # Nobody waits for the failure any more; least of all may it start the bundle again.
         _drop_detail(error)
         _log.warning("commit_failed", error=str(error))
-        raise cancelled from error
-    return cancelled
+        raise commit.cancelled from error
+    return commit.cancelled
 
 
-def _check_committed(commit: asyncio.Future[str]) -> None:
+async def _answer(commit: Unbroken[str]) -> str:
     try:
-        tag = commit.result()
+        return await commit
     except asyncpg.PostgresError as error:
         # 08*: connection trouble, 57P*: the server is going down. It may have committed before it said so.
         if error.sqlstate and error.sqlstate[:3] in {"57P", "080"}:
@@ -322,6 +317,9 @@ def _check_committed(commit: asyncio.Future[str]) -> None:
         raise
     except (OSError, TimeoutError, asyncpg.InterfaceError, asyncio.CancelledError) as error:
         raise CommitOutcomeUnknown("The connection to the database was lost during the commit.") from error
+
+
+def _check_committed(tag: str) -> None:
     if tag != "COMMIT":
         # PostgreSQL answers ROLLBACK to the COMMIT of a transaction in which an error was swallowed.
         raise InvariantViolation("A statement failed inside the bundle and its error was not passed on.")

@@ -49,6 +49,8 @@ _INSERT_STEP = """
     RETURNING id AS message_id, created_at AS inserted_at
 """
 
+_COST = StepFigures.__struct_fields__.index("cost_micros")
+
 _INSERT_ALWAYS = INSERT_MESSAGE.format(condition="true")
 
 
@@ -157,8 +159,9 @@ def arguments(tx: Tx, row: Row) -> tuple[object, ...]:
         return plain
     # Unknown and zero are NULL: a provider that reports nothing must not look like one that used nothing. Not so the
     # cost: nothing to pay is a price, NULL is none.
-    figures = msgspec.structs.asdict(row.figures)
-    return plain + tuple(value if name == "cost_micros" else value or None for name, value in figures.items())
+    figures = [value or None for value in msgspec.structs.astuple(row.figures)]
+    figures[_COST] = row.figures.cost_micros
+    return (*plain, *figures)
 
 
 def message_of(tx: Tx, row: Row, message_id: MessageId, created_at: datetime) -> Message:
