@@ -23,7 +23,8 @@ from rookery.cli.output import Output
 from rookery.store import errors
 
 SCRIPT = str(Path(sys.executable).parent / "rookery")
-ADMIN_COMMANDS = ["migrate", "status", "doctor", "config", "rotate-secrets"]
+ADMIN_COMMANDS = ["migrate", "status", "doctor", "config", "rotate-secrets", "provider", "model"]
+GROUPS = {"provider": ["list", "add", "remove"], "model": ["list", "add", "default", "remove"]}
 
 
 def environment(home: Path, **variables: str) -> dict[str, str]:
@@ -75,7 +76,10 @@ def test_every_setting_is_a_flag_of_every_command(tmp_path: Path, command: list[
 
 @pytest.mark.parametrize("task", ADMIN_COMMANDS)
 def test_every_admin_command_has_json(tmp_path: Path, task: str) -> None:
-    assert "--json" in rookery(tmp_path, "admin", task, "--help").stdout
+    commands = [[task, name] for name in GROUPS[task]] if task in GROUPS else [[task]]
+
+    for command in commands:
+        assert "--json" in rookery(tmp_path, "admin", *command, "--help").stdout
 
 
 def test_help_loads_neither_driver_nor_framework_nor_event_loop(tmp_path: Path) -> None:

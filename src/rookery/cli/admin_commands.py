@@ -16,12 +16,33 @@ if TYPE_CHECKING:
     from rookery.cli.output import Output
 
 Add: TypeAlias = Callable[..., argparse.ArgumentParser]
+# Written out, because `--help` loads no database driver; a test compares them with the store's.
+PROVIDER_TYPES = (
+    "anthropic",
+    "openai",
+    "azure_openai",
+    "openai_compat",
+    "openrouter",
+    "google",
+    "bedrock",
+    "bridge",
+    "scripted",
+)
+PRICES = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
+
 Run: TypeAlias = "Callable[[Coroutine[Any, Any, int], Loaded, Output], int]"
 
 
 def add_to(tasks: Any, add: Add, run: Run) -> None:
     """The commands below `rookery admin`."""
     _add_secrets(tasks, add, run)
+    _add_providers(_group(tasks, "provider", "where models come from, and the keys for them"), add, run)
+    _add_models(_group(tasks, "model", "the models that chats can use"), add, run)
+
+
+def _group(tasks: Any, name: str, summary: str) -> Any:
+    group = tasks.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False)
+    return group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
 def _add_secrets(tasks: Any, add: Add, run: Run) -> None:
@@ -36,3 +57,119 @@ def _add_secrets(tasks: Any, add: Add, run: Run) -> None:
     what = command.add_mutually_exclusive_group()
     what.add_argument("--status", action="store_true", help="only show how many values are under which key")
     what.add_argument("--full", action="store_true", help="encrypt the values anew too, not only their data keys")
+
+
+def _add_providers(tasks: Any, add: Add, run: Run) -> None:
+    def list_all(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_providers
+
+        return run(admin_providers.list_all(loaded.settings, out), loaded, out)
+
+    def add_one(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_input, admin_providers
+
+        new = admin_providers.NewProvider(
+            type=arguments.type,
+            name=arguments.name,
+            display_name=arguments.display_name,
+            base_url=arguments.base_url,
+            options=arguments.option,
+            key_stdin=arguments.key_stdin,
+            no_key=arguments.no_key,
+            no_central_key=arguments.no_central_key,
+            allow_user_key=arguments.allow_user_key,
+            no_fallback=arguments.no_fallback,
+            send_correlation=arguments.send_correlation,
+        )
+        # Asked for before the event loop runs: that one would keep Ctrl-C from ending the prompt.
+        with admin_input.refusals(out) as outcome:
+            key = admin_providers.ask_key(new)
+            return run(admin_providers.add(loaded.settings, out, new=new, key=key), loaded, out)
+        return outcome.code
+
+    def remove(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_providers
+
+        return run(admin_providers.remove(loaded.settings, out, name=arguments.name, yes=arguments.yes), loaded, out)
+
+    add(tasks, "list", list_all, "show the providers")
+    new = add(tasks, "add", add_one, "add a provider; its key is asked for, or read from stdin")
+    new.add_argument("type", metavar="TYPE", choices=PROVIDER_TYPES, help=", ".join(PROVIDER_TYPES))
+    new.add_argument("name", metavar="NAME", help="what the provider is called here: a-z, 0-9 and hyphens")
+    new.add_argument("--display-name", default="", metavar="TEXT", help="what people see")
+    new.add_argument("--base-url", metavar="URL", help="where it is; known for anthropic, openai, openrouter, google")
+    key = new.add_mutually_exclusive_group()
+    key.add_argument("--key-stdin", action="store_true", help="read the key from stdin instead of asking for it")
+    key.add_argument("--no-key", action="store_true", help="do not ask for a key that is not needed")
+    new.add_argument("--no-central-key", action="store_true", help="users bring their own keys; there is no shared one")
+    new.add_argument("--allow-user-key", action="store_true", help="users may save keys of their own")
+    new.add_argument(
+        "--no-fallback", action="store_true", help="users without a key of their own do not get the shared"
+    )
+    new.add_argument("--send-correlation", action="store_true", help="tell the provider which chat a call belongs to")
+    _add_option(new)
+    gone = add(tasks, "remove", remove, "remove a provider, its models and every key for it")
+    gone.add_argument("name", metavar="NAME")
+    gone.add_argument("--yes", action="store_true", help="remove its models and the keys of users too")
+
+
+def _add_models(tasks: Any, add: Add, run: Run) -> None:
+    def list_all(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_models
+
+        return run(admin_models.list_all(loaded.settings, out), loaded, out)
+
+    def add_one(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_models
+
+        new = admin_models.NewModel(
+            provider=arguments.provider,
+            model=arguments.model,
+            context_limit=arguments.context_limit,
+            display_name=arguments.display_name,
+            is_default=arguments.default,
+            disabled=arguments.disabled,
+            compression_threshold=arguments.compression_threshold,
+            options=arguments.option,
+            prices={f"price_{name}": getattr(arguments, f"price_{name}") for name in PRICES},
+        )
+        return run(admin_models.add(loaded.settings, out, new=new), loaded, out)
+
+    def make_default(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_models
+
+        return run(admin_models.make_default(loaded.settings, out, reference=arguments.model), loaded, out)
+
+    def remove(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_models
+
+        return run(admin_models.remove(loaded.settings, out, reference=arguments.model), loaded, out)
+
+    add(tasks, "list", list_all, "show the models, with the prices in force")
+    new = add(tasks, "add", add_one, "add a model of a provider")
+    new.add_argument("provider", metavar="PROVIDER", help="the name of its provider")
+    new.add_argument("model", metavar="MODEL", help="the model's id, exactly as the provider writes it")
+    new.add_argument("--context-limit", required=True, type=int, metavar="TOKENS", help="how much it can read at once")
+    new.add_argument("--display-name", default="", metavar="TEXT", help="what people see")
+    new.add_argument("--default", action="store_true", help="use it where nothing else was chosen")
+    new.add_argument("--disabled", action="store_true", help="add it without offering it yet")
+    new.add_argument(
+        "--compression-threshold", type=int, default=70, metavar="PERCENT", help="when to summarise; 100 is never"
+    )
+    for name in PRICES:
+        words = name.replace("_", " ").replace("cache write 1h", "cache writes for an hour")
+        flag = f"--price-{name.replace('_', '-')}"
+        new.add_argument(flag, metavar="USD", help=f"price of {words}, per million tokens")
+    _add_option(new)
+    for name, command, summary in (
+        ("default", make_default, "use a model where nothing else was chosen"),
+        ("remove", remove, "remove a model; chats that used it go on with the default"),
+    ):
+        one = add(tasks, name, command, summary)
+        one.add_argument("model", metavar="MODEL", help="its name, PROVIDER/NAME, or its id")
+
+
+def _add_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option; VALUE is JSON or plain text"
+    )

@@ -1,0 +1,150 @@
+"""`rookery admin provider`: where models come from, and the keys for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET
+
+from rookery.cli import admin_input, admin_secrets
+from rookery.cli.admin_input import Refused
+from rookery.cli.exits import Exit
+from rookery.cli.output import Output
+from rookery.llm.secrets import SecretStr
+from rookery.settings import Settings
+from rookery.store import env_providers, model_configs, providers
+from rookery.store.model_options import ProviderType
+from rookery.store.pool import Connection
+from rookery.store.providers import KEYLESS, Provider, ProviderDraft
+
+SHOWN = ("id", "name", "type", "display_name", "enabled", "source", "central_key_enabled", "allow_user_key")
+
+
+class NewProvider(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said about a provider on the command line."""
+
+    type: str
+    name: str
+    display_name: str
+    base_url: str | None
+    options: Sequence[str]
+    key_stdin: bool
+    no_key: bool
+    no_central_key: bool
+    allow_user_key: bool
+    no_fallback: bool
+    send_correlation: bool
+
+
+async def list_all(settings: Settings, out: Output) -> int:
+    async with admin_input.opened(settings, out) as (_, conn):
+        found = await providers.list_providers(conn)
+        counts = await _count_models(conn)
+    if found:
+        rows = [_row(provider, counts[provider.id]) for provider in found]
+        out.table(("name", "type", "base url", "key", "models", "state"), rows)
+    else:
+        out.line("There is no provider yet. `rookery admin provider add TYPE NAME` adds one.")
+    out.result({"providers": [_document(provider, models=counts[provider.id]) for provider in found]})
+    return Exit.OK
+
+
+def ask_key(new: NewProvider) -> SecretStr | None:
+    """The central key, from the prompt or stdin; None where there is to be none."""
+    if not new.no_central_key:
+        return admin_input.read_key(new.type, new.name, from_stdin=new.key_stdin, none=new.no_key)
+    if new.key_stdin:
+        raise Refused("--key-stdin gives the central key, which --no-central-key rules out.", code=Exit.USAGE)
+    return None
+
+
+async def add(settings: Settings, out: Output, *, new: NewProvider, key: SecretStr | None) -> int:
+    with admin_input.refusals(out) as outcome:
+        if key is not None:
+            out.secrets.add("key", key.reveal())
+        draft = ProviderDraft(
+            type=ProviderType(new.type),
+            name=new.name,
+            display_name=new.display_name,
+            base_url=new.base_url,
+            options=admin_input.parse_options(new.options),
+            send_correlation=new.send_correlation,
+            api_key=key,
+            central_key_enabled=not new.no_central_key,
+            allow_user_key=new.allow_user_key,
+            allow_central_fallback=False if new.no_fallback else UNSET,
+        )
+        async with admin_input.opened(settings, out) as (database, conn):
+            ring = None if key is None else admin_secrets.load_ring(settings)
+            if ring is not None:
+                await admin_secrets.check_ring(conn, ring)
+            provider = await providers.create_provider(conn, draft, ring=ring)
+            await admin_input.announce(database, "provider", provider.id)
+        out.line(f"Provider {provider.name} is added. Give it a model:")
+        out.line(f"  rookery admin model add {provider.name} MODEL --context-limit TOKENS")
+        out.result(_document(provider, models=0))
+    return outcome.code
+
+
+async def remove(settings: Settings, out: Output, *, name: str, yes: bool) -> int:
+    with admin_input.refusals(out) as outcome:
+        async with admin_input.opened(settings, out) as (database, conn):
+            provider = await get(conn, name)
+            models = (await _count_models(conn))[provider.id]
+            if not yes and not provider.is_env and (models or provider.allow_user_key):
+                raise Refused(
+                    f"{models} model(s) of {name} would go with it, and every key that users saved for it. Add --yes "
+                    "to remove them all."
+                )
+            await providers.delete_provider(conn, provider.id)
+            await admin_input.announce(database, "provider", provider.id)
+        out.line(f"Provider {name} is removed, with {models} model(s) and every key for it.")
+        out.result({"removed": provider.id, "name": name, "models": models})
+    return outcome.code
+
+
+async def get(conn: Connection, name: str) -> Provider:
+    """The provider of this name, or a refusal that says where to look."""
+    provider = await providers.find_provider_named(conn, name)
+    if provider is None:
+        raise Refused(f"There is no provider {name}. `rookery admin provider list` shows those there are.")
+    return provider
+
+
+async def _count_models(conn: Connection) -> Counter[UUID]:
+    return Counter(config.provider_id for config in await model_configs.list_model_configs(conn))
+
+
+def _row(provider: Provider, models: int) -> tuple[object, ...]:
+    state = "enabled" if provider.enabled else "disabled"
+    return provider.name, provider.type, provider.effective_base_url, _key_words(provider), models, state
+
+
+def _key_words(provider: Provider) -> str:
+    """Whose keys are used. That of the environment is the server's: what this process has says nothing about it."""
+    words = [_central_words(provider)] if provider.central_key_enabled else []
+    return " or ".join([*words, "users' own"] if provider.allow_user_key else words)
+
+
+def _central_words(provider: Provider) -> str:
+    if provider.is_env:
+        variables = [preset.key_variable for preset in env_providers.PRESETS if preset.type == provider.type]
+        return ", ".join(variables)
+    if provider.api_key_enc is not None:
+        return "stored"
+    return "none needed" if provider.type in KEYLESS else "missing"
+
+
+def _document(provider: Provider, *, models: int) -> dict[str, object]:
+    return {
+        **{name: getattr(provider, name) for name in SHOWN},
+        "allow_central_fallback": provider.allow_central_fallback,
+        "send_correlation": provider.send_correlation,
+        "base_url": provider.effective_base_url,
+        "has_key": provider.api_key_enc is not None,
+        "options": admin_input.shown_options(provider.options),
+        "models": models,
+    }
