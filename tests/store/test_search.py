@@ -311,3 +311,13 @@ async def test_search_uses_its_indexes(world: World) -> None:
         assert "search_tsv" in plan, plan
     for plan in await world.plans(search.TAKE_PENDING, 20):
         assert "search_pending" in plan, plan
+
+
+async def test_backfill_fills_the_newest_up_to_its_limit_and_then_the_rest(world: World) -> None:
+    chat = await world.chat(await world.user())
+    messages = [await world.message(chat) for _ in range(7)]
+
+    assert await search.backfill(world.conn, max_rows=5, batch=2) == 5
+    assert await pending(world) == messages[:2]
+    assert await search.backfill(world.conn, batch=2) == 2
+    assert await search.backfill(world.conn) == 0

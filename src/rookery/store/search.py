@@ -121,6 +121,20 @@ async def sweep(conn: Connection, *, batch: int = 20) -> int:
         return len(pending)
 
 
+async def backfill(conn: Connection, *, max_rows: int = 50_000, batch: int = 20) -> int:
+    """Sweep until nothing is pending, or `max_rows` are filled: what one run of the job does. Returns how many.
+
+    Each batch is a transaction of its own, so a cancelled run keeps what it has done.
+    """
+    filled = 0
+    while filled < max_rows:
+        swept = await sweep(conn, batch=min(batch, max_rows - filled))
+        if not swept:
+            break
+        filled += swept
+    return filled
+
+
 async def search(
     conn: Connection, query: str, *, owner_id: UUID, archived: bool = False, limit: int = 50
 ) -> list[SearchHit]:

@@ -6,6 +6,7 @@
 from rookery.store.machine.archive import delete_family, set_archived, set_family_archived
 from rookery.store.machine.backlog import MAX_QUEUE
 from rookery.store.machine.bundle import Bundle, Tx
+from rookery.store.machine.capacity import Limits, Pool, PoolCounts, admit, count_pools, is_queued_for_capacity
 from rookery.store.machine.commit import (
     StepCommitted,
     TurnFinished,
@@ -29,8 +30,26 @@ from rookery.store.machine.interrupt import (
     finish_interruption,
     interrupt,
 )
+from rookery.store.machine.leases import (
+    ChatState,
+    delete_leases,
+    leave,
+    read_lease_ttl,
+    release_leases,
+    states_of,
+    sweep_leases,
+    try_abandon,
+)
 from rookery.store.machine.lock import ChatMachine, Machine, Publisher, View
-from rookery.store.machine.ownership import Candidate, abandon, acquire, list_candidates, renew_leases, try_acquire
+from rookery.store.machine.ownership import (
+    Candidate,
+    LeaseKey,
+    abandon,
+    acquire,
+    list_candidates,
+    renew_leases,
+    try_acquire,
+)
 from rookery.store.machine.queue import (
     Promoted,
     clear_queue,
@@ -49,10 +68,15 @@ __all__ = [
     "Candidate",
     "ChatMachine",
     "ChatSpec",
+    "ChatState",
     "Created",
     "Edited",
     "Interrupted",
+    "LeaseKey",
+    "Limits",
     "Machine",
+    "Pool",
+    "PoolCounts",
     "Promoted",
     "Publisher",
     "Sent",
@@ -62,12 +86,15 @@ __all__ = [
     "View",
     "abandon",
     "acquire",
+    "admit",
     "cancel_requires_action",
     "clear_queue",
     "commit_step",
     "complete_requires_action",
+    "count_pools",
     "create_chat",
     "delete_family",
+    "delete_leases",
     "delete_queued_message",
     "edit_message",
     "edit_queued_message",
@@ -76,11 +103,15 @@ __all__ = [
     "finish_interruption",
     "finish_turn",
     "interrupt",
+    "is_queued_for_capacity",
+    "leave",
     "list_candidates",
     "promote_queued_message",
+    "read_lease_ttl",
     "reconcile_invalid_state",
     "record_generation_attempt",
     "record_retry_state",
+    "release_leases",
     "renew_leases",
     "reorder_queue",
     "request_compaction",
@@ -89,5 +120,8 @@ __all__ = [
     "send_message",
     "set_archived",
     "set_family_archived",
+    "states_of",
+    "sweep_leases",
+    "try_abandon",
     "try_acquire",
 ]

@@ -1,0 +1,33 @@
+"""The settings of chats: defaults, and what is refused."""
+
+from __future__ import annotations
+
+import asyncpg
+import msgspec
+import pytest
+
+from rookery.store import chat_settings, settings
+from rookery.store.chat_settings import ChatSettings
+from rookery.store.machine import Limits
+
+
+async def test_what_is_not_stored_has_its_default(database_url: str) -> None:
+    conn = await asyncpg.connect(database_url)
+    try:
+        assert await chat_settings.read_chat_settings(conn) == ChatSettings()
+        await settings.write_setting(conn, chat_settings.SETTING, value={"running_roots": 3})
+
+        found = await chat_settings.read_chat_settings(conn)
+    finally:
+        await conn.close()
+
+    assert found.limits == Limits(running_roots=3, running_subagents=40)
+    assert (found.retention_days, found.auto_archive_days, found.dynamic_tool_timeout_seconds) == (30, 0, 300)
+
+
+@pytest.mark.parametrize(
+    "stored", [{"running_roots": -1}, {"auto_archive_days": 4000}, {"dynamic_tool_timeout_seconds": 9}, ["x"]]
+)
+def test_value_out_of_range_cannot_be_read(stored: object) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        chat_settings.parse(stored)
