@@ -196,7 +196,7 @@ async def test_long_replay_merges_neighbours_and_says_how_many() -> None:
         Text("z"),
     ]
     assert batch[1][2] == (
-        b'{"type":"message_part","seq":60,"n":30,"role":"assistant","part":{"type":"text","text":"%b"}}' % (b"t" * 30)
+        b'{"type":"message_part","seq":60,"role":"assistant","part":{"type":"text","text":"%b"},"n":30}' % (b"t" * 30)
     )
 
 

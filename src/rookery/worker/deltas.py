@@ -20,13 +20,13 @@ from rookery.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
 PartEvent: TypeAlias = tuple[int, int, bytes]
 
 
-class MessagePart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="message_part"):
+class MessagePart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="message_part"):
     """The event of the stream. `n` adjacent parts, of which `seq` is the last, arrive as one."""
 
     seq: int
-    n: int = 1
     role: Role
     part: Part
+    n: int = 1
 
 
 _encoder = msgspec.json.Encoder()
@@ -36,11 +36,11 @@ _decoder = msgspec.json.Decoder(MessagePart)
 def encode(seq: int, role: Role, part: Part, *, n: int = 1) -> bytes:
     """The bytes that every viewer and every other replica sends on as they are."""
     try:
-        return _encoder.encode(MessagePart(seq=seq, n=n, role=role, part=part))
+        return _encoder.encode(MessagePart(seq, role, part, n))
     except UnicodeEncodeError:
         # Half a character, as some servers cut them. Storing mends it, and the preview shows what will be stored.
         (mended,) = parts.decode(parts.encode((part,)))
-        return _encoder.encode(MessagePart(seq=seq, n=n, role=role, part=mended))
+        return _encoder.encode(MessagePart(seq, role, mended, n))
 
 
 def decode(data: bytes) -> MessagePart:

@@ -130,11 +130,16 @@ class Episode:
         "_buffer",
         "_chars",
         "_feed",
+        "_is_full",
+        "_last_seq",
+        "_limits",
         "_live",
         "_pending",
         "_role",
+        "_size_bytes",
         "_state",
         "_stretch",
+        "_thread",
         "_timer",
         "_was_created",
         "closed_at",
@@ -147,6 +152,12 @@ class Episode:
         self.model_invoked_at: datetime | None = None
         self.closed_at: float | None = None
         self._buffer = buffer
+        self._limits = buffer._limits
+        self._thread = buffer._thread
+        # Kept here as well as in the feed: they are read for every token.
+        self._last_seq = 0
+        self._size_bytes = 0
+        self._is_full = False
         self._feed = Feed(buffer._clock, lambda: buffer._left(self))
         self._live: list[LivePart] = []
         self._state = _State.AWAITED
@@ -164,13 +175,13 @@ class Episode:
         Pieces of text that are joined get the same number. Raises `EpisodeClosed`, `EpisodeFull` or `BufferClosed`;
         none of them is a reason to stop a generation.
         """
-        assert get_ident() == self._buffer._thread, "the part buffer belongs to the event loop's thread"
+        assert get_ident() == self._thread, "the part buffer belongs to the event loop's thread"
         if self._state is not _State.OPEN:
             raise self._refusal()
         text = deltas.piece(part)
         if text is None:
             self._add_whole(role, part)
-        elif self._stretch is not None and role is self._role and deltas.continues(self._stretch, part):
+        elif role is self._role and self._stretch is not None and deltas.continues(self._stretch, part):
             self._collect(part, text)
         else:
             self.flush()
@@ -178,10 +189,10 @@ class Episode:
             self._stretch = part if text else None
             self._role = role
             self._publish(role, part, shown=part)
-        if self._feed.end is not None:
+        if self._is_full:
             self._buffer._dropped += 1
             raise EpisodeFull(self.key)
-        return self._feed.last_seq + bool(self._pending)
+        return self._last_seq + 1 if self._pending else self._last_seq
 
     def flush(self) -> None:
         """Number and show what the merge window holds."""
@@ -231,11 +242,10 @@ class Episode:
         if not self._pending:
             self._stretch = part
             if self._timer is None:
-                limits = self._buffer._limits
-                self._timer = self._buffer._call_later(limits.merge_window_ms / 1000, self._window_ended)
+                self._timer = self._buffer._call_later(self._limits.merge_window_ms / 1000, self._window_ended)
         self._pending.append(text)
         self._chars += len(text)
-        if self._chars >= self._buffer._limits.merge_chars:
+        if self._chars >= self._limits.merge_chars:
             # The timer stays: one that finds less than a window's worth only shows it earlier.
             self.flush()
 
@@ -250,21 +260,24 @@ class Episode:
             self._publish(role, part, shown=shown)
 
     def _publish(self, role: Role, part: Part, *, shown: Part) -> None:
-        if self._feed.end is not None:
+        if self._is_full:
             # The draft outlives the preview: it is what an interruption keeps, and the step holds the same words
             # anyway. Only the running output of tools has no end of its own, and no interruption keeps that.
             if not (isinstance(part, ToolResult) and part.result_delta is not None):
                 self._live.append(LivePart(role, part))
             return
         self._live.append(LivePart(role, part))
-        feed = self._feed
-        seq = feed.last_seq + 1
+        seq = self._last_seq + 1
         data = deltas.encode(seq, role, shown)
-        if feed.size_bytes + len(data) > self._buffer._limits.episode_max_bytes:
-            log.warning("episode_full", chat_id=str(self.key.chat_id), parts=seq - 1, size_bytes=feed.size_bytes)
-            feed.finish(EndReason.TRUNCATED)
+        size = self._size_bytes + len(data)
+        if size > self._limits.episode_max_bytes:
+            log.warning("episode_full", chat_id=str(self.key.chat_id), parts=seq - 1, size_bytes=self._size_bytes)
+            self._is_full = True
+            self._feed.finish(EndReason.TRUNCATED)
             return
-        feed.append((seq, 1, data))
+        self._last_seq = seq
+        self._size_bytes = size
+        self._feed.append((seq, 1, data))
 
 
 class PartBuffer:
