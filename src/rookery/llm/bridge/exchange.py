@@ -1,0 +1,152 @@
+"""One question to a pydantic-ai model and its answer, as parts.
+
+Everything the library raises is caught here, at its three doors (open, next event, close), and nowhere else: a fault of
+our own code is never told as one of the provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import Any, TypeAlias
+
+from pydantic_ai.messages import ModelResponseStreamEvent
+from pydantic_ai.models import Model, StreamedResponse
+from pydantic_ai.providers import Provider
+
+from rookery.clock import Clock
+from rookery.llm.bridge import failures, request
+from rookery.llm.bridge.request import BridgeRequest
+from rookery.llm.bridge.stream import BridgeFold
+from rookery.llm.refusals import Hide
+from rookery.llm.types import Call, Capabilities, ProviderError, StreamError, StreamPart
+from rookery.log import get_logger
+
+log = get_logger("llm.bridge")
+
+KeepOpen: TypeAlias = Callable[[Provider[Any]], Awaitable[None]]
+
+# Chosen: who closes a stream waits for it; a library that hangs on the way out is left behind.
+CLOSE_SECONDS = 0.9
+
+
+class Bridged:
+    """A library's model with what is needed to talk to it."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        provider: str,
+        caps: Capabilities,
+        headers: Mapping[str, str],
+        read_seconds: float,
+        keep_open: KeepOpen | None,
+        clock: Clock,
+        hide: Hide,
+    ) -> None:
+        self._model = model
+        self._provider = provider
+        self._caps = caps
+        self._headers = headers
+        self._read_seconds = read_seconds
+        self._keep_open = keep_open
+        self._clock = clock
+        self._hide = hide
+
+    def request(self, call: Call) -> BridgeRequest:
+        return request.build(call, self._model, caps=self._caps, headers=self._headers, read_seconds=self._read_seconds)
+
+    async def answer(self, built: BridgeRequest) -> AsyncGenerator[StreamPart, None]:
+        """The parts of one request, but its warnings; the last is terminal."""
+        exchange = _Exchange(self._model, built, self._keep_open)
+        fold = BridgeFold(self._provider)
+        try:
+            try:
+                response = await exchange.open()
+            except _Failed as failed:
+                yield StreamError(self._told(failed.cause))
+                return
+            while True:
+                try:
+                    event = await exchange.next_event()
+                except _Failed as failed:
+                    for part in fold.broken(response):
+                        yield part
+                    yield StreamError(self._told(failed.cause))
+                    return
+                for part in fold.end(response) if event is None else fold.feed(event, response):
+                    yield part
+                if event is None:
+                    return
+        finally:
+            await exchange.close()
+
+    def _told(self, cause: BaseException) -> ProviderError:
+        return failures.explain(cause, provider=self._provider, now=self._clock.now(), hide=self._hide)
+
+
+class _Failed(Exception):
+    """The library raised `cause`."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
+        super().__init__()
+
+
+class _Exchange:
+    def __init__(self, model: Model, built: BridgeRequest, keep_open: KeepOpen | None) -> None:
+        self._model = model
+        self._keep_open = keep_open
+        self._built = built
+        self._stack = AsyncExitStack()
+        self._response: StreamedResponse | None = None
+        self._events: AsyncIterator[ModelResponseStreamEvent] | None = None
+        self._is_done = False
+
+    async def open(self) -> StreamedResponse:
+        built, provider = self._built, self._model.provider
+        try:
+            if self._keep_open is not None and provider is not None:
+                await self._keep_open(provider)
+            await self._stack.enter_async_context(self._model)
+            self._response = await self._stack.enter_async_context(
+                self._model.request_stream(built.messages, built.settings, built.parameters)
+            )
+            self._events = aiter(self._response)
+        except (Exception, asyncio.CancelledError) as error:
+            raise _failed(error) from None
+        return self._response
+
+    async def next_event(self) -> ModelResponseStreamEvent | None:
+        """The next event; None when there are no more."""
+        assert self._events is not None, "The exchange was not opened."
+        try:
+            return await anext(self._events)
+        except StopAsyncIteration:
+            self._is_done = True
+            return None
+        except (Exception, asyncio.CancelledError) as error:
+            raise _failed(error) from None
+
+    async def close(self) -> None:
+        """Ends the request, whatever state it is in. Never raises but `CancelledError`, and takes a second at most."""
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                if self._response is not None and not self._is_done:
+                    # Without it, leaving the context is all a model offers.
+                    with suppress(NotImplementedError):
+                        await self._response.cancel()
+                await self._stack.aclose()
+        except Exception as error:
+            log.warning("bridge_close_failed", model=self._model.model_name, error=type(error).__name__)
+
+
+def _failed(error: BaseException) -> _Failed:
+    """What to raise instead. A cancellation of this task goes through; one of the socket alone is a broken stream."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
+    return _Failed(error)

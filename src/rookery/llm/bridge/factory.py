@@ -1,0 +1,297 @@
+"""Which model of pydantic-ai belongs to a provider row, and how it is made with that row's key and address.
+
+Providers are kept between calls, one for each key and address: each has connections of its own. Nothing here imports
+the library before a model is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import msgspec
+
+from rookery.clock import Clock
+from rookery.llm import refusals
+from rookery.llm.bridge.model import READ_SECONDS, BridgeModel, CannotBuild
+from rookery.llm.model import ModelStats
+from rookery.llm.secrets import SecretStr
+from rookery.llm.types import Capabilities, ErrorKind, ProviderError
+from rookery.redaction import SecretRegistry, hide_secrets
+from rookery.store.model_options import ProviderType
+from rookery.store.providers import DEFAULT_BASE_URLS
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+    from pydantic_ai.providers import Provider
+
+EXTRA = "rookery[bridge]"
+# Chosen: far more providers and keys than a deployment has in use at a time.
+MAX_KEPT = 64
+_CONNECT_SECONDS = 10.0
+# These name the library's provider by themselves; a `bridge` row has it in the model's name, `groq:llama-3.3-70b`.
+_KINDS: Mapping[str, str] = {ProviderType.GOOGLE: "google", ProviderType.BEDROCK: "bedrock"}
+_ACCESS_KEY_STARTS = ("AKIA", "ASIA")
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom to ask, and as whom. `kind` is the library's name of the provider."""
+
+    kind: str
+    key: SecretStr | None
+    base_url: str | None
+    region: str | None
+    read_seconds: float
+
+
+class BridgeClients:
+    """All providers of the library that this process talks to. Models made without it connect anew for every call."""
+
+    def __init__(self, *, max_kept: int = MAX_KEPT) -> None:
+        self._max_kept = max_kept
+        self._kept: OrderedDict[Target, Provider[Any]] = OrderedDict()
+        self._entered: set[int] = set()
+        # Models are made in threads.
+        self._lock = threading.Lock()
+
+    def provider(self, target: Target, make: Callable[[], Provider[Any]]) -> Provider[Any]:
+        with self._lock:
+            if target not in self._kept:
+                self._kept[target] = make()
+            self._kept.move_to_end(target)
+            return self._kept[target]
+
+    async def keep_open(self, provider: Provider[Any]) -> None:
+        """Hold the provider's connections until it is pushed out or all is closed. Streams hold them too."""
+        with self._lock:
+            is_known = any(kept is provider for kept in self._kept.values())
+            is_new = is_known and id(provider) not in self._entered
+            if is_new:
+                self._entered.add(id(provider))
+            pushed_out = [self._kept.popitem(last=False)[1] for _ in range(len(self._kept) - self._max_kept)]
+        if is_new:
+            await provider.__aenter__()
+        for each in pushed_out:
+            await self._leave(each)
+
+    async def close(self) -> None:
+        with self._lock:
+            kept, self._kept = list(self._kept.values()), OrderedDict()
+        for provider in kept:
+            await self._leave(provider)
+
+    async def _leave(self, provider: Provider[Any]) -> None:
+        if id(provider) in self._entered:
+            self._entered.discard(id(provider))
+            await provider.__aexit__(None, None, None)
+
+
+def bridge_model(
+    *,
+    provider_id: UUID,
+    provider_type: str,
+    provider_name: str,
+    model: str,
+    caps: Capabilities,
+    key: SecretStr | None,
+    base_url: str | None = None,
+    region: str | None = None,
+    extra_headers: Mapping[str, str] = {},
+    read_seconds: float = READ_SECONDS,
+    clients: BridgeClients | None = None,
+    clock: Clock | None = None,
+    stats: ModelStats | None = None,
+) -> BridgeModel:
+    """The model of one provider row. Cheap and never fails: what cannot be made is told by its first call.
+
+    `provider_name` is how people call the provider. Without a key the library looks for the machine's own credentials.
+    """
+    # Keys are pasted, and line breaks come along.
+    plain_key = None if key is None else key.reveal().strip()
+    secrets = () if plain_key is None else (plain_key, *plain_key.split(":"))
+
+    def hide(text: str) -> str:
+        known = SecretRegistry()
+        for value in secrets:
+            known.add("api_key", value)
+        return hide_secrets(text, known)
+
+    def build() -> Model:
+        try:
+            return _build(
+                provider_type,
+                model,
+                key=SecretStr(plain_key) if plain_key else None,
+                base_url=base_url,
+                region=region,
+                read_seconds=read_seconds,
+                clients=clients,
+            )
+        except _Unusable as unusable:
+            detail = None if unusable.detail is None else refusals.clean_detail(unusable.detail, hide)
+            message = unusable.message.replace("{provider}", provider_name)
+            raise CannotBuild(
+                ProviderError(
+                    kind=unusable.kind, message=message, retryable=False, provider=provider_name, detail=detail
+                )
+            ) from None
+
+    return BridgeModel(
+        build,
+        provider_id=provider_id,
+        provider_type=provider_type,
+        provider_name=provider_name,
+        model=model,
+        caps=caps,
+        secrets=secrets,
+        extra_headers=extra_headers,
+        read_seconds=read_seconds,
+        keep_open=None if clients is None else clients.keep_open,
+        clock=clock,
+        stats=stats,
+    )
+
+
+class _Unusable(Exception):
+    def __init__(self, message: str, *, kind: ErrorKind = ErrorKind.CONFIG, detail: str | None = None) -> None:
+        self.message = message
+        self.kind = kind
+        self.detail = detail
+        super().__init__(message)
+
+
+def _build(
+    provider_type: str,
+    model: str,
+    *,
+    key: SecretStr | None,
+    base_url: str | None,
+    region: str | None,
+    read_seconds: float,
+    clients: BridgeClients | None,
+) -> Model:
+    kind, name = _kind_and_name(provider_type, model, key=key)
+    if base_url is not None and base_url.rstrip("/") == DEFAULT_BASE_URLS.get(provider_type):
+        base_url = None
+    target = Target(kind=kind, key=key, base_url=base_url, region=region, read_seconds=read_seconds)
+    try:
+        from pydantic_ai.exceptions import UserError
+        from pydantic_ai.models import infer_model
+    except ImportError as error:
+        raise _Unusable(
+            f"{{provider}} needs the package pydantic-ai, which is not installed. Install {EXTRA}.", detail=str(error)
+        ) from None
+    try:
+        provider = (
+            _make_provider(target) if clients is None else clients.provider(target, lambda: _make_provider(target))
+        )
+        return infer_model(f"{kind}:{name}", provider_factory=lambda _: provider)
+    except ImportError as error:
+        raise _Unusable(
+            f"{{provider}} needs a package that is not installed. Install {EXTRA}, or the package named in the detail.",
+            detail=str(error),
+        ) from None
+    except _Unusable:
+        raise
+    except UserError as error:
+        _explain_refusal(target, str(error))
+    except Exception as error:
+        # Packages for one provider have their own ways to say that credentials or settings are wrong.
+        _explain_refusal(target, f"{type(error).__name__}: {error}")
+
+
+def _kind_and_name(provider_type: str, model: str, *, key: SecretStr | None) -> tuple[str, str]:
+    if provider_type == ProviderType.GOOGLE and key is None:
+        # The machine's own credentials are those of Google Cloud; the other endpoint knows keys only.
+        return "google-cloud", model
+    if provider_type in _KINDS:
+        return _KINDS[provider_type], model
+    if provider_type != ProviderType.BRIDGE:
+        return provider_type.replace("_", "-"), model
+    kind, colon, name = model.partition(":")
+    if not colon or not kind or not name:
+        raise _Unusable("Name the models of {provider} as provider:model, such as groq:llama-3.3-70b-versatile.")
+    return kind, name
+
+
+def _explain_refusal(target: Target, text: str) -> NoReturn:
+    if target.key is None:
+        raise _Unusable("There is no API key for {provider}. Set one.", kind=ErrorKind.MISSING_KEY, detail=text)
+    raise _Unusable("{provider} cannot be used with these settings. Check the provider and the model.", detail=text)
+
+
+def _make_provider(target: Target) -> Provider[Any]:
+    from pydantic_ai.providers import infer_provider_class
+
+    try:
+        cls = infer_provider_class(target.kind)
+    except ValueError:
+        raise _Unusable(
+            f"There is no provider {target.kind!r} to build a bridge to. Check the name of the model of {{provider}}."
+        ) from None
+    if target.kind == "bedrock":
+        return _without_retries(cls(**_bedrock_options(target)))
+    takes = inspect.signature(cls.__init__).parameters
+    options: dict[str, Any] = {}
+    if target.key is not None and "api_key" in takes:
+        options["api_key"] = target.key.reveal()
+    if target.base_url is not None:
+        options = _at_address(target, target.base_url, takes=takes, options=options)
+    return cls(**options)
+
+
+def _at_address(target: Target, base_url: str, *, takes: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Options for a provider at another address than its usual one; some know no other and are given a client."""
+    if "base_url" in takes:
+        return {**options, "base_url": base_url}
+    if "api_host" in takes:
+        return {**options, "api_host": urlsplit(base_url).netloc or base_url}
+    api_key = None if target.key is None else target.key.reveal()
+    if "openai_client" in takes:
+        from openai import AsyncOpenAI
+
+        return {"openai_client": AsyncOpenAI(base_url=base_url, api_key=api_key or "none")}
+    if "cohere_client" in takes:
+        cohere = importlib.import_module("cohere")
+        return {"cohere_client": cohere.AsyncClientV2(api_key=api_key, base_url=base_url)}
+    raise _Unusable(
+        f"Providers of the kind {target.kind} are at one address only. Remove the base URL of {{provider}}."
+    )
+
+
+def _bedrock_options(target: Target) -> dict[str, Any]:
+    """A key is a Bedrock API key, or `access key id:secret` with a session token behind it where there is one."""
+    options: dict[str, Any] = {
+        "region_name": target.region or _region_in(target.base_url),
+        "base_url": target.base_url,
+        "aws_read_timeout": target.read_seconds,
+        "aws_connect_timeout": _CONNECT_SECONDS,
+    }
+    if target.key is None:
+        return options
+    key = target.key.reveal()
+    if not key.startswith(_ACCESS_KEY_STARTS):
+        return {**options, "api_key": key}
+    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+    return {**options, **dict(zip(names, key.split(":", 2), strict=False))}
+
+
+def _region_in(base_url: str | None) -> str | None:
+    """The region that the usual address names: `bedrock-runtime.eu-central-1.amazonaws.com`."""
+    host = urlsplit(base_url or "").hostname or ""
+    pieces = host.split(".")
+    is_usual = len(pieces) > 3 and pieces[0].startswith("bedrock-runtime") and "amazonaws" in pieces
+    return pieces[1] if is_usual else None
+
+
+def _without_retries(provider: Provider[Any]) -> Provider[Any]:
+    """The package for AWS tries again by itself, and takes no word about it with a request."""
+    service = "bedrock-runtime"
+    provider.client.meta.events.unregister(f"needs-retry.{service}", unique_id=f"retry-config-{service}")
+    return provider

@@ -1,0 +1,168 @@
+"""What a library raised, as a `ProviderError`: through the same table as every other wire.
+
+The library's own categories count as codes. They know things the table cannot see: a provider whose refusal of a long
+prompt has words of its own, or a status that came over gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from pydantic_ai import exceptions as library
+
+from rookery.llm import errors, refusals
+from rookery.llm.errors import Broken, Rule, TransportError
+from rookery.llm.refusals import Hide
+from rookery.llm.types import ErrorKind, ProviderError
+
+# First match wins, so the narrow classes come first.
+_CATEGORY_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (library.ModelQuotaExceededError, "billing_error"),
+    (library.ModelContextWindowExceededError, "context_length_exceeded"),
+    (library.ModelOverloadedError, "overloaded_error"),
+    (library.ModelRateLimitError, "rate_limit_error"),
+    (library.ModelAuthenticationError, "authentication_error"),
+    (library.ModelNotFoundError, "model_not_found"),
+    (library.ModelUnavailableError, "timeout_error"),
+    (library.ModelServerError, "server_error"),
+    (library.ContentFilterError, "content_filter"),
+)
+_REFUSED_HERE = Rule(
+    kind=ErrorKind.CONFIG,
+    retry=False,
+    message="The request cannot be made for {provider}. Check the settings of this model and provider.",
+)
+_FAILED = Rule(
+    kind=ErrorKind.GENERIC,
+    retry=True,
+    message="{provider} failed to answer. Try again; if it stays so, check the settings of this provider.",
+)
+_NO_CREDENTIALS = Rule(
+    kind=ErrorKind.AUTH,
+    retry=False,
+    message="No usable credentials for {provider}. Set a key on this provider, or sign the machine in.",
+)
+# A fault in a package stays one at the next try.
+_FAULTS = (TypeError, AttributeError, LookupError, AssertionError, ValueError)
+_CONNECTION_WORDS = ("timeout", "connect", "transport", "protocolerror", "streamerror")
+# Packages for one provider raise what they like, of no common class; this is how such classes are called.
+_SETTING_WORDS = ("configuration", "paramvalidation", "endpointresolution")
+_CREDENTIAL_WORDS = ("credential", "refresherror", "noregion", "token", "ssoerror")
+
+
+def explain(error: BaseException, *, provider: str, now: datetime, hide: Hide) -> ProviderError:
+    """What happened, for people and for the retry rule. Nothing of the text is shown before `hide` saw it."""
+    for cause in _chain(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return errors.from_transport(provider, TransportError(Broken.CERTIFICATE, str(cause)), hide=hide)
+    match error:
+        case library.ModelHTTPError():
+            return _from_api_error(error, error.status_code, provider=provider, now=now, hide=hide)
+        case library.ModelRequestTimeout() | library.ModelTimeoutError():
+            return _broken(Broken.CONNECT, error, provider=provider, hide=hide)
+        case library.ModelConnectionError():
+            is_sent = error.phase == "read"
+            return _broken(Broken.CUT if is_sent else Broken.CONNECT, error, provider=provider, hide=hide)
+        case library.ModelAPIError():
+            return _from_api_error(error, None, provider=provider, now=now, hide=hide)
+        case library.ContentFilterError():
+            return errors.classify(provider, codes=("content_filter",), text=error.message, hide=hide)
+        case library.UnexpectedModelBehavior():
+            return errors.unreadable(provider, error.message, hide=hide)
+        case library.UserError() | NotImplementedError():
+            return errors.made(provider, _REFUSED_HERE, str(error), hide=hide)
+        case asyncio.CancelledError():
+            cancelled = TransportError(Broken.CUT, "The connection was cancelled.")
+            return errors.from_transport(provider, cancelled, hide=hide)
+        case TimeoutError() | OSError():
+            return _broken(Broken.CONNECT, error, provider=provider, hide=hide)
+    return _from_stranger(error, provider=provider, hide=hide)
+
+
+def _from_api_error(
+    error: library.ModelAPIError, status: int | None, *, provider: str, now: datetime, hide: Hide
+) -> ProviderError:
+    said_codes, text = _read(error.body)
+    codes = tuple(
+        code
+        for code in (error.provider_error_code, error.provider_error_type, *said_codes)
+        if isinstance(code, str) and code
+    )
+    category = _category_code(error)
+    rejected = status is None and category is None and isinstance(error, library.ModelRequestRejectedError)
+    if status is None and category is None and not codes and not rejected:
+        # No status, no code, no category: a stream that broke off, or an answer that is no JSON.
+        return errors.unreadable(provider, text or error.message, hide=hide)
+    hint = error.hint if isinstance(error, library.ModelHTTPError) else None
+    told = errors.classify(
+        provider,
+        400 if rejected else status,
+        codes=(*codes, category),
+        text=" ".join(filter(None, (text or (None if error.body else _bare_message(error)), hint))),
+        headers=_headers(error),
+        now=now,
+        hide=hide,
+    )
+    changed = {"status": status} if rejected else {}
+    return msgspec.structs.replace(told, code=told.code if codes else None, **changed)
+
+
+def _category_code(error: Exception) -> str | None:
+    return next((code for kind, code in _CATEGORY_CODES if isinstance(error, kind)), None)
+
+
+def _bare_message(error: library.ModelAPIError) -> str:
+    """The message, where it says more than the status and the model, which stand beside it already."""
+    return "" if isinstance(error, library.ModelHTTPError) else error.message
+
+
+def _read(body: object) -> tuple[tuple[object, ...], str]:
+    """Codes and text of a body: parsed already, as text, or in the envelope of a cloud's package."""
+    if isinstance(body, str | bytes):
+        return refusals.read_body(body.encode(errors="replace") if isinstance(body, str) else body, "")
+    if not isinstance(body, Mapping):
+        return (), ""
+    cloud: Any = body.get("Error")
+    if isinstance(cloud, Mapping):
+        return (cloud.get("Code"),), str(cloud.get("Message") or "")
+    return refusals.read_envelope(body)
+
+
+def _headers(error: library.ModelAPIError) -> Mapping[str, str]:
+    headers = dict(getattr(error, "headers", None) or {})
+    if error.retry_after is not None and "retry-after" not in headers and "retry-after-ms" not in headers:
+        headers["retry-after"] = str(error.retry_after)
+    return headers
+
+
+def _broken(reason: Broken, error: BaseException, *, provider: str, hide: Hide) -> ProviderError:
+    text = str(error) or type(error).__name__
+    return errors.from_transport(provider, TransportError(reason, text), hide=hide)
+
+
+def _from_stranger(error: BaseException, *, provider: str, hide: Hide) -> ProviderError:
+    """An exception of a package below the library. The name of its class is the only thing known to be harmless."""
+    names = " ".join(cls.__name__.lower() for cls in type(error).__mro__)
+    detail = f"{type(error).__name__}: {error}"
+    if any(word in names for word in _CREDENTIAL_WORDS):
+        return errors.made(provider, _NO_CREDENTIALS, detail, hide=hide)
+    if any(word in names for word in _SETTING_WORDS):
+        return errors.made(provider, _REFUSED_HERE, detail, hide=hide)
+    if any(word in names for word in _CONNECTION_WORDS):
+        return _broken(Broken.CUT, error, provider=provider, hide=hide)
+    rule = msgspec.structs.replace(_FAILED, retry=not isinstance(error, _FAULTS))
+    return errors.made(provider, rule, detail, hide=hide)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__

@@ -1,0 +1,103 @@
+"""What a provider wants to see again with a part: kept as `meta` when a part arrives, put back when it is replayed.
+
+`provider_name` says whose it is; the library sends opaque data back to nobody else. `raw` is the whole of a call or
+result of the provider's own tools.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart, TextPart, ThinkingPart, ToolCallPart
+from pydantic_core import to_jsonable_python
+
+from rookery.chat.prompt_parts import Meta, PromptCall, PromptResult
+
+_numbers = msgspec.json.Encoder(decimal_format="number")
+
+
+# Keeping
+
+
+def meta_of(part: TextPart | ThinkingPart | ToolCallPart | NativeToolCallPart | None) -> Meta | None:
+    """None when the provider put nothing on the part that it would miss."""
+    if part is None or not part.provider_name:
+        return None
+    kept = {
+        "signature": part.signature if isinstance(part, ThinkingPart) else None,
+        "id": part.id,
+        "details": jsonable(part.provider_details),
+    }
+    meta = {name: value for name, value in kept.items() if value}
+    return {"provider_name": part.provider_name, **meta} if meta else None
+
+
+def call_meta(part: NativeToolCallPart) -> Meta:
+    raw = {"args": jsonable(part.args), "call_id": part.tool_call_id, "kind": part.tool_kind}
+    return {**(meta_of(part) or _named(part)), "raw": raw}
+
+
+def return_meta(part: NativeToolReturnPart) -> Meta:
+    meta = _named(part)
+    if part.provider_details:
+        meta["details"] = jsonable(part.provider_details)
+    meta["raw"] = {"content": jsonable(part.content), "call_id": part.tool_call_id, "kind": part.tool_kind}
+    return meta
+
+
+def jsonable(value: Any) -> Any:
+    return to_jsonable_python(value, bytes_mode="base64", fallback=str)
+
+
+def _named(part: NativeToolCallPart | NativeToolReturnPart) -> Meta:
+    return {} if part.provider_name is None else {"provider_name": part.provider_name}
+
+
+# Putting back
+
+
+def is_proven(meta: Meta) -> bool:
+    """Reasoning without anything of the provider's on it would go out as if the model had said it aloud."""
+    return any(meta.get(key) for key in ("signature", "id", "details"))
+
+
+def fields_of(meta: Meta) -> dict[str, Any]:
+    """The fields of a part that hold opaque data."""
+    if not meta.get("provider_name"):
+        return {}
+    details = meta.get("details")
+    return {
+        "provider_name": meta["provider_name"],
+        "id": meta.get("id"),
+        "provider_details": None if details is None else _plain(details),
+    }
+
+
+def has_raw(meta: Meta | None) -> bool:
+    return meta is not None and isinstance(meta.get("raw"), dict)
+
+
+def native_call(part: PromptCall, meta: Meta) -> NativeToolCallPart:
+    raw = _plain(meta["raw"])
+    return NativeToolCallPart(
+        part.name, raw.get("args"), raw.get("call_id") or part.id, tool_kind=raw.get("kind"), **fields_of(meta)
+    )
+
+
+def native_return(part: PromptResult, meta: Meta) -> NativeToolReturnPart:
+    raw = _plain(meta["raw"])
+    fields = {name: value for name, value in fields_of(meta).items() if name != "id"}
+    return NativeToolReturnPart(
+        part.name,
+        raw.get("content"),
+        raw.get("call_id") or part.id,
+        tool_kind=raw.get("kind"),
+        outcome="failed" if part.is_error else "success",
+        **fields,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Stored numbers may have come back as decimals, which no library expects."""
+    return msgspec.json.decode(_numbers.encode(value))

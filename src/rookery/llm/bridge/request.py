@@ -1,0 +1,231 @@
+"""A call as what a pydantic-ai model takes: messages, settings and parameters. Pure, and the same bytes every time.
+
+The library ignores what a model cannot do, mostly in silence. What that would be is found out here, from what it
+declares about the model, and becomes a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool, WebSearchUserLocation
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from rookery.chat.messages import Effort
+from rookery.llm import efforts
+from rookery.llm.bridge import messages
+from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
+
+Profile: TypeAlias = Mapping[str, Any]
+
+_SAMPLING = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeRequest:
+    messages: list[ModelMessage]
+    settings: ModelSettings
+    parameters: ModelRequestParameters
+    warnings: tuple[CallWarning, ...]
+
+
+def build(
+    call: Call, model: Model, *, caps: Capabilities, headers: Mapping[str, str], read_seconds: float
+) -> BridgeRequest:
+    """The request of this call to this model."""
+    maker = _Maker(call, model, caps)
+    settings = maker.settings(headers, read_seconds)
+    parameters = maker.parameters()
+    history = messages.history(call, model, caps=caps, warnings=maker.warnings)
+    return BridgeRequest(
+        messages=history,
+        settings=cast(ModelSettings, settings),
+        parameters=parameters,
+        warnings=tuple(maker.warnings),
+    )
+
+
+class _Maker:
+    def __init__(self, call: Call, model: Model, caps: Capabilities) -> None:
+        self.warnings: list[CallWarning] = []
+        self._call = call
+        self._model = model
+        self._caps = caps
+        self._profile = cast(Profile, model.profile)
+        self._ignored: frozenset[str] = frozenset(model.unsupported_settings) | frozenset(
+            self._profile.get("openai_unsupported_model_settings", ())
+        )
+
+    # Settings
+
+    def settings(self, headers: Mapping[str, str], read_seconds: float) -> dict[str, Any]:
+        call = self._call
+        settings: dict[str, Any] = dict(self._transport(headers, read_seconds))
+        if call.max_output_tokens is not None:
+            settings["max_tokens"] = min(call.max_output_tokens, self._caps.max_output or call.max_output_tokens)
+        settings |= self._sampling()
+        settings |= self._thinking()
+        settings |= self._tool_choice()
+        if self._profile.get("supports_cache", False):
+            # Where a provider caches only what it is told to, a chat would pay for its whole history at every step.
+            settings["cache"] = True
+        if call.options is not None:
+            self._warn("options", "Options of another kind of provider are left out.", type_="other")
+        return settings
+
+    def _transport(self, headers: Mapping[str, str], read_seconds: float) -> Iterator[tuple[str, Any]]:
+        # Whether to try again is decided by the worker, which sees the error.
+        if "max_retries" not in self._ignored:
+            yield "max_retries", 0
+        if "timeout" not in self._ignored:
+            yield "timeout", read_seconds
+        sent = {**self._call.headers, **headers}
+        if not sent:
+            return
+        if "extra_headers" in self._ignored:
+            self._warn("headers", f"Extra headers cannot be sent to {self._model.system}; left out.")
+            return
+        yield "extra_headers", sent
+
+    def _sampling(self) -> dict[str, float | int]:
+        sent: dict[str, float | int] = {}
+        for name in _SAMPLING:
+            value = getattr(self._call, name)
+            if value is None:
+                continue
+            if self._caps.sampling and name not in self._ignored and not self._is_dropped(name):
+                sent[name] = value
+            else:
+                self._warn(name, f"This model does not take {name}; left out.")
+        return sent
+
+    def _is_dropped(self, name: str) -> bool:
+        """On Bedrock only some families take `top_k`, and the profile says which."""
+        return name == "top_k" and self._model.system == "bedrock" and not self._profile.get("bedrock_top_k_variant")
+
+    def _thinking(self) -> dict[str, Any]:
+        effort = self._call.effort
+        if effort is None:
+            return {}
+        is_always_on = self._profile.get("thinking_always_enabled", False)
+        if not (self._profile.get("supports_thinking", False) or is_always_on):
+            if effort is not Effort.NONE:
+                self._warn("effort", "This model has no reasoning effort to set.")
+            return {}
+        if effort is Effort.NONE:
+            if is_always_on:
+                self._warn("effort", "This model always thinks; it is asked to think as little as it can.")
+            return {"thinking": False}
+        # Without a list of its own the library finds the nearest effort that the model has.
+        nearest = efforts.nearest_supported(effort, self._caps.efforts) or effort
+        return {"thinking": False if nearest is Effort.NONE else nearest.value}
+
+    def _tool_choice(self) -> dict[str, Any]:
+        choice = self._call.tool_choice
+        if choice == "auto" or not self._call.tools:
+            return {}
+        if choice == "none":
+            return {"tool_choice": "none"}
+        if choice != "required" and choice not in {tool.name for tool in self._call.tools}:
+            self._warn("tool_choice", f"There is no tool {choice!r} to force; the model chooses itself.")
+            return {}
+        if (obstacle := self._cannot_force()) is not None:
+            self._warn("tool_choice", f"{obstacle}; the model chooses itself.")
+            return {}
+        return {"tool_choice": "required" if choice == "required" else [choice]}
+
+    def _cannot_force(self) -> str | None:
+        profile = self._profile
+        takes_choice = self._model.system != "bedrock" or profile.get("bedrock_supports_tool_choice", False)
+        if not takes_choice or not profile.get("supports_forced_tool_choice", True):
+            return "This model cannot be made to use a tool"
+        thinks = profile.get("thinking_always_enabled", False) or self._call.effort not in (None, Effort.NONE)
+        if self._call.effort is None:
+            thinks = thinks or profile.get("thinking_enabled_by_default", False)
+        if thinks and not profile.get("supports_forced_tool_choice_with_thinking", True):
+            return "This model cannot be made to use a tool while it thinks"
+        return None
+
+    # Parameters
+
+    def parameters(self) -> ModelRequestParameters:
+        tools = [_definition(tool) for tool in sorted(self._call.tools, key=lambda tool: tool.name)]
+        native = self._native_tools()
+        output = self._output()
+        mode: Literal["native", "text"] = "text" if output is None else "native"
+        return ModelRequestParameters(
+            function_tools=tools, native_tools=native, output_mode=mode, output_object=output, allow_text_output=True
+        )
+
+    def _output(self) -> OutputObjectDefinition | None:
+        wanted = self._call.format
+        if wanted is None:
+            return None
+        if not self._profile.get("supports_json_schema_output", False):
+            self._warn("format", "This model takes no JSON schema; left out.")
+            return None
+        if self._call.tools and not self._combines():
+            self._warn("format", "This model takes no JSON schema together with tools; left out.")
+            return None
+        return OutputObjectDefinition(json_schema=dict(wanted.schema), name=wanted.name)
+
+    def _native_tools(self) -> list[AbstractNativeTool]:
+        wanted = self._call.web_search
+        if wanted is None:
+            return []
+        if WebSearchTool not in self._profile.get("supported_native_tools", frozenset()):
+            self._warn("web_search", "This model has no web search of its own.", type_="unsupported_tool")
+            return []
+        if self._call.tools and not self._combines():
+            text = "This model cannot search the web while it has other tools."
+            self._warn("web_search", text, type_="unsupported_tool")
+            return []
+        search = _web_search(wanted)
+        if unsupported := self._model.unsupported_native_tool_settings(search):
+            # A search that goes beyond what somebody allowed is worse than none.
+            text = f"The web search of this model does not take {', '.join(sorted(unsupported))}; it is switched off."
+            self._warn("web_search", text, type_="unsupported_tool")
+            return []
+        if wanted.version is not None:
+            self._warn("web_search_version", "This provider has one version of its web search; left out.")
+        return [search]
+
+    def _combines(self) -> bool:
+        """Whether tools stand beside a search or a schema. Only Google's older models have a rule against it."""
+        is_google = self._model.system.startswith("google")
+        return not is_google or bool(self._profile.get("google_supports_tool_combination", False))
+
+    def _warn(
+        self,
+        setting: str,
+        message: str,
+        *,
+        type_: Literal["unsupported_setting", "unsupported_tool", "other"] = "unsupported_setting",
+    ) -> None:
+        self.warnings.append(CallWarning(type_, setting, message))
+
+
+def _definition(tool: Tool) -> ToolDefinition:
+    schema = dict(tool.input_schema)
+    if schema.get("properties") is None:
+        schema["properties"] = {}
+    # Not strict: the library would rewrite the schema, and refuse inputs that the tool takes.
+    return ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=schema, strict=False)
+
+
+def _web_search(wanted: WebSearch) -> WebSearchTool:
+    place = dict(wanted.user_location or {})
+    options: dict[str, Any] = {
+        "search_context_size": wanted.context_size,
+        "user_location": cast(WebSearchUserLocation, place) if place else None,
+        "allowed_domains": list(wanted.allowed_domains) or None,
+        "blocked_domains": list(wanted.blocked_domains) or None,
+        "max_uses": wanted.max_uses,
+    }
+    return WebSearchTool(**{name: value for name, value in options.items() if value is not None})

@@ -1,0 +1,421 @@
+"""The events of a pydantic-ai stream, folded into parts. Pure; it never raises on what a model sends.
+
+The library ends a part when the next one starts, and may still add to it afterwards (calls that stream side by side,
+citations, text that goes on behind a call). So calls and results wait until something else begins, and text that goes
+on becomes a block of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Raw
+from pydantic_ai.messages import (
+    Citation,
+    FilePart,
+    ModelResponsePart,
+    ModelResponsePartDelta,
+    ModelResponseStreamEvent,
+    NativeToolCallPart,
+    NativeToolReturnPart,
+    PartDeltaEvent,
+    PartEndEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
+    WebCitationSource,
+)
+from pydantic_ai.models import StreamedResponse
+from pydantic_ai.usage import RequestUsage
+
+from rookery.llm import errors, refusals
+from rookery.llm.bridge import opaque
+from rookery.llm.errors import Rule
+from rookery.llm.types import (
+    ErrorKind,
+    Finish,
+    FinishReason,
+    GeneratedFile,
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    ResponseStarted,
+    Source,
+    StreamError,
+    StreamPart,
+    TextDelta,
+    TextEnd,
+    TextStart,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputEnd,
+    ToolInputStart,
+    ToolResult,
+    Usage,
+    UsageUpdate,
+)
+
+Parts: TypeAlias = list[StreamPart]
+AnyCall: TypeAlias = ToolCallPart | NativeToolCallPart
+
+_REASONS = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+    "tool_call": FinishReason.TOOL_CALLS,
+}
+_CUT_SHORT = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+_ENDED_IN_ERROR = Rule(
+    kind=ErrorKind.GENERIC,
+    retry=True,
+    message="{provider} broke its answer off because of a fault on its side. Try again.",
+)
+_any_json = msgspec.json.Decoder()
+
+
+class _Block:
+    """Text or reasoning that is open. `part` is set for one that was opened again: nobody else keeps its end."""
+
+    __slots__ = ("id", "index", "is_text", "part")
+
+    def __init__(self, block_id: str, index: int, *, part: TextPart | ThinkingPart, is_again: bool) -> None:
+        self.id = block_id
+        self.index = index
+        self.is_text = isinstance(part, TextPart)
+        self.part = part if is_again else None
+
+
+class _Call:
+    """A call that is not told yet as a whole. Its id is the one it began with, whatever the provider adds later."""
+
+    __slots__ = ("id", "is_ended", "is_told_ended", "part")
+
+    def __init__(self, call_id: str, part: AnyCall) -> None:
+        self.id = call_id
+        self.part = part
+        self.is_ended = False
+        self.is_told_ended = False
+
+    @property
+    def is_native(self) -> bool:
+        return isinstance(self.part, NativeToolCallPart)
+
+    @property
+    def input(self) -> str:
+        args = self.part.args
+        if isinstance(args, str):
+            return args or "{}"
+        return _json(args).decode() if args else "{}"
+
+
+class BridgeFold:
+    """Folds one response."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+        self._has_started = False
+        self._blocks = 0
+        self._block: _Block | None = None
+        # What waits for the next block, by its place in the answer.
+        self._waiting: dict[int, _Call | NativeToolReturnPart | FilePart] = {}
+        self._call_ids: dict[str, str] = {}
+        self._taken_ids: set[str] = set()
+        self._sources: set[tuple[str, str]] = set()
+        self._files = 0
+        self._local_calls = 0
+        self._told_input: int | None = None
+
+    def feed(self, event: ModelResponseStreamEvent, response: StreamedResponse) -> Parts:
+        parts: Parts = []
+        self._begin(response, parts)
+        match event:
+            case PartStartEvent():
+                self._start(event.index, event.part, parts)
+            case PartDeltaEvent():
+                self._add(event.index, event.delta, parts)
+            case PartEndEvent():
+                self._end(event.index, event.part, parts)
+        self._count(response, parts)
+        return parts
+
+    def end(self, response: StreamedResponse) -> Parts:
+        """The stream is over; ends with a terminal part."""
+        parts: Parts = []
+        self._begin(response, parts)
+        if response.state == "incomplete" or not self._is_complete(response):
+            return [*parts, *self.broken(response), StreamError(errors.truncated(self._provider))]
+        details = response.provider_details or {}
+        if response.finish_reason == "error":
+            detail = str(details.get("finish_reason") or "")
+            error = errors.made(self._provider, _ENDED_IN_ERROR, detail)
+            return [*parts, *self.broken(response), StreamError(error)]
+        reason = self._reason(response)
+        self._close(parts)
+        self._tell_waiting(parts, drops_halves=reason in _CUT_SHORT)
+        if self._local_calls and reason is not FinishReason.CONTENT_FILTER:
+            reason = FinishReason.TOOL_CALLS
+        elif reason is FinishReason.TOOL_CALLS:
+            reason = FinishReason.STOP
+        parts.append(Finish(reason, usage_of(response.usage), detail=_detail(reason, details)))
+        return parts
+
+    def broken(self, response: StreamedResponse) -> Parts:
+        """What is left to tell before an error: what was counted until now."""
+        usage = usage_of(response.usage)
+        return [UsageUpdate(usage)] if usage != Usage() else []
+
+    # Events
+
+    def _begin(self, response: StreamedResponse, parts: Parts) -> None:
+        if not self._has_started:
+            self._has_started = True
+            parts.append(ResponseStarted(response.provider_response_id, response.model_name or None, None))
+
+    def _start(self, index: int, part: ModelResponsePart, parts: Parts) -> None:
+        match part:
+            case TextPart() | ThinkingPart():
+                self._open(index, part, parts)
+                self._say(part.content, parts)
+                if isinstance(part, TextPart):
+                    self._cite(part.citations, parts)
+            case ToolCallPart() | NativeToolCallPart():
+                self._close(parts)
+                self._start_call(index, part, parts)
+            case NativeToolReturnPart() | FilePart():
+                self._close(parts)
+                self._waiting[index] = part
+
+    def _start_call(self, index: int, part: AnyCall, parts: Parts) -> None:
+        before = self._waiting.get(index)
+        if isinstance(before, _Call):
+            # The library corrects a part by starting it again.
+            before.part = part
+            return
+        call = _Call(self._unique_id(part.tool_call_id), part)
+        self._waiting[index] = call
+        parts.append(ToolInputStart(call.id, part.tool_name, call.is_native))
+        if part.args:
+            parts.append(ToolInputDelta(call.id, call.input))
+
+    def _add(self, index: int, delta: ModelResponsePartDelta, parts: Parts) -> None:
+        match delta:
+            case TextPartDelta():
+                if delta.content_delta:
+                    self._go_on(index, delta, parts)
+                self._cite(delta.citations_delta, parts)
+            case ThinkingPartDelta():
+                if self._is_open(index, is_text=False) or delta.content_delta:
+                    self._go_on(index, delta, parts)
+                elif delta.signature_delta:
+                    self._open(index, ThinkingPart(""), parts, is_again=True)
+                    self._go_on(index, delta, parts)
+            case ToolCallPartDelta():
+                self._add_input(index, delta, parts)
+
+    def _go_on(self, index: int, delta: TextPartDelta | ThinkingPartDelta, parts: Parts) -> None:
+        is_text = isinstance(delta, TextPartDelta)
+        if not self._is_open(index, is_text=is_text):
+            self._open(index, TextPart("") if is_text else ThinkingPart(""), parts, is_again=True)
+        assert self._block is not None
+        if self._block.part is not None:
+            self._block.part = delta.apply(self._block.part)
+        if delta.content_delta:
+            self._say(delta.content_delta, parts)
+
+    def _add_input(self, index: int, delta: ToolCallPartDelta, parts: Parts) -> None:
+        call = self._waiting.get(index)
+        if not isinstance(call, _Call):
+            return
+        if call.is_ended:
+            call.part = delta.apply(call.part)
+        elif isinstance(delta.args_delta, str) and delta.args_delta:
+            parts.append(ToolInputDelta(call.id, delta.args_delta))
+
+    def _end(self, index: int, part: ModelResponsePart, parts: Parts) -> None:
+        match part:
+            case TextPart() | ThinkingPart():
+                if self._is_open(index, is_text=isinstance(part, TextPart)):
+                    self._close(parts, part)
+            case ToolCallPart() | NativeToolCallPart():
+                call = self._waiting.get(index)
+                if isinstance(call, _Call):
+                    call.part, call.is_ended = part, True
+                    _end_input(call, parts)
+
+    # Blocks
+
+    def _is_open(self, index: int, *, is_text: bool) -> bool:
+        block = self._block
+        return block is not None and block.index == index and block.is_text is is_text
+
+    def _open(self, index: int, part: TextPart | ThinkingPart, parts: Parts, *, is_again: bool = False) -> None:
+        self._close(parts)
+        self._tell_waiting(parts)
+        is_text = isinstance(part, TextPart)
+        self._blocks += 1
+        block_id = f"{'text' if is_text else 'reasoning'}-{self._blocks}"
+        self._block = _Block(block_id, index, part=part, is_again=is_again)
+        parts.append(TextStart(block_id) if is_text else ReasoningStart(block_id))
+
+    def _say(self, text: str, parts: Parts) -> None:
+        block = self._block
+        if text and block is not None:
+            parts.append(TextDelta(block.id, text) if block.is_text else ReasoningDelta(block.id, text))
+
+    def _close(self, parts: Parts, part: TextPart | ThinkingPart | None = None) -> None:
+        block, self._block = self._block, None
+        if block is None:
+            return
+        meta = opaque.meta_of(part or block.part)
+        parts.append(TextEnd(block.id, meta) if block.is_text else ReasoningEnd(block.id, meta))
+        if isinstance(part, TextPart):
+            self._cite(part.citations, parts)
+
+    def _cite(self, citations: Iterable[Citation] | None, parts: Parts) -> None:
+        for citation in citations or ():
+            for cited in citation.sources:
+                if isinstance(cited, WebCitationSource):
+                    self._add_source("url", cited.url, cited.title, parts)
+                else:
+                    self._add_source("document", "", cited.title or cited.document_id, parts)
+
+    def _add_source(self, kind: Any, url: str, title: str | None, parts: Parts) -> None:
+        key = (kind, url or title or "")
+        if not key[1] or key in self._sources:
+            return
+        self._sources.add(key)
+        parts.append(Source(f"source-{len(self._sources)}", kind, url, title))
+
+    # Calls, results and files
+
+    def _tell_waiting(self, parts: Parts, *, drops_halves: bool = False) -> None:
+        """Tells what waited, in the order of the answer. `drops_halves`: a limit may have cut a call in two."""
+        waiting, self._waiting = self._waiting, {}
+        for _, item in sorted(waiting.items()):
+            match item:
+                case _Call():
+                    _end_input(item, parts)
+                    if not (drops_halves and not item.is_native and not _is_json(item.input)):
+                        self._tell_call(item, parts)
+                case NativeToolReturnPart():
+                    call_id = self._call_ids.get(item.tool_call_id, item.tool_call_id)
+                    parts.append(
+                        ToolResult(
+                            call_id,
+                            item.tool_name,
+                            Raw(_json(_output(item))),
+                            item.outcome != "success",
+                            opaque.return_meta(item),
+                        )
+                    )
+                case FilePart():
+                    self._files += 1
+                    parts.append(GeneratedFile(f"file-{self._files}", item.content.media_type, item.content.data))
+
+    def _tell_call(self, call: _Call, parts: Parts) -> None:
+        part = call.part
+        self._call_ids[part.tool_call_id] = call.id
+        self._local_calls += not call.is_native
+        meta = opaque.call_meta(part) if isinstance(part, NativeToolCallPart) else opaque.meta_of(part)
+        parts.append(ToolCall(call.id, part.tool_name, call.input, call.is_native, meta))
+
+    def _unique_id(self, wanted: str) -> str:
+        while wanted in self._taken_ids:
+            wanted += "_"
+        self._taken_ids.add(wanted)
+        return wanted
+
+    # The end
+
+    def _is_complete(self, response: StreamedResponse) -> bool:
+        """Whether the provider said that this is all. Without its word, whole calls are a whole step."""
+        if _told_its_end(response):
+            return True
+        calls = [item for item in self._waiting.values() if isinstance(item, _Call) and not item.is_native]
+        return bool(calls or self._local_calls) and all(_is_json(call.input) for call in calls)
+
+    def _reason(self, response: StreamedResponse) -> FinishReason:
+        if response.state == "suspended":
+            return FinishReason.PAUSE
+        if response.finish_reason is not None:
+            return _REASONS.get(response.finish_reason, FinishReason.OTHER)
+        return FinishReason.STOP if response.provider_name is None else FinishReason.OTHER
+
+    def _count(self, response: StreamedResponse, parts: Parts) -> None:
+        """A snapshot when the prompt is counted; what was written since is in the last part."""
+        counted = response.usage.input_tokens
+        if counted and counted != self._told_input:
+            self._told_input = counted
+            parts.append(UsageUpdate(usage_of(response.usage)))
+
+
+def usage_of(usage: RequestUsage) -> Usage:
+    """The library counts cached tokens into the input; here they stand beside it. Nothing counted is not reported."""
+    if not (usage.input_tokens or usage.output_tokens):
+        return Usage()
+    searches = getattr(usage, "web_searches", None)
+    return Usage(
+        input=max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens),
+        cache_read=usage.cache_read_tokens,
+        cache_write=usage.cache_write_tokens,
+        cache_write_1h=usage.cache_write_1h_tokens,
+        output=usage.output_tokens,
+        reasoning=usage.output_reasoning_tokens or usage.details.get("reasoning_tokens"),
+        total=usage.input_tokens + usage.output_tokens,
+        web_searches=searches if isinstance(searches, int) else None,
+        context_tokens=usage.input_tokens,
+    )
+
+
+def _told_its_end(response: StreamedResponse) -> bool:
+    if "finish_reason" in (response.provider_details or {}) or response.state == "suspended":
+        return True
+    if response.provider_name is None:
+        return True  # a model without a provider behind it, which cannot lose a connection
+    if response.finish_reason is None:
+        return False
+    return not (response.finish_reason == "stop" and _invents_stop(response))
+
+
+def _invents_stop(response: StreamedResponse) -> bool:
+    """The library's OpenAI stream says `stop` when the server said nothing, which is how a cut stream looks too."""
+    module = sys.modules.get("pydantic_ai.models.openai")
+    return module is not None and isinstance(response, module.OpenAIStreamedResponse)
+
+
+def _detail(reason: FinishReason, details: dict[str, Any]) -> str | None:
+    if reason not in (FinishReason.CONTENT_FILTER, FinishReason.OTHER):
+        return None
+    said = details.get("refusal") or details.get("block_reason_message") or details.get("finish_reason")
+    return refusals.clean_detail(str(said)) if said else None
+
+
+def _end_input(call: _Call, parts: Parts) -> None:
+    if not call.is_told_ended:
+        call.is_told_ended = True
+        parts.append(ToolInputEnd(call.id))
+
+
+def _output(part: NativeToolReturnPart) -> Any:
+    """As results of tools are stored: text stands under a key of its own."""
+    content = opaque.jsonable(part.content)
+    return {"output": content} if isinstance(content, str) else content
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(opaque.jsonable(value))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        _any_json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+    return True
