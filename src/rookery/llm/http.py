@@ -82,40 +82,53 @@ class HttpClients:
     def __init__(self, *, write_seconds: float = WRITE_SECONDS) -> None:
         self._write_seconds = write_seconds
         self._clients: dict[tuple[str, Tls], _Client] = {}
+        self._is_closed = False
 
     def client(self, base_url: str, tls: Tls = Tls()) -> HttpClient:  # noqa: B008 - frozen
-        key = (base_url.rstrip("/"), tls)
-        if key not in self._clients:
-            self._clients[key] = _Client(tls, self._write_seconds)
-        return self._clients[key]
+        return self._client(base_url, tls)
+
+    async def get(self, base_url: str, path: str, *, headers: Mapping[str, str], tls: Tls = Tls()) -> HttpStream:  # noqa: B008
+        """GET a document below a base URL, over that URL's own pool."""
+        url = base_url.rstrip("/") + path
+        return await self._client(base_url, tls).request("GET", url, headers=headers, body=b"")
 
     async def close(self) -> None:
-        """Close all pools; streams that are still open end with a `TransportError`."""
-        clients, self._clients = list(self._clients.values()), {}
-        for client in clients:
+        """Close all pools, for good; streams that are still open end with a `TransportError`."""
+        self._is_closed = True
+        for client in list(self._clients.values()):
             await client.close()
+
+    def _client(self, base_url: str, tls: Tls) -> _Client:
+        key = (base_url.rstrip("/"), tls)
+        if key not in self._clients:
+            self._clients[key] = _Client(tls, self._write_seconds, is_closed=self._is_closed)
+        return self._clients[key]
 
 
 class _Client:
     """One pool. The session is made at the first request, because it belongs to the running event loop."""
 
-    def __init__(self, tls: Tls, write_seconds: float) -> None:
+    def __init__(self, tls: Tls, write_seconds: float, *, is_closed: bool = False) -> None:
         self._tls = tls
         self._write_seconds = write_seconds
         self._session: aiohttp.ClientSession | None = None
         self._opening = asyncio.Lock()
-        self._is_closed = False
+        self._is_closed = is_closed
         self._streams: WeakSet[_Stream] = WeakSet()
 
     async def open(self, url: str, *, headers: Mapping[str, str], body: bytes) -> HttpStream:
+        return await self.request("POST", url, headers=headers, body=body)
+
+    async def request(self, method: str, url: str, *, headers: Mapping[str, str], body: bytes) -> HttpStream:
         session = await self._get_session()
         socket = _Socket(self._write_seconds, len(body))
         token = _socket.set(socket)
         try:
-            response = await session.post(
+            response = await session.request(
+                method,
                 url,
                 # Bytes as such would be written in one piece, and warned about from 1 MiB on.
-                data=io.BytesIO(body),
+                data=io.BytesIO(body) if body else None,
                 headers=headers,
                 allow_redirects=False,
                 proxy=_find_proxy(url),

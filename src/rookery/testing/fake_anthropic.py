@@ -39,6 +39,7 @@ __all__ = [
     "Text",
     "Thinking",
     "failure",
+    "model_info",
 ]
 
 Json: TypeAlias = dict[str, Any]
@@ -136,6 +137,43 @@ def failure(status: int, message: str, *, headers: Mapping[str, str] | None = No
     return Scenario(status=status, body=error_body(status, message), headers=headers or {})
 
 
+def model_info(
+    model: str,
+    *,
+    max_tokens: int = 128_000,
+    max_input_tokens: int = 1_000_000,
+    thinking: Sequence[str] = ("adaptive", "disabled"),
+    efforts: Sequence[str] = ("low", "medium", "high", "xhigh", "max"),
+) -> Json:
+    """What the models endpoint says of a model. `thinking` are the types it accepts; none: it does not think."""
+
+    def supported(names: Sequence[str], chosen: Sequence[str]) -> Json:
+        return {name: {"supported": name in chosen} for name in names}
+
+    plain = ("batch", "citations", "code_execution", "image_input", "pdf_input", "structured_outputs")
+    capabilities: Json = {
+        **supported(plain, plain),
+        "context_management": {"supported": False},
+        "effort": {"supported": bool(efforts), **supported(("low", "medium", "high", "xhigh", "max"), efforts)},
+        "server_tools": {"supported": True, **supported(("code_execution", "web_search"), ("web_search",))},
+        "thinking": {
+            "supported": bool(thinking),
+            "types": supported(("adaptive", "between_tools", "disabled", "enabled"), thinking or ("disabled",)),
+        },
+    }
+    return {
+        "id": model,
+        "type": "model",
+        "display_name": model,
+        "created_at": "2026-10-01T00:00:00Z",
+        "lifecycle": "active",
+        "line": None,
+        "max_input_tokens": max_input_tokens,
+        "max_tokens": max_tokens,
+        "capabilities": capabilities,
+    }
+
+
 class FakeAnthropic(FakeServer):
     """The server. `binds_thinking` is what the newer models do: thinking is only taken back after the same history."""
 
@@ -156,6 +194,10 @@ class FakeAnthropic(FakeServer):
     def answer(self, *answers: Answer | Scenario) -> None:
         """Add to the script: each accepted request takes the next one."""
         self._script.extend(answers)
+
+    def offer(self, info: Json) -> None:
+        """Let the models endpoint know a model (see `model_info`); it answers 404 for all others."""
+        self.pages[f"GET /v1/models/{info['id']}"] = Scenario(body=info)
 
     @property
     def remaining(self) -> int:

@@ -80,7 +80,8 @@ class Connection:
     def reset(self) -> None:
         """Drop the connection the hard way: a zero linger time makes the kernel send RST instead of FIN."""
         peer = self._writer.get_extra_info("socket")
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(OSError):  # the client closed it meanwhile
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
     async def close(self) -> None:
