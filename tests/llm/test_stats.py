@@ -112,7 +112,7 @@ def test_counters_add_up_by_label() -> None:
 # Prefixes
 
 
-FORMATS = {
+FORMATS: dict[Wire, WireFormat] = {
     "anthropic": AnthropicFormat("m", Capabilities()),
     "responses": ResponsesFormat("m", Capabilities()),
     "completions": CompletionsFormat("m", Capabilities()),

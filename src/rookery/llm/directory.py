@@ -49,6 +49,11 @@ class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
     key: SecretStr | None
     key_source: KeySource
 
+    @property
+    def provider_name(self) -> str:
+        """How people call the provider; messages about errors start with it."""
+        return self.provider.display_name or self.provider.name
+
     def capabilities(self, wire: Wire, reported: Capabilities | None = None) -> Capabilities:
         return catalog.capabilities(
             self.provider.type,

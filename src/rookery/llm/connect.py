@@ -1,0 +1,299 @@
+"""From a config with its key to a model that can be asked: the wire, the address, the headers, what the model can do.
+
+One `Connector` per process owns everything that outlives a call: connections, what providers reported, and what is
+remembered of chats. The models it makes are cheap, and are made anew for each step, so that they follow the config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat.messages import Effort
+from rookery.chat.prompt import ModelIdentity
+from rookery.chat.prompt_parts import Prompt
+from rookery.clock import Clock, SystemClock
+from rookery.llm import call_options, catalog, efforts
+from rookery.llm.anthropic.wire import AnthropicFormat
+from rookery.llm.completions.wire import CompletionsFormat
+from rookery.llm.directory import ReadyModel
+from rookery.llm.guide import guide
+from rookery.llm.http import HttpClients
+from rookery.llm.model import Auth, WireModel
+from rookery.llm.replay_memory import ReplayMemory
+from rookery.llm.reported import Report, Reports, Source
+from rookery.llm.responses.wire import ResponsesFormat, wire_of
+from rookery.llm.scripted import TOKENS_PER_SECOND, ScriptedModel, Scripts, echo
+from rookery.llm.stats import ModelStats, NoStats
+from rookery.llm.types import (
+    Call,
+    Capabilities,
+    ErrorKind,
+    JsonFormat,
+    LanguageModel,
+    ProviderError,
+    Purpose,
+    Tool,
+    Wire,
+)
+from rookery.llm.wire import WireFormat
+from rookery.store.model_configs import ModelConfig
+from rookery.store.model_options import DEFAULT_MAX_OUTPUT_TOKENS, ProviderType
+from rookery.store.providers import Provider
+
+if TYPE_CHECKING:
+    from rookery.llm.bridge.factory import BridgeClients
+
+# Chosen: how long the first call to a model that the table does not know waits for its provider's word.
+FIRST_REPORT_SECONDS: Final = 2.0
+
+_OPENAI_SHAPED: Final = frozenset(
+    {ProviderType.OPENAI, ProviderType.AZURE_OPENAI, ProviderType.OPENAI_COMPAT, ProviderType.OPENROUTER}
+)
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a call comes from. `root_chat_id` is the chat itself unless that belongs to a subagent."""
+
+    owner_id: UUID
+    chat_id: UUID
+    root_chat_id: UUID
+    workspace_id: UUID | None = None
+
+    def headers(self) -> dict[str, str]:
+        named = {
+            "x-rookery-owner-id": self.owner_id,
+            "x-rookery-chat-id": self.root_chat_id,
+            "x-rookery-subchat-id": None if self.chat_id == self.root_chat_id else self.chat_id,
+            "x-rookery-workspace-id": self.workspace_id,
+        }
+        return {name: str(value) for name, value in named.items() if value is not None}
+
+
+def choose_wire(provider_type: str, model: str, *, use_responses_api: bool | None = None) -> Wire:
+    """How a provider of this type is spoken to (models.md, "Which wire"). What has no wire of its own is bridged."""
+    if provider_type == ProviderType.ANTHROPIC:
+        return "anthropic"
+    if provider_type == ProviderType.SCRIPTED:
+        return "scripted"
+    if provider_type in _OPENAI_SHAPED:
+        return wire_of(
+            provider_type,
+            use_responses_api=use_responses_api,
+            completions_only=catalog.is_completions_only(model),
+        )
+    return "bridge"
+
+
+def identity_of(provider: Provider, config: ModelConfig) -> ModelIdentity:
+    """Who writes with this config, for the prompt: also for configs that are long deleted."""
+    wire = choose_wire(provider.type, config.model, use_responses_api=config.options.use_responses_api)
+    caps = catalog.capabilities(provider.type, config.model, wire=wire, overrides=config.options.capabilities)
+    return ModelIdentity(provider_id=provider.id, model=config.model, wire=wire, thinking_family=caps.thinking_family)
+
+
+def default_scripts() -> Scripts:
+    """The scripts everybody has; tests register theirs beside them."""
+    return Scripts({"guide": guide, "echo": echo})
+
+
+class Connector:
+    """One per process. `stats` hears what the wires count; `scripts` are what the scripted provider's models say."""
+
+    def __init__(
+        self,
+        *,
+        clients: HttpClients | None = None,
+        stats: ModelStats | None = None,
+        scripts: Scripts | None = None,
+        clock: Clock | None = None,
+        tokens_per_second: float = TOKENS_PER_SECOND,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._clients = clients or HttpClients()
+        self._stats = stats or NoStats()
+        self._tokens_per_second = tokens_per_second
+        self._memory = ReplayMemory()
+        self._reports = Reports(self._clients, clock=self._clock)
+        self._bridge_clients: BridgeClients | None = None
+        self.scripts = scripts or default_scripts()
+
+    async def close(self) -> None:
+        """Close all connections; answers that are still open end with an error."""
+        await self._reports.close()
+        if self._bridge_clients is not None:
+            await self._bridge_clients.close()
+        await self._clients.close()
+
+    async def model(self, ready: ReadyModel) -> LanguageModel | ProviderError:
+        """The model of this config, or the error that a call would end with.
+
+        Waits for nothing but the provider's word on a model that nobody else knows, and for that only a moment.
+        """
+        wire = self.wire(ready)
+        if wire == "scripted":
+            return ScriptedModel(
+                ready.config.model,
+                self.scripts,
+                provider_id=ready.provider.id,
+                tokens_per_second=self._tokens_per_second,
+                clock=self._clock,
+            )
+        if wire == "bridge":
+            return self._bridged(ready)
+        base_url = ready.provider.effective_base_url
+        if base_url is None:
+            return _no_address(ready)
+        report = await self._report(ready, base_url)
+        caps = ready.capabilities(wire, None if report is None else report.capabilities)
+        return WireModel(
+            _format(ready, wire, caps, base_url=base_url),
+            self._clients.client(base_url),
+            provider_id=ready.provider.id,
+            provider_type=ready.provider.type,
+            provider_name=ready.provider_name,
+            model=ready.config.model,
+            caps=caps,
+            base_url=base_url,
+            auth=_auth(ready),
+            extra_headers=ready.provider.options.headers,
+            clock=self._clock,
+            stats=self._stats,
+            memory=self._memory,
+        )
+
+    def wire(self, ready: ReadyModel) -> Wire:
+        options = ready.config.options
+        return choose_wire(ready.provider.type, ready.config.model, use_responses_api=options.use_responses_api)
+
+    async def refresh(self, ready: ReadyModel) -> Report | None:
+        """Ask the provider about this model now, as after a config was saved. None when it says nothing."""
+        base_url = ready.provider.effective_base_url
+        return None if base_url is None else await self._reports.refresh(_source(ready, base_url))
+
+    async def _report(self, ready: ReadyModel, base_url: str) -> Report | None:
+        source = _source(ready, base_url)
+        if catalog.built_in(ready.provider.type, ready.config.model) is not None:
+            return self._reports.find(source)
+        return await self._reports.first(source, wait_seconds=FIRST_REPORT_SECONDS)
+
+    def _bridged(self, ready: ReadyModel) -> LanguageModel:
+        # Here, because the bridge is an extra that most installations never load.
+        from rookery.llm.bridge.factory import BridgeClients, bridge_model
+
+        if self._bridge_clients is None:
+            self._bridge_clients = BridgeClients()
+        return bridge_model(
+            provider_id=ready.provider.id,
+            provider_type=ready.provider.type,
+            provider_name=ready.provider_name,
+            model=ready.config.model,
+            caps=ready.capabilities("bridge"),
+            key=ready.key,
+            base_url=ready.provider.base_url,
+            region=ready.provider.options.region,
+            extra_headers=ready.provider.options.headers,
+            clients=self._bridge_clients,
+            clock=self._clock,
+            stats=self._stats,
+        )
+
+
+def make_call(
+    ready: ReadyModel,
+    model: LanguageModel,
+    *,
+    prompt: Prompt,
+    tools: tuple[Tool, ...] = (),
+    purpose: Purpose = Purpose.TURN,
+    effort: Effort | None = None,
+    tool_choice: str = "auto",
+    format: JsonFormat | None = None,
+    max_output_tokens: int | None = None,
+    may_search: bool = True,
+    origin: Origin | None = None,
+) -> Call:
+    """A call with everything the config says. `effort` is what the chat asked for; the config decides what it gets.
+
+    `may_search=False` leaves out the provider's own web search, whatever the config says (plan mode).
+    """
+    options = ready.config.options
+    call = Call(
+        prompt=prompt,
+        purpose=purpose,
+        tools=tools,
+        tool_choice=tool_choice,
+        format=format,
+        max_output_tokens=max_output_tokens,
+        effort=efforts.effective(effort, options.reasoning_effort),
+        headers=origin.headers() if origin is not None and ready.provider.send_correlation else {},
+        chat_id=None if origin is None else str(origin.chat_id),
+        cache_key=None if origin is None else str(origin.root_chat_id),
+    )
+    full = call_options.with_options(call, options, wire=model.wire)
+    limit = full.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS
+    return msgspec.structs.replace(
+        full,
+        max_output_tokens=limit if model.caps.max_output is None else min(limit, model.caps.max_output),
+        web_search=full.web_search if may_search else None,
+    )
+
+
+def _format(ready: ReadyModel, wire: Wire, caps: Capabilities, *, base_url: str) -> WireFormat:
+    model, name, options = ready.config.model, ready.provider_name, ready.provider.options
+    match wire:
+        case "anthropic":
+            return AnthropicFormat(model, caps, provider=name, base_url=base_url)
+        case "responses":
+            return ResponsesFormat(
+                model, caps, provider=name, organization=options.organization, project=options.project
+            )
+        case "completions":
+            return CompletionsFormat(
+                model,
+                caps,
+                provider=name,
+                provider_type=ready.provider.type,
+                base_url=base_url,
+                organization=options.organization,
+                project=options.project,
+            )
+    raise AssertionError(f"{wire} is not a native wire.")
+
+
+# How each type is shown the key; the others take it as a bearer token.
+_KEY_HEADERS: Mapping[str, tuple[str, str]] = {
+    ProviderType.ANTHROPIC: ("x-api-key", ""),
+    ProviderType.AZURE_OPENAI: ("api-key", ""),
+}
+
+
+def _auth(ready: ReadyModel) -> Auth | None:
+    if ready.key is None:
+        return None
+    header, prefix = _KEY_HEADERS.get(ready.provider.type, ("authorization", "Bearer "))
+    return Auth(header, ready.key, prefix)
+
+
+def _source(ready: ReadyModel, base_url: str) -> Source:
+    return Source(
+        provider_id=ready.provider.id,
+        provider_type=ready.provider.type,
+        base_url=base_url,
+        model=ready.config.model,
+        auth=_auth(ready),
+        headers=ready.provider.options.headers,
+    )
+
+
+def _no_address(ready: ReadyModel) -> ProviderError:
+    name = ready.provider_name
+    return ProviderError(
+        kind=ErrorKind.CONFIG,
+        message=f"{name} has no base URL. Set the address of its API in the settings of this provider.",
+        retryable=False,
+        provider=name,
+    )
