@@ -252,6 +252,10 @@ def test_success_of_a_tool_that_ends_turns_ends_the_turn() -> None:
     assert next_decision(planned()) == FinishTurn(TurnEnd.STOP_AFTER_TOOL)
 
 
+def test_tool_that_ends_turns_is_the_reason_even_if_the_model_spoke_after_it() -> None:
+    assert next_decision([*planned(), assistant(5, "there you are")]) == FinishTurn(TurnEnd.STOP_AFTER_TOOL)
+
+
 def test_failure_of_a_tool_that_ends_turns_does_not() -> None:
     assert next_decision(planned(is_error=True)) == Generate()
 

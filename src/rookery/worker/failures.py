@@ -1,0 +1,264 @@
+"""What went wrong with a step: one `Classified` for the retry rule, the person who waits, and whoever can mend it.
+
+Clients of models classify what providers say (`llm/errors.py`), and that is kept. The rules here are for everything
+else that can end a step: our own errors by their type, and exceptions of libraries by what `strangers` makes of them.
+Nothing is shown that could hold a key: texts pass `hide`, and those of refused credentials are not shown at all.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from rookery.chat.chats import LastError, RetryState
+from rookery.chat.errors import ChatError
+from rookery.clock import DeadlineExceeded
+from rookery.llm import errors, refusals
+from rookery.llm.errors import MAX_RETRY_AFTER, Broken, TransportError
+from rookery.llm.refusals import Hide
+from rookery.llm.secrets import SecretsError
+from rookery.llm.types import ErrorKind, ProviderError
+from rookery.llm.wire import PromptInvalid
+from rookery.redaction import hide_secrets
+from rookery.store.model_errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
+from rookery.worker import strangers
+from rookery.worker.strangers import Story
+
+HISTORY_MISMATCH = "history_mismatch"
+
+
+class Classified(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure as everybody above sees it. `provider` is how people call it; None when nobody knows.
+
+    `chain_broken`: the provider forgot an answer that the request built on; send everything. `context_overflow`: the
+    prompt is too long for the model; a summary may help.
+    """
+
+    kind: ErrorKind
+    message: str
+    retryable: bool
+    detail: str | None = None
+    provider: str | None = None
+    status_code: int | None = None
+    retry_after: timedelta | None = None
+    chain_broken: bool = False
+    context_overflow: bool = False
+
+
+class StepFailed(Exception):
+    """A failure whose meaning is known where it is raised."""
+
+    def __init__(self, failure: Classified) -> None:
+        self.failure = failure
+        super().__init__(failure.message)
+
+
+# What people read
+
+_MESSAGES: Mapping[ErrorKind, str] = {
+    ErrorKind.OVERLOADED: "{provider} has no capacity right now.",
+    ErrorKind.RATE_LIMIT: "{provider} is throttling our requests.",
+    ErrorKind.TIMEOUT: "{provider} cannot be reached at the moment.",
+    ErrorKind.STREAM_SILENCE_TIMEOUT: "{provider} stopped sending data.",
+    ErrorKind.AUTH: "{provider} refused our credentials. Check key and permissions.",
+    ErrorKind.MISSING_KEY: "No API key for {provider}. Add one and send the message again.",
+    ErrorKind.CONFIG: "{provider} does not accept this model configuration. Check model and provider settings.",
+    ErrorKind.CONTEXT_OVERFLOW: (
+        "The chat is longer than this model can read at once. Compact it, or use a model with a larger window."
+    ),
+    ErrorKind.USAGE_LIMIT: "The AI budget or quota is used up. Ask an administrator.",
+    ErrorKind.PROVIDER_DISABLED: "{provider} is switched off on this server.",
+    ErrorKind.CONTENT_FILTER: "{provider} blocked this answer under its content policy{category}.",
+    ErrorKind.GENERIC: "{provider} reported an unexpected error.",
+}
+_TOOK_TOO_LONG = "The request took too long and was stopped."
+_MISMATCH = "The conversation state no longer matches the provider's. This is not a billing or configuration problem."
+_STORIES: Mapping[Story, str] = {
+    Story.CANCELLED: "The request was cancelled.",
+    Story.MISMATCH: _MISMATCH,
+    Story.CLOSED_EARLY: "{provider} ended the stream before the answer was complete.",
+    Story.UNKNOWN: "The chat request failed unexpectedly.",
+}
+_RETRIED = frozenset({ErrorKind.OVERLOADED, ErrorKind.RATE_LIMIT, ErrorKind.TIMEOUT, ErrorKind.STREAM_SILENCE_TIMEOUT})
+
+
+def of_kind(
+    kind: ErrorKind, provider: str | None = None, *, detail: str | None = None, category: str | None = None
+) -> Classified:
+    """A failure that is set directly: a silent stream, a blocked answer, a key that nobody entered."""
+    return Classified(
+        kind=kind,
+        message=_say(_MESSAGES[kind], provider, category=category),
+        retryable=kind in _RETRIED,
+        detail=refusals.clean_detail(detail) if detail else None,
+        provider=provider,
+        context_overflow=kind is ErrorKind.CONTEXT_OVERFLOW,
+    )
+
+
+def _say(sentence: str, provider: str | None, *, category: str | None = None) -> str:
+    said = sentence.format(provider=provider or "the AI provider", category=f" ({category})" if category else "")
+    return said if provider else said[0].upper() + said[1:]
+
+
+# What is stored
+
+
+def last_error(failure: Classified) -> LastError:
+    """Why the turn ended, for `chats.last_error`."""
+    return LastError(
+        message=failure.message,
+        retryable=failure.retryable,
+        detail=failure.detail,
+        kind=str(failure.kind),
+        provider=failure.provider,
+        status_code=failure.status_code,
+    )
+
+
+def retry_state(failure: Classified, *, attempt: int, delay: timedelta, now: datetime) -> RetryState:
+    """What is tried again and when, for `chats.retry_state`. Nobody has to do anything, so no remedy is named."""
+    return RetryState(
+        attempt=attempt,
+        delay_ms=round(delay / timedelta(milliseconds=1)),
+        error=_say(_MESSAGES[failure.kind], failure.provider),
+        retrying_at=now + delay,
+        kind=str(failure.kind),
+        provider=failure.provider,
+        status_code=failure.status_code,
+    )
+
+
+def not_waited_for(failure: Classified, *, now: datetime) -> Classified:
+    """The failure as final, because the provider wants to be left alone for too long; the detail says until when."""
+    until = now + (failure.retry_after or timedelta())
+    detail = f"Possible again at {until:%Y-%m-%d %H:%M} UTC. {failure.detail or ''}"
+    return msgspec.structs.replace(failure, retryable=False, detail=refusals.clean_detail(detail))
+
+
+# Classifying
+
+
+def classify(
+    failure: BaseException | ProviderError,
+    provider: str | None = None,
+    *,
+    now: datetime | None = None,
+    hide: Hide = hide_secrets,
+) -> Classified:
+    """What a failure means. `provider` is the configured one, and beats every guess.
+
+    A cancellation must be somebody else's: whoever is being cancelled has nothing to classify. `now` matters only
+    for a Retry-After that is a date.
+    """
+    if isinstance(failure, ProviderError):
+        return _of_provider(failure, provider)
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    for cause in _causes(failure):
+        if isinstance(cause, StepFailed):
+            return msgspec.structs.replace(cause.failure, provider=provider or cause.failure.provider)
+        carried = getattr(cause, "error", None)
+        if isinstance(carried, ProviderError):
+            return _of_provider(carried, provider)
+    own = _of_our_own(failure, provider, hide)
+    return own if own is not None else _of_stranger(failure, provider, now=now, hide=hide)
+
+
+def _causes(failure: BaseException) -> Iterator[BaseException]:
+    """The exception and what it was raised from. What merely happened before it explains nothing."""
+    seen: set[int] = set()
+    current: BaseException | None = failure
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__
+
+
+def _of_provider(error: ProviderError, provider: str | None) -> Classified:
+    """The clients' own judgement, except for what only a whole chat can act on."""
+    name = provider or error.provider
+    plain = Classified(
+        kind=error.kind,
+        message=error.message,
+        retryable=error.retryable,
+        detail=error.detail,
+        provider=name,
+        status_code=error.status,
+        retry_after=error.retry_after,
+    )
+    if strangers.is_chain_broken(((error.code or "").lower(),), (error.detail or "").lower()):
+        return _replaced(plain, ErrorKind.GENERIC, retryable=True, chain_broken=True)
+    if error.replay_fault is not None:
+        # What the provider said names its own items, which mean nothing to anybody here.
+        return msgspec.structs.replace(plain, message=_MISMATCH, detail=HISTORY_MISMATCH)
+    if error.kind is ErrorKind.CONTEXT_OVERFLOW:
+        return msgspec.structs.replace(plain, context_overflow=True)
+    if error.status == 413:
+        return _replaced(plain, ErrorKind.CONTEXT_OVERFLOW, retryable=False, context_overflow=True)
+    return plain
+
+
+def _replaced(failure: Classified, kind: ErrorKind, **changes: bool) -> Classified:
+    message = _say(_MESSAGES[kind], failure.provider)
+    return msgspec.structs.replace(failure, kind=kind, message=message, **changes)
+
+
+_UNUSABLE_KINDS: Mapping[Unusable | None, ErrorKind] = {
+    None: ErrorKind.CONFIG,
+    Unusable.UNKNOWN: ErrorKind.CONFIG,
+    Unusable.DISABLED: ErrorKind.CONFIG,
+    Unusable.PROVIDER_DISABLED: ErrorKind.PROVIDER_DISABLED,
+    Unusable.MISSING_API_KEY: ErrorKind.MISSING_KEY,
+    Unusable.USER_API_KEY_REQUIRED: ErrorKind.MISSING_KEY,
+}
+
+
+def _of_our_own(failure: BaseException, provider: str | None, hide: Hide) -> Classified | None:
+    """Errors that this program raises on purpose, or knows by type. The text of its own is a sentence for people."""
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        failure = TransportError(Broken.CERTIFICATE, str(failure))
+    if isinstance(failure, TransportError):
+        return _of_provider(errors.from_transport(provider or "The AI provider", failure, hide=hide), provider)
+    if isinstance(failure, DeadlineExceeded):
+        return Classified(kind=ErrorKind.TIMEOUT, message=_TOOK_TOO_LONG, retryable=False, provider=provider)
+    if isinstance(failure, PromptInvalid):
+        return Classified(
+            kind=ErrorKind.GENERIC, message=_MISMATCH, retryable=False, detail=HISTORY_MISMATCH, provider=provider
+        )
+    kind: ErrorKind
+    if isinstance(failure, ModelUnusable | NoDefaultModel):
+        kind = _UNUSABLE_KINDS[failure.reason]
+    elif isinstance(failure, SpendLimitReached):
+        kind = ErrorKind.USAGE_LIMIT
+    elif isinstance(failure, SecretsError):
+        kind = ErrorKind.CONFIG
+    elif isinstance(failure, ChatError):
+        kind = ErrorKind.GENERIC
+    else:
+        return None
+    return Classified(kind=kind, message=str(failure), retryable=False, provider=provider)
+
+
+def _of_stranger(failure: BaseException, provider: str | None, *, now: datetime | None, hide: Hide) -> Classified:
+    verdict = strangers.judge(failure, now=now)
+    name = provider or verdict.guessed_provider
+    sentence = _MESSAGES[verdict.kind] if verdict.story is None else _STORIES[verdict.story]
+    detail = HISTORY_MISMATCH if verdict.story is Story.MISMATCH else refusals.clean_detail(verdict.detail, hide)
+    found = Classified(
+        kind=verdict.kind,
+        message=_say(sentence, name),
+        retryable=verdict.retryable,
+        detail=detail,
+        provider=name,
+        status_code=verdict.status,
+        retry_after=verdict.retry_after,
+        chain_broken=verdict.chain_broken,
+        context_overflow=verdict.kind is ErrorKind.CONTEXT_OVERFLOW,
+    )
+    if verdict.retry_after is not None and verdict.retry_after > MAX_RETRY_AFTER:
+        return not_waited_for(found, now=now or datetime.now(UTC))
+    return found

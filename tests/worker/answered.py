@@ -1,0 +1,40 @@
+"""Exceptions as libraries of providers raise them, and the verdicts on them in short."""
+
+from __future__ import annotations
+
+from rookery.llm.types import ErrorKind
+from rookery.worker.failures import Classified
+
+OVERLOADED = (ErrorKind.OVERLOADED, True)
+USAGE = (ErrorKind.USAGE_LIMIT, False)
+AUTH = (ErrorKind.AUTH, False)
+RATE = (ErrorKind.RATE_LIMIT, True)
+DISABLED = (ErrorKind.PROVIDER_DISABLED, False)
+TIMEOUT = (ErrorKind.TIMEOUT, True)
+CONFIG = (ErrorKind.CONFIG, False)
+OVERFLOW = (ErrorKind.CONTEXT_OVERFLOW, False)
+AGAIN = (ErrorKind.GENERIC, True)
+UNKNOWN = (ErrorKind.GENERIC, False)
+
+
+class Answered(Exception):
+    """An exception as libraries of providers raise it: what is known stands in attributes."""
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        status: int | None = None,
+        body: object = None,
+        headers: dict[str, str] | None = None,
+        code: str | None = None,
+    ) -> None:
+        self.status_code = status
+        self.body = body
+        self.headers = headers
+        self.code = code
+        super().__init__(text)
+
+
+def verdict(failure: Classified) -> tuple[ErrorKind, bool]:
+    return failure.kind, failure.retryable
