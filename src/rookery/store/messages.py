@@ -205,8 +205,12 @@ async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[PromptRow, ...
     The summary is the newest live compressed row for the model only. An edit before it deletes it, which brings the
     older history back.
     """
-    records = await conn.fetch(PROMPT, chat_id)
-    return tuple(PromptRow(_message(record[:_WIDTH]), _figures(record[_WIDTH:])) for record in records)
+    return tuple(map(prompt_row, await conn.fetch(PROMPT, chat_id)))
+
+
+def prompt_row(record: asyncpg.Record) -> PromptRow:
+    """A record of `COLUMNS`, then `FIGURES`."""
+    return PromptRow(_message(record[:_WIDTH]), _figures(record[_WIDTH:]))
 
 
 async def _has_older(conn: Connection, chat_id: ChatId, *, before_id: int) -> bool:

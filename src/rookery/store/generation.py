@@ -1,0 +1,381 @@
+"""What a step of the worker reads: the chat, and as much of its history as decision and prompt need. Fenced.
+
+One snapshot (`Machine.read`), so chat and rows belong together; nobody is locked. Rows are kept between steps, parsed:
+a step fetches only rows whose revision is newer than what it has, whatever the length of the history. That is all
+there can be: a message never changes, it is only deleted, and both give it the revision of their bundle.
+
+Wanted are the rows since the newest boundary and since the turn began, of any visibility, and before those only what
+the prompt keeps for ever (system rows). `floor` is where that begins; a history that was never compacted has all rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.chat.chats import Chat, Fence
+from rookery.chat.errors import ChatNotFound, StaleFence
+from rookery.chat.messages import ChatId, Message, MessageId, Role, Visibility
+from rookery.chat.parts import ContentError, Part
+from rookery.chat.prompt import PromptRow
+from rookery.store import labels as stored_labels
+from rookery.store import messages
+from rookery.store.machine.lock import Machine, View
+from rookery.store.pool import Connection
+
+T = TypeVar("T")
+
+MAX_CACHE_BYTES = 128 * 1024 * 1024
+PAGE_ROWS = 1000
+ROWS_PER_TURN = 200  # parsed at a stretch, before other tasks of the loop get theirs
+
+# The fields of `ChatMeta`, in its order.
+READ_META = """
+    SELECT title, labels, workspace_id, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, summary,
+           summary_generated_at, last_turn_summary, meta_version, clock_timestamp()
+      FROM chats
+     WHERE id = $1
+"""
+
+# Where the wanted rows begin. The range of one chat, ordered by it, keeps the planner on the chat's own indexes here
+# and below: store/messages.py says why.
+FLOOR = """
+    SELECT CASE WHEN boundary_id IS NULL THEN 0 ELSE least(boundary_id, coalesce(turn_id, 0)) END
+      FROM (SELECT (SELECT b.id
+                      FROM chat_messages b
+                     WHERE b.chat_id >= $1 AND b.chat_id <= $1
+                       AND b.compressed
+                       AND b.visibility = 'model'
+                       AND NOT b.deleted
+                     ORDER BY b.chat_id DESC, b.id DESC
+                     LIMIT 1) AS boundary_id,
+                   (SELECT u.id
+                      FROM chat_messages u
+                     WHERE u.chat_id >= $1 AND u.chat_id <= $1
+                       AND u.role = 'user'
+                       AND NOT u.deleted
+                       AND NOT u.compressed
+                       AND u.visibility <> 'model'
+                     ORDER BY u.chat_id, u.role, u.id DESC
+                     LIMIT 1) AS turn_id
+            OFFSET 0) found
+"""
+SYSTEM_BELOW = f"""
+    SELECT {messages.COLUMNS}, {messages.FIGURES}
+      FROM chat_messages m
+     WHERE m.chat_id = $1
+       AND m.role = 'system'
+       AND m.id < $2
+       AND NOT m.compressed
+       AND NOT m.deleted
+       AND m.visibility IN ('model', 'both')
+     ORDER BY m.chat_id, m.role, m.id
+"""
+# Index messages_live. In pages: only a limit makes the planner follow the index instead of collecting the whole chat.
+PAGE = f"""
+    SELECT {messages.COLUMNS}, {messages.FIGURES}
+      FROM chat_messages m
+     WHERE m.chat_id >= $1 AND m.chat_id <= $1
+       AND (m.chat_id, m.id) >= ($1, $2)
+       AND NOT m.deleted
+     ORDER BY m.chat_id, m.id
+     LIMIT {PAGE_ROWS}
+"""
+
+# Index messages_revision. A deleted row is only a marker: an edit of a long chat must not load what it removed.
+DELTA = f"""
+    SELECT {messages.COLUMNS.replace("m.content,", "CASE WHEN m.deleted THEN '[]' ELSE m.content END,")},
+           {messages.FIGURES}
+      FROM chat_messages m
+     WHERE m.chat_id >= $1 AND m.chat_id <= $1
+       AND (m.chat_id, m.revision) > ($1, $2)
+     ORDER BY m.chat_id, m.revision, m.id
+"""
+
+
+class ChatMeta(msgspec.Struct, frozen=True):
+    """What a step needs of the chat beside its execution state. `dynamic_tools` is the stored JSON."""
+
+    title: str
+    labels: dict[str, str]
+    workspace_id: UUID | None
+    mode: str | None
+    plan_mode: bool
+    mcp_server_ids: tuple[UUID, ...]
+    dynamic_tools: str | None
+    client_type: str
+    summary: str | None
+    summary_generated_at: datetime | None
+    last_turn_summary: str | None
+    meta_version: int
+
+
+class FencedRow(msgspec.Struct, frozen=True):
+    """The chat as its task may see it. `now` is the database's clock, which leases and deadlines go by."""
+
+    chat: Chat
+    meta: ChatMeta
+    now: datetime
+
+
+class ParsedMessage(Message, frozen=True):
+    """A message that keeps its parts, so that no step parses it again. Parts are values: nobody changes them."""
+
+    parsed: tuple[Part, ...] | None = None
+
+    def parts(self) -> tuple[Part, ...]:
+        # A row that cannot be read fails each time it is asked for, as it would have without the cache.
+        return Message.parts(self) if self.parsed is None else self.parsed
+
+
+class LoadedHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one history version, ascending.
+
+    `rows` are for the decision (`chat.history.read`), of any visibility and none of them deleted; `prompt` is what the
+    model is told, the same rows as `messages.list_prompt`. `size_bytes` is a guess at what they take in memory.
+    """
+
+    chat_id: ChatId
+    history_version: int
+    rows: tuple[PromptRow, ...]
+    prompt: tuple[PromptRow, ...]
+    boundary_id: MessageId | None
+    size_bytes: int
+
+    @property
+    def visible(self) -> tuple[PromptRow, ...]:
+        """The rows that people see."""
+        return tuple(row for row in self.rows if row.message.visibility is not Visibility.MODEL)
+
+    @property
+    def model_config_ids(self) -> frozenset[UUID]:
+        """The models that wrote what is in the prompt."""
+        named = {row.message.model_config_id for row in self.prompt if row.message.role is Role.ASSISTANT}
+        return frozenset(config_id for config_id in named if config_id is not None)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Everything a step starts from, of one moment. `fetched` rows came from the database, the others were there."""
+
+    chat: Chat
+    meta: ChatMeta
+    now: datetime
+    history: LoadedHistory
+    fetched: int
+
+
+class CacheStats(msgspec.Struct, frozen=True):
+    chats: int
+    size_bytes: int
+    hits: int
+    misses: int
+    rows_fetched: int
+
+
+class HistoryCache:
+    """Histories of the chats this process works on: those used last, up to `max_bytes` of them.
+
+    Only an optimisation: what is not here, or cannot be continued, is loaded whole. Entries are values, so steps of two
+    runners of one chat may use it at the same time.
+    """
+
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[UUID, LoadedHistory] = OrderedDict()
+        self._bytes = 0
+        self._hits = self._misses = self._rows_fetched = 0
+
+    def find(self, chat_id: UUID) -> LoadedHistory | None:
+        found = self._entries.get(chat_id)
+        if found is not None:
+            self._entries.move_to_end(chat_id)
+        return found
+
+    def keep(self, history: LoadedHistory) -> None:
+        """Keep it instead of what is older. A history that alone is larger than the cache is not kept."""
+        known = self._entries.get(history.chat_id)
+        if known is not None and known.history_version > history.history_version:
+            return
+        self.forget(history.chat_id)
+        if history.size_bytes > self._max_bytes:
+            return
+        self._entries[history.chat_id] = history
+        self._bytes += history.size_bytes
+        while self._bytes > self._max_bytes:
+            self.forget(next(iter(self._entries)))
+
+    def forget(self, chat_id: UUID) -> None:
+        """Free what a chat takes; for chats that this process no longer drives."""
+        if (known := self._entries.pop(chat_id, None)) is not None:
+            self._bytes -= known.size_bytes
+
+    def count(self, *, fetched: int, is_hit: bool) -> None:
+        self._rows_fetched += fetched
+        self._hits += is_hit
+        self._misses += not is_hit
+
+    def stats(self) -> CacheStats:
+        return CacheStats(len(self._entries), self._bytes, self._hits, self._misses, self._rows_fetched)
+
+
+async def read_fenced(machine: Machine, chat_id: ChatId, *, fence: Fence) -> FencedRow:
+    """The chat alone, if it still is what the task saw; else `StaleFence`."""
+
+    async def run(view: View) -> FencedRow:
+        return await _fenced(view, fence)
+
+    return await _read(machine, chat_id, run)
+
+
+async def load_step(machine: Machine, chat_id: ChatId, *, fence: Fence, cache: HistoryCache) -> Step:
+    """The chat with its history, of one snapshot, if it still is what the task saw; else `StaleFence`."""
+    known = cache.find(chat_id)
+
+    async def run(view: View) -> tuple[FencedRow, LoadedHistory | None, list[asyncpg.Record]]:
+        row = await _fenced(view, fence)
+        base = known if known is not None and known.history_version <= row.chat.history_version else None
+        if base is not None and base.history_version == row.chat.history_version:
+            return row, base, []
+        if base is not None:
+            records = await view.conn.fetch(DELTA, chat_id, base.history_version)
+            if not _cuts_boundary(base, records):
+                return row, base, records
+        return row, None, await _fetch_all(view.conn, chat_id)
+
+    row, base, records = await _read(machine, chat_id, run)
+    cache.count(fetched=len(records), is_hit=base is not None)
+    history = await _continued(base, records, row.chat)
+    if history is not known:
+        cache.keep(history)
+    return Step(row.chat, row.meta, row.now, history, len(records))
+
+
+async def _fetch_all(conn: Connection, chat_id: ChatId) -> list[asyncpg.Record]:
+    """Every wanted row, in order."""
+    floor: int = await conn.fetchval(FLOOR, chat_id)
+    records = await conn.fetch(SYSTEM_BELOW, chat_id, floor) if floor else []
+    start = floor
+    while True:
+        page = await conn.fetch(PAGE, chat_id, start)
+        records.extend(page)
+        if len(page) < PAGE_ROWS:
+            return records
+        start = page[-1]["id"] + 1
+
+
+async def _read(machine: Machine, chat_id: ChatId, run: Callable[[View], Awaitable[T]]) -> T:
+    try:
+        return await machine.read(chat_id, run)
+    except ChatNotFound as error:
+        raise StaleFence(chat_id, "chat") from error
+
+
+async def _fenced(view: View, fence: Fence) -> FencedRow:
+    if (field := fence.find_mismatch(view.chat)) is not None:
+        raise StaleFence(view.chat.id, field)
+    record = await view.conn.fetchrow(READ_META, view.chat.id)
+    assert record is not None, "one snapshot has the row, or has it not"
+    *meta, now = record
+    return FencedRow(view.chat, _meta(meta), now)
+
+
+def _cuts_boundary(base: LoadedHistory, records: Sequence[asyncpg.Record]) -> bool:
+    """Whether rows from before `base` are in the prompt again: an edit has deleted the summary that stood for them."""
+    if base.boundary_id is None:
+        return False
+    return any(record["deleted"] and record["id"] <= base.boundary_id for record in records)
+
+
+async def _continued(base: LoadedHistory | None, records: Sequence[asyncpg.Record], chat: Chat) -> LoadedHistory:
+    """`base` with what changed since; without one, just the records."""
+    if base is not None and base.history_version == chat.history_version:
+        return base
+    added = await _parse([record for record in records if not record["deleted"]])
+    if base is None:
+        return _arranged(added, chat)
+    deleted = {record["id"] for record in records if record["deleted"]}
+    if deleted or any(_is_boundary(row.message) for row in added):
+        return _arranged([*(row for row in base.rows if row.message.id not in deleted), *added], chat)
+    return msgspec.structs.replace(
+        base,
+        history_version=chat.history_version,
+        rows=(*base.rows, *added),
+        prompt=(*base.prompt, *(row for row in added if _is_told(row.message, base.boundary_id or 0))),
+        size_bytes=base.size_bytes + sum(map(_size, added)),
+    )
+
+
+async def _parse(records: Sequence[asyncpg.Record]) -> list[PromptRow]:
+    rows: list[PromptRow] = []
+    for place, record in enumerate(records, start=1):
+        rows.append(_parsed(messages.prompt_row(record)))
+        if place % ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return rows
+
+
+def _parsed(row: PromptRow) -> PromptRow:
+    try:
+        parsed = row.message.parts()
+    except ContentError:
+        parsed = None
+    fields: tuple[Any, ...] = (*msgspec.structs.astuple(row.message), parsed)
+    return PromptRow(ParsedMessage(*fields), row.figures)
+
+
+def _arranged(rows: Sequence[PromptRow], chat: Chat) -> LoadedHistory:
+    """What is wanted of these rows. A new boundary lets go of what it stands for."""
+    boundary = next((row.message.id for row in reversed(rows) if _is_boundary(row.message)), None)
+    floor = 0 if boundary is None else min(boundary, _turn_id(rows))
+    wanted = [row for row in rows if row.message.id >= floor or _is_told(row.message, floor)]
+    return LoadedHistory(
+        chat_id=chat.id,
+        history_version=chat.history_version,
+        rows=tuple(wanted),
+        prompt=tuple(row for row in wanted if _is_told(row.message, boundary or 0)),
+        boundary_id=boundary,
+        size_bytes=sum(map(_size, wanted)),
+    )
+
+
+def _turn_id(rows: Sequence[PromptRow]) -> int:
+    """The live user row that people see and that began the turn; 0 when there is none, and all rows are its turn."""
+    for row in reversed(rows):
+        message = row.message
+        if message.role is Role.USER and message.visibility is not Visibility.MODEL and not message.compressed:
+            return message.id
+    return 0
+
+
+def _is_boundary(message: Message) -> bool:
+    return message.compressed and message.visibility is Visibility.MODEL
+
+
+def _is_told(message: Message, boundary_id: int) -> bool:
+    """Whether the row is in a prompt whose newest summary is `boundary_id`; 0 when there is none."""
+    if message.compressed:
+        return message.id == boundary_id
+    if message.visibility is Visibility.USER:
+        return False
+    return message.role is Role.SYSTEM or message.id > boundary_id
+
+
+def _size(row: PromptRow) -> int:
+    """A guess: the stored text, the same again as parts, and the objects around it."""
+    return 2 * len(row.message.content) + 1024
+
+
+def _meta(values: list[Any]) -> ChatMeta:
+    values[_LABELS] = stored_labels.decode(values[_LABELS])
+    values[_SERVERS] = tuple(values[_SERVERS])
+    return ChatMeta(*values)
+
+
+_LABELS, _SERVERS = (ChatMeta.__struct_fields__.index(name) for name in ("labels", "mcp_server_ids"))
