@@ -1,0 +1,168 @@
+"""Finding chats that want to be driven, and taking them: one pass at a time, woken by hints, timers and free slots."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import NoReturn
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.store.hints import OwnershipHint
+from rookery.store.machine import Machine, Tx, capacity, list_candidates, try_abandon, try_acquire
+from rookery.store.machine.capacity import Limits
+from rookery.store.machine.ownership import Candidate
+from rookery.store.pubsub import Bus, Subscription
+from rookery.worker.config import WorkerConfig
+from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker.inflight import InFlight
+from rookery.worker.manager import RunnerManager
+from rookery.worker.stats import WorkerStats
+
+log = get_logger("worker.acquire")
+
+
+class Acquirer:
+    """Passes never overlap, and a burst of reasons is one pass.
+
+    `may_acquire` says whether this process is in a state to take more; `limits` are those of the deployment.
+    """
+
+    def __init__(
+        self,
+        manager: RunnerManager,
+        machine: Machine,
+        *,
+        worker_id: UUID,
+        pool: asyncpg.Pool,
+        bus: Bus,
+        clock: Clock,
+        rng: Random,
+        config: WorkerConfig,
+        stats: WorkerStats,
+        inflight: InFlight,
+        limits: Callable[[], Awaitable[Limits]],
+        may_acquire: Callable[[], bool],
+        new_id: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self._manager = manager
+        self._machine = machine
+        self._worker_id = worker_id
+        self._pool = pool
+        self._bus = bus
+        self._clock = clock
+        self._rng = rng
+        self._config = config
+        self._stats = stats
+        self._inflight = inflight
+        self._limits = limits
+        self._may_acquire = may_acquire
+        self._new_id = new_id
+        self._wanted = asyncio.Event()
+        self._is_hinted = False
+
+    def wake(self) -> None:
+        """Ask for a pass now: a slot is free, or a peer is gone."""
+        self._wanted.set()
+
+    async def run(self) -> NoReturn:
+        """A pass at the start, then one per interval, and one whenever somebody asks."""
+        subscriptions: list[Subscription] = [
+            self._bus.subscribe(OwnershipHint, self._hinted),
+            self._bus.on_resync(self.wake),
+        ]
+        timer = asyncio.create_task(self._tick(), name="acquire-timer")
+        try:
+            self.wake()
+            while True:
+                await self._wanted.wait()
+                await self._let_idle_ones_go_first()
+                self._wanted.clear()
+                await self.run_pass()
+        finally:
+            timer.cancel()
+            for subscription in subscriptions:
+                subscription.close()
+
+    async def run_pass(self) -> int:
+        """Take what may be taken, in order. Returns how many chats were won."""
+        room = min(self._config.acquire_batch, self._config.max_runners - len(self._manager))
+        if room <= 0 or self._manager.is_closed or not self._may_acquire():
+            return 0
+        try:
+            async with self._clock.deadline(self._config.database_seconds, "list-candidates"):
+                limits = await self._limits()
+                async with self._pool.acquire() as conn:
+                    candidates = await list_candidates(conn, room * 2)
+        except DATABASE_ERRORS as error:
+            log.warning("acquire_failed", error=str(error) or type(error).__name__)
+            return 0
+        won = await self._take(candidates, limits, room)
+        if won == room:
+            self.wake()  # there may be more than one pass takes
+        return won
+
+    async def _take(self, candidates: list[Candidate], limits: Limits, room: int) -> int:
+        full: set[bool] = set()  # pools, as "is it the one of the roots"
+        won = 0
+        for candidate in candidates:
+            if won == room or not self._may_acquire():
+                break
+            if candidate.is_root in full and candidate.status == "running":
+                continue
+            outcome = await self._take_one(candidate, limits)
+            self._stats.acquired[outcome] += 1
+            won += outcome == "won"
+            if outcome == "full":
+                full.add(candidate.is_root)
+        return won
+
+    async def _take_one(self, candidate: Candidate, limits: Limits) -> str:
+        is_refused = False
+
+        async def admit(tx: Tx) -> bool:
+            nonlocal is_refused
+            is_refused = not await capacity.admit(tx, limits)
+            return not is_refused
+
+        runner_id = self._new_id()
+        try:
+            chat = await try_acquire(
+                self._machine, candidate.chat_id, worker_id=self._worker_id, runner_id=runner_id, admit=admit
+            )
+        except Exception as error:
+            # One chat that cannot be taken must not keep the others from it.
+            log.warning("acquire_failed", chat_id=candidate.chat_id, error=str(error) or type(error).__name__)
+            return "failed"
+        if chat is None:
+            return "full" if is_refused else "lost"
+        if not self._manager.spawn(candidate.chat_id, runner_id):
+            self._inflight.start(
+                lambda: try_abandon(self._machine, candidate.chat_id, worker_id=self._worker_id, runner_id=runner_id),
+                name="abandon",
+                seconds=self._config.cleanup_seconds,
+            )
+            return "closed"
+        return "won"
+
+    def _hinted(self, _: OwnershipHint) -> None:
+        self._is_hinted = True
+        self._wanted.set()
+
+    async def _let_idle_ones_go_first(self) -> None:
+        if not self._is_hinted:
+            return
+        self._is_hinted = False
+        delay = self._config.acquire_delay_per_runner_seconds * len(self._manager)
+        if delay:
+            await self._clock.sleep(min(delay, self._config.acquire_delay_max_seconds), "acquire-delay")
+
+    async def _tick(self) -> NoReturn:
+        while True:
+            jitter = self._rng.uniform(1 - self._config.acquire_jitter, 1 + self._config.acquire_jitter)
+            await self._clock.sleep(self._config.acquire_interval_seconds * jitter, "acquire")
+            self.wake()

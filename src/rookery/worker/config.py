@@ -1,0 +1,45 @@
+"""The numbers of the worker, in one place, so that tests and operators can change each."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """All chosen (worker.md, "Numbers"). Times are seconds. How long a lease lasts is the database's to say."""
+
+    acquire_interval_seconds: float = 5.0
+    acquire_jitter: float = 0.2
+    acquire_batch: int = 10
+    # Before a pass that a hint asked for, so that idle replicas win the race for a chat.
+    acquire_delay_per_runner_seconds: float = 0.005
+    acquire_delay_max_seconds: float = 0.25
+    max_runners: int = 256
+    max_lag_seconds: float = 0.25
+
+    heartbeat_interval_seconds: float = 9.0
+    self_fence_seconds: float = 24.0
+    sweep_interval_seconds: float = 30.0
+    sync_interval_seconds: float = 15.0
+    # Every access of the loops that keep leases: a hanging one must end before the lease does.
+    database_seconds: float = 5.0
+
+    task_backoff_seconds: float = 0.1
+    task_backoff_max_seconds: float = 5.0
+    task_idle_seconds: float = 15 * 60.0
+    # Added to a planned wait, and to the latest deadline of a running tool.
+    task_grace_seconds: float = 60.0
+    stall_backoff_seconds: float = 1.0
+    stall_backoff_max_seconds: float = 30.0
+
+    cleanup_seconds: float = 5.0
+    drain_seconds: float = 25.0
+
+    prepare_tries: int = 3
+    prepare_backoff_seconds: float = 0.2
+    requires_action_seconds: float = 300.0
+
+    capacity_interval_seconds: float = 30.0
+    archive_interval_seconds: float = 3600.0
+    archive_batch: int = 1000
+    search_interval_seconds: float = 30.0

@@ -1,0 +1,10 @@
+"""What a failing database looks like to the loops of the worker, which go on without it."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from rookery.clock import DeadlineExceeded
+from rookery.store.errors import StoreError
+
+DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreError, DeadlineExceeded)

@@ -1,0 +1,123 @@
+"""Keeping the leases: one beat for all runners, on a connection of its own, and stopping in time when it fails.
+
+A lease is what keeps two replicas from working on one chat. When beats do not get through for `self_fence_seconds`,
+which is less than a lease lasts, this process stops all its work by itself: side effects end before another replica
+may start them. A later beat that still finds the lease ours lets the work go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import asyncpg
+
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.loop.tools import CancelReason
+from rookery.store.machine import renew_leases, sweep_leases
+from rookery.worker.config import WorkerConfig
+from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker.manager import RunnerManager
+from rookery.worker.stats import WorkerStats
+
+log = get_logger("worker.leases")
+
+
+class LeaseKeeper:
+    """`connect` gives a connection that nobody else uses: a full pool must not cost leases."""
+
+    def __init__(
+        self,
+        manager: RunnerManager,
+        connect: Callable[[], Awaitable[asyncpg.Connection]],
+        *,
+        clock: Clock,
+        config: WorkerConfig,
+        stats: WorkerStats,
+    ) -> None:
+        self._manager = manager
+        self._connect = connect
+        self._clock = clock
+        self._config = config
+        self._stats = stats
+        self._connection: asyncpg.Connection | None = None
+        self._renewed_at = clock.monotonic()
+        self._swept_at = clock.monotonic()
+        self._is_fenced = False
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether this process has stopped its work because its leases may be gone."""
+        return self._is_fenced
+
+    async def run(self) -> NoReturn:
+        """Beat until cancelled. The beat is short of the lease by so much that two may fail."""
+        try:
+            async for _ in self._clock.ticker(self._config.heartbeat_interval_seconds, "heartbeat"):
+                await self.beat()
+                if self._clock.monotonic() - self._swept_at >= self._config.sweep_interval_seconds:
+                    await self.sweep()
+        finally:
+            self._disconnect()
+        raise AssertionError("unreachable")
+
+    async def run_watch(self) -> NoReturn:
+        """Fence the process off in time, also while a beat hangs."""
+        while True:
+            remaining = self._renewed_at + self._config.self_fence_seconds - self._clock.monotonic()
+            if remaining <= 0:
+                self._fence_off()
+                remaining = self._config.heartbeat_interval_seconds / 4
+            await self._clock.sleep(remaining, "self-fence")
+
+    async def beat(self) -> None:
+        """Renew all leases by one statement. Those that do not come back are lost."""
+        keys = self._manager.keys()
+        started = self._clock.monotonic()
+        try:
+            async with self._clock.deadline(self._config.database_seconds, "renew-leases"):
+                held = await renew_leases(await self._connected(), keys) if keys else set()
+        except DATABASE_ERRORS as error:
+            log.warning("leases_not_renewed", leases=len(keys), error=str(error) or type(error).__name__)
+            self._disconnect()
+            return
+        self._renewed_at = started
+        self._stats.lease_renew_seconds = self._clock.monotonic() - started
+        for key in keys:
+            if key not in held:
+                self._stats.leases_lost["taken"] += 1
+                log.info("lease_lost", chat_id=key[0], runner_id=key[1])
+                self._manager.request_cleanup(key, CancelReason.LEASE_LOST)
+        if self._is_fenced:
+            self._is_fenced = False
+            log.info("leases_renewed_again", leases=len(held))
+            self._manager.resume(held)
+
+    async def sweep(self) -> None:
+        """Remove what dead runners left. Every replica does it: it is cheap, and finds nothing twice."""
+        self._swept_at = self._clock.monotonic()
+        try:
+            async with self._clock.deadline(self._config.database_seconds, "sweep-leases"):
+                await sweep_leases(await self._connected())
+        except DATABASE_ERRORS as error:
+            log.warning("leases_not_swept", error=str(error) or type(error).__name__)
+            self._disconnect()
+
+    def _fence_off(self) -> None:
+        if self._is_fenced or not self._manager.keys():
+            return
+        self._is_fenced = True
+        self._stats.leases_lost["fenced"] += len(self._manager.keys())
+        log.warning("self_fenced", leases=len(self._manager.keys()), after_seconds=self._config.self_fence_seconds)
+        self._manager.fence_off()
+
+    async def _connected(self) -> asyncpg.Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._connect()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()

@@ -1,0 +1,181 @@
+"""The runners of a process: bookkeeping, the sync loop that makes up for lost hints, and letting go of chats.
+
+Plain and synchronous on the loop's thread, but for the loops. Two runners of one chat may coexist for a moment, when
+this process acquires again what it had just lost; their ids tell them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+from uuid import UUID
+
+import asyncpg
+
+from rookery.chat.messages import ChatId
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.loop.tools import CancelReason
+from rookery.store.machine import ChatState, states_of
+from rookery.store.machine.leases import delete_leases
+from rookery.store.machine.ownership import LeaseKey
+from rookery.worker.config import WorkerConfig
+from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker.inflight import InFlight
+from rookery.worker.runner import Runner, RunnerParts
+
+log = get_logger("worker.manager")
+
+
+class RunnerManager:
+    """`on_free` is called whenever a runner has left: there is room for another."""
+
+    def __init__(
+        self,
+        parts: RunnerParts,
+        *,
+        pool: asyncpg.Pool,
+        inflight: InFlight,
+        on_free: Callable[[], None],
+    ) -> None:
+        self._parts = parts
+        self._pool = pool
+        self._inflight = inflight
+        self._on_free = on_free
+        self._clock: Clock = parts.clock
+        self._config: WorkerConfig = parts.config
+        self._runners: dict[LeaseKey, Runner] = {}
+        self._by_chat: dict[ChatId, set[LeaseKey]] = {}
+        self._tasks: dict[LeaseKey, asyncio.Task[None]] = {}
+        self._cleaning: set[LeaseKey] = set()
+        self._is_closed = False
+        self._is_draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def __len__(self) -> int:
+        """How many runners there are, those on their way out included: they still use this process."""
+        return len(self._tasks)
+
+    def keys(self) -> list[LeaseKey]:
+        """The runners that want to keep their lease."""
+        return list(self._runners)
+
+    def all_keys(self) -> list[LeaseKey]:
+        return list(self._tasks)
+
+    def runner(self, key: LeaseKey) -> Runner | None:
+        return self._runners.get(key)
+
+    def spawn(self, chat_id: ChatId, runner_id: UUID) -> bool:
+        """Start a runner for a chat that was just acquired. False when nothing starts here any more."""
+        key = (chat_id, runner_id)
+        if self._is_closed:
+            return False
+        if key in self._tasks:
+            log.error("runner_exists", chat_id=chat_id, runner_id=runner_id)
+            return True
+        runner = Runner(chat_id, runner_id, parts=self._parts, on_lost=lambda: self.request_cleanup(key))
+        self._runners[key] = runner
+        self._by_chat.setdefault(chat_id, set()).add(key)
+        task = self._tasks[key] = asyncio.create_task(self._run(runner), name=f"runner {chat_id}")
+        self._idle.clear()
+        task.add_done_callback(lambda _: self._left(key))
+        if self._is_draining:
+            runner.drain()
+        return True
+
+    def route(self, state: ChatState) -> None:
+        for key in self._by_chat.get(state.chat_id, ()):
+            if (runner := self._runners.get(key)) is not None:
+                runner.deliver(state)
+
+    def request_cleanup(self, key: LeaseKey, reason: CancelReason = CancelReason.LEASE_LOST) -> None:
+        """Send a runner away. Returns at once; the runner sees its tasks out."""
+        if key in self._cleaning or key not in self._tasks:
+            return
+        self._cleaning.add(key)
+        runner = self._runners.pop(key, None)
+        if runner is not None:
+            runner.cancel_tasks(reason)
+        self._tasks[key].cancel()
+
+    def fence_off(self) -> None:
+        """No lease could be renewed for too long: stop all work before somebody else may start it."""
+        for runner in self._runners.values():
+            runner.fence_off()
+
+    def resume(self, keys: Iterable[LeaseKey]) -> None:
+        for key in keys:
+            if (runner := self._runners.get(key)) is not None:
+                runner.resume()
+
+    def drain(self) -> None:
+        self._is_draining = True
+        for runner in tuple(self._runners.values()):
+            runner.drain()
+
+    def close(self) -> None:
+        """Send everybody away; nothing starts any more."""
+        self._is_closed = True
+        for key in tuple(self._runners):
+            self.request_cleanup(key, CancelReason.SHUTDOWN)
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
+
+    async def run_sync(self) -> NoReturn:
+        """Every so often, one query for all chats: whatever hints were lost, the runners hear of it here."""
+        async for _ in self._clock.ticker(self._config.sync_interval_seconds, "sync"):
+            await self.sync()
+        raise AssertionError("unreachable")
+
+    async def sync(self) -> None:
+        chats = {chat_id for chat_id, _ in self._runners}
+        if not chats:
+            return
+        try:
+            async with self._clock.deadline(self._config.database_seconds, "sync-query"), self._pool.acquire() as conn:
+                states = await states_of(conn, chats)
+        except DATABASE_ERRORS as error:
+            log.warning("sync_failed", error=str(error) or type(error).__name__)
+            return
+        for state in states.values():
+            self.route(state)
+        for chat_id in chats - states.keys():
+            for key in tuple(self._by_chat.get(ChatId(chat_id), ())):
+                self.request_cleanup(key)
+
+    async def _run(self, runner: Runner) -> None:
+        try:
+            await runner.run()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            # The chat could not even be read: its lease is given back, and somebody tries again.
+            log.warning("runner_failed", chat_id=runner.chat_id, error=str(error))
+
+    def _left(self, key: LeaseKey) -> None:
+        chat_id = ChatId(key[0])
+        self._tasks.pop(key, None)
+        self._runners.pop(key, None)
+        self._cleaning.discard(key)
+        keys = self._by_chat.get(chat_id, set())
+        keys.discard(key)
+        if not keys:
+            self._by_chat.pop(chat_id, None)
+        if not self._tasks:
+            self._idle.set()
+        self._inflight.start(
+            lambda: self._delete_lease(key), name="delete-heartbeat", seconds=self._config.cleanup_seconds
+        )
+        self._on_free()
+
+    async def _delete_lease(self, key: LeaseKey) -> None:
+        async with self._pool.acquire() as conn:
+            await delete_leases(conn, [key])

@@ -1,0 +1,284 @@
+"""A runner: drives one chat from its acquisition until somebody else has it, or nobody needs to.
+
+It follows the chat's committed state and keeps at most one task at work on it. States come from anywhere, in any order
+and any number (hints, the sync loop, the row itself); only the version decides which of them is news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from rookery.chat.errors import ChatNotFound
+from rookery.chat.messages import ChatId
+from rookery.chat.states import Status
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.loop.tools import Cancellation, CancelReason
+from rookery.store.errors import StoreError
+from rookery.store.hints import ChatHint
+from rookery.store.machine import ChatState, Machine, View
+from rookery.store.machine.ownership import LeaseKey
+from rookery.store.pubsub import Bus
+from rookery.worker.config import WorkerConfig
+from rookery.worker.stats import WorkerStats
+from rookery.worker.tasks import TaskHandle, TaskInput, TaskKind, TaskLoop, TaskRecord, Work
+
+log = get_logger("worker.runner")
+
+_KINDS = {
+    Status.RUNNING: TaskKind.GENERATION,
+    Status.INTERRUPTING: TaskKind.INTERRUPT,
+    Status.REQUIRES_ACTION: TaskKind.ACTION_TIMEOUT,
+}
+_KNOWN = frozenset(Status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerParts:
+    """What all runners of a process share. `work_of` gives the work of a kind of task; tests bring their own."""
+
+    worker_id: UUID
+    machine: Machine
+    bus: Bus
+    clock: Clock
+    config: WorkerConfig
+    stats: WorkerStats
+    tasks: TaskLoop
+    work_of: Callable[[TaskKind], Work]
+    new_id: Callable[[], UUID] = uuid4
+
+
+class Runner:
+    """One acquisition of one chat. `on_lost` is called when it has no business with the chat any more."""
+
+    def __init__(self, chat_id: ChatId, runner_id: UUID, *, parts: RunnerParts, on_lost: Callable[[], None]) -> None:
+        self.chat_id = chat_id
+        self.runner_id = runner_id
+        self._parts = parts
+        self._on_lost = on_lost
+        self._accepted: ChatState | None = None
+        self._mail: ChatState | None = None  # the newest that has not been looked at
+        self._wake = asyncio.Event()
+        self._active: TaskRecord | None = None
+        self._records: set[TaskRecord] = set()
+        self._must_look = False
+        self._is_fenced = False
+        self._is_draining = False
+        self._is_through = False
+        self._stalls = 0
+
+    @property
+    def key(self) -> LeaseKey:
+        return self.chat_id, self.runner_id
+
+    @property
+    def active(self) -> TaskInput | None:
+        return None if self._active is None or self._active.is_done else self._active.input
+
+    async def run(self) -> None:
+        """Follow the chat until cancelled; then see every task out."""
+        with self._parts.bus.subscribe(ChatHint, self._heard, key=self.chat_id):
+            try:
+                # Applied directly: what an older runner's subscription still delivers would look like a lost lease.
+                self._process(await self._read())
+                while True:
+                    await self._wake.wait()
+                    self._wake.clear()
+                    if (mail := self._mail) is not None:
+                        self._mail = None
+                        self._process(mail)
+                    if self._must_look:
+                        self._must_look = False
+                        # The mail may have been the news already, and started the next task.
+                        if self._is_idle:
+                            await self._look()
+            finally:
+                self._cancel_active(CancelReason.SHUTDOWN)
+                await self._see_out()
+
+    def deliver(self, state: ChatState) -> None:
+        """Put a state in the mailbox; an older one than what lies there is dropped."""
+        if self._mail is None or self._mail.snapshot_version < state.snapshot_version:
+            self._mail = state
+            self._wake.set()
+
+    def cancel_tasks(self, reason: CancelReason) -> None:
+        """Before the runner itself is cancelled, by whoever knows why."""
+        self._cancel_active(reason)
+
+    def fence_off(self) -> None:
+        """Stop all work: the lease may be somebody else's by now. The runner stays, in case it is not."""
+        self._is_fenced = True
+        self._cancel_active(CancelReason.LEASE_LOST)
+
+    def resume(self) -> None:
+        """Go on from a fresh look at the chat: its lease was renewed after all."""
+        if self._is_fenced:
+            self._is_fenced = False
+            self._look_again()
+
+    def drain(self) -> None:
+        """Let the task at work end, but start no other; one that only waits need not be waited for."""
+        self._is_draining = True
+        if self._is_idle or (self._active is not None and self._active.handle.is_waiting):
+            self._cancel_active(CancelReason.SHUTDOWN)
+            self._look_again()
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._active is None or self._active.is_done or self._active.is_cancelled
+
+    def _heard(self, hint: ChatHint) -> None:
+        if hint.gone:
+            self._lost()
+            return
+        self.deliver(ChatState.told(hint))
+
+    async def _read(self) -> ChatState:
+        async def row(view: View) -> ChatState:
+            return ChatState.of(view.chat)
+
+        return await self._parts.machine.chat(self.chat_id).read(row)
+
+    def _process(self, state: ChatState, *, is_forced: bool = False) -> None:
+        """Take a state in. Synchronous: nothing can come between looking at it and acting on it."""
+        accepted = self._accepted
+        is_news = accepted is None or state.snapshot_version > accepted.snapshot_version
+        if self._is_through or not (is_news or is_forced):
+            return
+        self._accepted = state
+        self._records = {record for record in self._records if not record.is_done}
+        if not self._is_ours(state):
+            self._lost()
+            return
+        if not is_forced and accepted is not None and _is_same_work(accepted, state):
+            return
+        if not is_forced:
+            self._stalls = 0
+        if accepted is not None:
+            self._cancel_active(self._reason(accepted, state))
+        if not self._is_fenced:
+            self._spawn(state)
+
+    def _is_ours(self, state: ChatState) -> bool:
+        """A status that this version does not know is nobody's here: a newer replica will take the chat."""
+        is_owner = (state.worker_id, state.runner_id) == (self._parts.worker_id, self.runner_id)
+        return is_owner and state.status in _KNOWN
+
+    def _reason(self, accepted: ChatState, state: ChatState) -> CancelReason:
+        """Why the task at work is not wanted any more: it has done its work itself, or somebody changed the chat."""
+        if state.status != Status.INTERRUPTING and self._active is not None:
+            claimed = self._active.handle.claimed
+            if claimed is not None and claimed <= state.snapshot_version:
+                return CancelReason.SUPERSEDED
+        return CancelReason.USER
+
+    def _spawn(self, state: ChatState, *, delay_seconds: float = 0.0) -> None:
+        kind = self._kind_of(state)
+        parts = self._parts
+        task = TaskInput(
+            task_id=parts.new_id(),
+            kind=kind,
+            chat_id=self.chat_id,
+            worker_id=parts.worker_id,
+            runner_id=self.runner_id,
+            history_version=state.history_version,
+            status=Status(state.status),
+        )
+        handle = TaskHandle(
+            task,
+            machine=parts.machine,
+            clock=parts.clock,
+            config=parts.config,
+            route=self.deliver,
+            cancellation=Cancellation(),
+        )
+        record = self._active = TaskRecord(handle, parts.work_of(kind))
+        after = [other for other in self._records if other.input.key == task.key and not other.is_done]
+        self._records.add(record)
+        record.start(
+            lambda started: parts.tasks.run(started, after=after, delay_seconds=delay_seconds), self._task_done
+        )
+
+    def _kind_of(self, state: ChatState) -> TaskKind:
+        if state.archived:
+            return TaskKind.ABANDON
+        kind = _KINDS.get(Status(state.status), TaskKind.ABANDON)
+        if self._is_draining and kind is not TaskKind.INTERRUPT:
+            return TaskKind.ABANDON
+        return kind
+
+    def _cancel_active(self, reason: CancelReason) -> None:
+        if self._active is not None:
+            self._active.cancel(reason)
+
+    def _task_done(self, record: TaskRecord) -> None:
+        """A task that ended by itself should have moved the chat. If it has not, look: nothing else will."""
+        self._records.discard(record)
+        if record is not self._active or record.is_cancelled or self._is_through:
+            return
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._must_look = True
+        self._wake.set()
+
+    async def _look(self) -> None:
+        """Read the row and act on it, although no news came."""
+        try:
+            state = await self._read()
+        except ChatNotFound:
+            self._lost()
+            return
+        except StoreError as error:
+            log.warning("runner_cannot_read", chat_id=self.chat_id, error=str(error))
+            await self._parts.clock.sleep(self._parts.config.stall_backoff_seconds, "runner-read")
+            self._look_again()
+            return
+        accepted = self._accepted
+        assert accepted is not None
+        if state.snapshot_version > accepted.snapshot_version and not _is_same_work(accepted, state):
+            self._process(state)
+        elif self._is_idle:
+            self._revive(state)
+
+    def _revive(self, state: ChatState) -> None:
+        """Start the work of a state again whose task is gone."""
+        active = self._active
+        if self._is_fenced or self._is_through:
+            return
+        is_stall = active is not None and not active.is_cancelled
+        if active is None or not is_stall or self._kind_of(state) is not active.input.kind:
+            self._process(state, is_forced=True)
+            return
+        self._accepted = state
+        if not self._is_ours(state):
+            self._lost()
+            return
+        config = self._parts.config
+        delay = min(config.stall_backoff_seconds * 2**self._stalls, config.stall_backoff_max_seconds)
+        self._stalls += 1
+        self._parts.stats.task_stalls[active.input.kind] += 1
+        log.warning("task_stalled", chat_id=self.chat_id, task=active.input.kind, delay_seconds=delay)
+        self._spawn(state, delay_seconds=delay)
+
+    def _lost(self) -> None:
+        if not self._is_through:
+            self._is_through = True
+            self._on_lost()
+
+    async def _see_out(self) -> None:
+        for record in tuple(self._records):
+            await record.left()
+
+
+def _is_same_work(accepted: ChatState, state: ChatState) -> bool:
+    """Whether the same task is right for both. Attempts and retries never restart work."""
+    return (accepted.history_version, accepted.status, accepted.archived) == (
+        state.history_version,
+        state.status,
+        state.archived,
+    )

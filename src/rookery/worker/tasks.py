@@ -1,0 +1,292 @@
+"""The contract of a runner's tasks: one kind of work on one chat, fenced, watched, tried again until it is through.
+
+A task is done when it returns, when its chat has moved on, or when its runner cancels it. Everything else, bugs
+included, is tried again: a chat is never left lying because a task failed.
+
+TaskError
+├── TaskExit    the fence is lost, the chat is gone, somebody else is right: end quietly
+└── RetryTask   the infrastructure failed; run the whole task again
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+from uuid import UUID
+
+from rookery.chat.chats import Chat, Fence
+from rookery.chat.errors import ChatNotFound, StaleFence
+from rookery.chat.messages import ChatId
+from rookery.chat.states import Status
+from rookery.clock import Clock, Deadline, DeadlineExceeded
+from rookery.log import bind, get_logger
+from rookery.loop.tools import Cancellation, CancelReason
+from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
+from rookery.store.machine import ChatState, Machine, Tx, View
+from rookery.worker.config import WorkerConfig
+from rookery.worker.stats import WorkerStats
+
+log = get_logger("worker.tasks")
+
+T = TypeVar("T")
+
+
+class TaskError(Exception):
+    """Base of what ends a run of a task on purpose."""
+
+
+class TaskExit(TaskError):
+    """Nothing is left to do here: the chat moved on, went away, or belongs to somebody else."""
+
+
+class RetryTask(TaskError):
+    """The database or the like failed. Nothing is wrong with the chat; run the task again."""
+
+
+class TaskKind(StrEnum):
+    GENERATION = "generation"
+    INTERRUPT = "interrupt"
+    ACTION_TIMEOUT = "action_timeout"
+    ABANDON = "abandon"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInput:
+    """What a task starts from: the state its runner saw."""
+
+    task_id: UUID
+    kind: TaskKind
+    chat_id: ChatId
+    worker_id: UUID
+    runner_id: UUID
+    history_version: int
+    status: Status
+
+    @property
+    def key(self) -> tuple[int, Status]:
+        """Tasks with the same key would do the same work; only one of them may be inside at a time."""
+        return self.history_version, self.status
+
+    def fence(self, *, attempt: int | None = None) -> Fence:
+        return Fence(
+            worker_id=self.worker_id,
+            runner_id=self.runner_id,
+            status=self.status,
+            history_version=self.history_version,
+            generation_attempt=attempt,
+            allow_archived=self.kind is TaskKind.ABANDON,
+        )
+
+
+class TaskHandle:
+    """A task as its work sees it: what it may do to the chat, and how it shows that it is alive.
+
+    Made anew for each try. `claimed` is the version of the chat that this task is about to write, or has written: by
+    it the runner tells the task's own commit from somebody else's.
+    """
+
+    def __init__(
+        self,
+        task: TaskInput,
+        *,
+        machine: Machine,
+        clock: Clock,
+        config: WorkerConfig,
+        route: Callable[[ChatState], None],
+        cancellation: Cancellation,
+    ) -> None:
+        self.input = task
+        self.cancellation = cancellation
+        self.claimed: int | None = None
+        self.is_waiting = False
+        self._machine = machine
+        self._clock = clock
+        self._config = config
+        self._route = route
+        self._watchdog: Deadline | None = None
+
+    async def update(self, fn: Callable[[Tx], Awaitable[T]], *, attempt: int | None = None) -> T:
+        """Apply transitions behind the task's fence. The committed row reaches the runner before this returns."""
+        written: list[Chat] = []
+        result: list[T] = []
+
+        async def run(tx: Tx) -> T:
+            outcome = await fn(tx)
+            self.claimed = tx.chat.snapshot_version
+            written[:], result[:] = [tx.chat], [outcome]
+            return outcome
+
+        self.progress()
+        try:
+            return await self._machine.chat(self.input.chat_id).update(run, fence=self.input.fence(attempt=attempt))
+        except CommitOutcomeUnknown as error:
+            if written and await self._is_committed(written[0]):
+                self._route(ChatState.of(written[0]))
+                return result[0]
+            raise RetryTask(str(error)) from error
+        except Exception as error:
+            self.claimed = None
+            raise normalised(error) from error
+
+    async def read(self, fn: Callable[[], Awaitable[T]]) -> T:
+        """Run a read of the store; what it raises means the same as in `update`."""
+        self.progress()
+        try:
+            return await fn()
+        except Exception as error:
+            raise normalised(error) from error
+
+    async def wait(self, seconds: float, tag: str) -> None:
+        """A wait that is planned: the watchdog knows of it, and a drain need not sit it out."""
+        self.progress(seconds + self._config.task_grace_seconds)
+        self.is_waiting = True
+        try:
+            await self._clock.sleep(seconds, tag)
+        finally:
+            self.is_waiting = False
+            self.progress()
+
+    def progress(self, seconds: float | None = None) -> None:
+        """Something moved. From now on, silence of this many seconds (else the usual) means that the task hangs."""
+        if self._watchdog is not None:
+            self._watchdog.reset(self._config.task_idle_seconds if seconds is None else seconds)
+
+    def tool_progress(self, latest_deadline: float | None) -> None:
+        """Like `progress`, as the loop tells it: until when (monotonic) its tools may be silent."""
+        if latest_deadline is None:
+            self.progress()
+            return
+        remaining = max(latest_deadline - self._clock.monotonic(), 0.0) + self._config.task_grace_seconds
+        self.progress(max(remaining, self._config.task_idle_seconds))
+
+    async def watched(self, work: Callable[[TaskHandle], Awaitable[None]]) -> None:
+        """Run the work under the watchdog; `DeadlineExceeded` when it has shown no life for too long."""
+        async with self._clock.deadline(self._config.task_idle_seconds, f"task-idle-{self.input.kind}") as watchdog:
+            self._watchdog = watchdog
+            try:
+                await work(self)
+            finally:
+                self._watchdog = None
+
+    async def _is_committed(self, written: Chat) -> bool:
+        """Whether the COMMIT whose answer was lost has happened: then the row is the one that was written."""
+        try:
+            found = await self._machine.chat(self.input.chat_id).read(_row)
+        except ChatNotFound:
+            return False
+        except Exception as error:
+            raise normalised(error) from error
+        return ChatState.of(found) == ChatState.of(written)
+
+
+async def _row(view: View) -> Chat:
+    return view.chat
+
+
+def normalised(error: Exception) -> Exception:
+    """An error of the store as what it means to a task. Refusals stay what they are: they are bugs or races."""
+    if isinstance(error, TaskError):
+        return error
+    if isinstance(error, StaleFence | ChatNotFound):
+        return TaskExit(str(error))
+    if isinstance(error, DatabaseUnavailable | CommitOutcomeUnknown | LockTimeout):
+        return RetryTask(str(error))
+    return error
+
+
+Work = Callable[[TaskHandle], Awaitable[None]]
+
+
+class TaskRecord:
+    """A task of a runner, from its start until it has really left."""
+
+    def __init__(self, handle: TaskHandle, work: Work) -> None:
+        self.handle = handle
+        self.input = handle.input
+        self.is_cancelled = False
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._task is None or self._task.done()
+
+    def start(self, run: Callable[[TaskRecord], Awaitable[None]], on_done: Callable[[TaskRecord], None]) -> None:
+        task = self._task = asyncio.create_task(_awaited(run(self)), name=f"{self.input.kind} {self.input.chat_id}")
+        task.add_done_callback(lambda _: on_done(self))
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Ask it to leave; nobody waits for it here. The first reason is the one that counts."""
+        if self.is_cancelled or self.is_done:
+            return
+        self.is_cancelled = True
+        self.handle.cancellation.reason = reason
+        assert self._task is not None
+        self._task.cancel()
+
+    async def left(self) -> None:
+        """Return when the task has left, however it did."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def run(self) -> None:
+        await self.handle.watched(self._work)
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+class TaskLoop:
+    """Runs a task until it is through; what all tasks of a process share."""
+
+    def __init__(self, *, clock: Clock, config: WorkerConfig, stats: WorkerStats) -> None:
+        self._clock = clock
+        self._config = config
+        self._stats = stats
+
+    async def run(self, record: TaskRecord, *, after: Iterable[TaskRecord], delay_seconds: float) -> None:
+        """Never raises but for its cancellation. `after`: those of the same key, who have been told to leave."""
+        task = record.input
+        with bind(
+            chat_id=task.chat_id,
+            runner_id=task.runner_id,
+            task=task.kind,
+            history_version=task.history_version,
+        ):
+            for predecessor in after:
+                await predecessor.left()
+            if delay_seconds:
+                await self._clock.sleep(delay_seconds, f"task-stall-{task.kind}")
+            delay = self._config.task_backoff_seconds
+            while not await self._try(record):
+                self._stats.task_retries[task.kind] += 1
+                await self._clock.sleep(delay, f"task-retry-{task.kind}")
+                delay = min(delay * 2, self._config.task_backoff_max_seconds)
+
+    async def _try(self, record: TaskRecord) -> bool:
+        """Whether the task is through."""
+        try:
+            await record.run()
+        except TaskExit as exit_:
+            log.debug("task_exit", reason=str(exit_))
+        except DeadlineExceeded as error:
+            log.warning("task_hangs", error=str(error))
+            return False
+        except RetryTask as error:
+            log.warning("task_retry", error=str(error))
+            return False
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            # Somebody's library cancelled itself into our task; nobody asked this task to stop.
+            log.warning("task_retry", error="A call inside was cancelled by itself.")
+            return False
+        except Exception as error:
+            log.exception("task_failed", error)
+            return False
+        return True
