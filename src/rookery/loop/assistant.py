@@ -1,0 +1,361 @@
+"""One model step: a call goes out, its stream is shown live and folded, and ends as an outcome or an error.
+
+No tools, no retries, no persistence. Whatever is wrong with the call is a `CallFailed` with the `ProviderError` and
+the usage known by then; what was shown of a failed step is nobody's content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+import msgspec
+
+from rookery.chat import parts
+from rookery.chat.parts import Part, Reasoning, Text, ToolCall
+from rookery.chat.prompt_parts import Prompt, PromptCall, PromptFile
+from rookery.clock import Clock, DeadlineExceeded
+from rookery.llm import errors
+from rookery.llm.errors import CallFailed
+from rookery.llm.types import (
+    Call,
+    CallWarning,
+    ErrorKind,
+    Finish,
+    FinishReason,
+    GeneratedFile,
+    LanguageModel,
+    ProviderError,
+    StreamError,
+    Usage,
+)
+from rookery.log import get_logger
+from rookery.loop.config import LoopConfig
+from rookery.loop.draft import StepDraft, inline_file
+from rookery.loop.tools import OnProgress, Publish, ToolSet
+
+log = get_logger("loop.assistant")
+
+# Chosen: a model that has everything at hand must not keep the event loop from everybody else.
+_PARTS_PER_TURN = 200
+_MAX_CONTEXT = 2**31
+
+# Stores a file a model made, and returns its id.
+StoreFile = Callable[[GeneratedFile], Awaitable[UUID]]
+
+
+class StepStats(Protocol):
+    """What is counted here; the metrics are somebody else's."""
+
+    def step_started(self, model: LanguageModel, *, messages: int, prompt_bytes: int) -> None: ...
+
+    def first_part(self, model: LanguageModel, *, seconds: float) -> None: ...
+
+    def empty_response(self, model: LanguageModel) -> None: ...
+
+
+class NoStepStats:
+    """Counts nothing."""
+
+    def step_started(self, model: LanguageModel, *, messages: int, prompt_bytes: int) -> None:
+        pass
+
+    def first_part(self, model: LanguageModel, *, seconds: float) -> None:
+        pass
+
+    def empty_response(self, model: LanguageModel) -> None:
+        pass
+
+
+class StepMeter:
+    """What is known of a step while it runs, for whoever interrupts it: since when, and what it has used."""
+
+    __slots__ = ("_draft", "invoked_at", "invoked_monotonic")
+
+    def __init__(self) -> None:
+        self.invoked_at: datetime | None = None
+        self.invoked_monotonic: float | None = None
+        self._draft: StepDraft | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The newest snapshot the provider gave."""
+        return Usage() if self._draft is None else self._draft.usage
+
+    @property
+    def response_id(self) -> str | None:
+        return None if self._draft is None else self._draft.started.response_id
+
+    @property
+    def request_id(self) -> str | None:
+        return None if self._draft is None else self._draft.started.request_id
+
+    def runtime_ms(self, monotonic: float) -> int | None:
+        """How long the model has been at it; None before its stream was opened."""
+        return None if self.invoked_monotonic is None else round((monotonic - self.invoked_monotonic) * 1000)
+
+    def start(self, draft: StepDraft, clock: Clock) -> None:
+        self._draft = draft
+        self.invoked_at = clock.now()
+        self.invoked_monotonic = clock.monotonic()
+
+
+@dataclass(slots=True, kw_only=True)
+class StepSetup:
+    """What a step needs besides its call.
+
+    `context_limit` is the model config's; `allow_pause` is False once the provider has paused this turn too often.
+    `on_stream_start` is called at the instant the run time begins. If `publish` raises, the step ends with that.
+    """
+
+    provider_name: str
+    publish: Publish
+    clock: Clock
+    new_id: Callable[[], UUID] = uuid4
+    config: LoopConfig = field(default_factory=LoopConfig)
+    tools: ToolSet | None = None
+    context_limit: int | None = None
+    allow_pause: bool = True
+    meter: StepMeter = field(default_factory=StepMeter)
+    on_stream_start: Callable[[datetime], None] = lambda at: None
+    on_progress: OnProgress = lambda until: None
+    store_file: StoreFile | None = None
+    stats: StepStats = field(default_factory=NoStepStats)
+
+
+class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished answer. Empty content is no error here: what it means depends on the history.
+
+    `cut_calls` are the ids of calls whose arguments the output limit cut off. `model` is what the provider said.
+    """
+
+    content: tuple[Part, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    context_limit: int | None
+    runtime_ms: int
+    started_at: datetime
+    finished_at: datetime
+    cut_calls: frozenset[str] = frozenset()
+    response_id: str | None = None
+    request_id: str | None = None
+    model: str | None = None
+    warnings: tuple[CallWarning, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.content
+
+    @property
+    def local_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that somebody on our side has to answer."""
+        return tuple(part for part in self.content if isinstance(part, ToolCall) and not part.provider_executed)
+
+
+async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup) -> AssistantOutcome:
+    """Stream one answer. Raises `CallFailed`; cancelling it closes the connection and commits nothing."""
+    server_id = setup.tools.server_id if setup.tools is not None else lambda name: None
+    draft = StepDraft(
+        model, call.prompt, publish=setup.publish, now=setup.clock.now, new_id=setup.new_id, server_id=server_id
+    )
+    setup.stats.step_started(model, messages=len(call.prompt.messages), prompt_bytes=_size(call.prompt))
+    finish = await _consume(model, call, draft, setup)
+    meter = setup.meter
+    runtime_ms, finished_at = meter.runtime_ms(setup.clock.monotonic()), setup.clock.now()
+    draft.finish(finish)
+    await _store_files(draft, setup)
+    content = draft.content()
+    _refuse_refusal(content, finish, setup.provider_name, draft.usage)
+    if not content:
+        setup.stats.empty_response(model)
+    assert runtime_ms is not None
+    assert meter.invoked_at is not None
+    return AssistantOutcome(
+        content=content,
+        finish_reason=_reason(finish.reason, content, allow_pause=setup.allow_pause),
+        usage=draft.usage,
+        context_limit=find_context_limit(finish.meta or {}) or setup.context_limit,
+        runtime_ms=runtime_ms,
+        started_at=meter.invoked_at,
+        finished_at=finished_at,
+        cut_calls=frozenset(draft.cut_calls),
+        response_id=draft.started.response_id,
+        request_id=draft.started.request_id,
+        model=draft.started.model,
+        warnings=draft.warnings,
+    )
+
+
+async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: StepSetup) -> Finish:
+    """Read the stream to its end under the silence guard, which covers connecting as well."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelling = task.cancelling()
+    seconds = setup.config.stream_silence_seconds
+    guard = setup.clock.deadline(seconds, "stream-silence")
+    add, on_progress, reset = draft.add, setup.on_progress, guard.reset
+    count = 0
+    try:
+        async with guard:
+            setup.meter.start(draft, setup.clock)
+            assert setup.meter.invoked_at is not None
+            setup.on_stream_start(setup.meter.invoked_at)
+            async with aclosing(model.stream(call)) as stream:
+                async for part in stream:
+                    reset(seconds)
+                    on_progress(None)
+                    if type(part) is Finish:
+                        return part
+                    if type(part) is StreamError:
+                        raise CallFailed(part.error, draft.usage)
+                    add(part)
+                    count += 1
+                    if count == 1:
+                        _tell_first(model, setup)
+                    elif count % _PARTS_PER_TURN == 0:
+                        await asyncio.sleep(0)
+    except DeadlineExceeded:
+        if not guard.is_expired:
+            raise
+        raise CallFailed(silent(setup.provider_name, seconds), draft.usage) from None
+    except asyncio.CancelledError:
+        if task.cancelling() > cancelling:
+            raise
+        # Nobody cancelled this step: somebody below did, which is a connection that is gone.
+        raise CallFailed(_cut(setup.provider_name, "the request was cancelled on the way"), draft.usage) from None
+    raise CallFailed(errors.truncated(setup.provider_name), draft.usage)
+
+
+def _tell_first(model: LanguageModel, setup: StepSetup) -> None:
+    started = setup.meter.invoked_monotonic
+    assert started is not None
+    setup.stats.first_part(model, seconds=setup.clock.monotonic() - started)
+
+
+async def _store_files(draft: StepDraft, setup: StepSetup) -> None:
+    """After the stream: the provider's silence guard must not run while a file is written."""
+    for slot, file in draft.files():
+        draft.put_file(slot, await _stored(file, setup))
+        setup.on_progress(None)
+
+
+async def _stored(file: GeneratedFile, setup: StepSetup) -> parts.File:
+    if setup.store_file is not None:
+        try:
+            return parts.File(file.media_type, file_id=await setup.store_file(file))
+        except Exception as error:
+            # Kept inside the message: a file that cannot be stored apart is still part of the answer.
+            log.exception("generated_file_not_stored", error, media_type=file.media_type, size=len(file.data))
+    return await asyncio.to_thread(inline_file, file)
+
+
+def _reason(reason: FinishReason, content: tuple[Part, ...], *, allow_pause: bool) -> FinishReason:
+    """Why the answer ended, as its content shows: decisions rest on it, and servers say all sorts of things."""
+    if reason is FinishReason.CONTENT_FILTER:
+        return reason
+    if any(isinstance(part, ToolCall) and not part.provider_executed for part in content):
+        return FinishReason.TOOL_CALLS
+    if reason is FinishReason.TOOL_CALLS or (reason is FinishReason.PAUSE and not allow_pause):
+        return FinishReason.STOP
+    return reason
+
+
+def _refuse_refusal(content: tuple[Part, ...], finish: Finish, provider: str, usage: Usage) -> None:
+    """An answer that was filtered and says nothing is an error; thoughts alone are no answer."""
+    if finish.reason is not FinishReason.CONTENT_FILTER or any(_is_visible(part) for part in content):
+        return
+    category = (finish.meta or {}).get("category")
+    policy = f" (policy: {category})" if isinstance(category, str) and category else ""
+    error = ProviderError(
+        kind=ErrorKind.CONTENT_FILTER,
+        message=f"{provider} declined to answer{policy}.",
+        retryable=False,
+        provider=provider,
+        detail=finish.detail,
+    )
+    raise CallFailed(error, usage)
+
+
+def _is_visible(part: Part) -> bool:
+    return not isinstance(part, Reasoning) and not (isinstance(part, Text) and not part.text.strip())
+
+
+def silent(provider: str, seconds: float) -> ProviderError:
+    return ProviderError(
+        kind=ErrorKind.STREAM_SILENCE_TIMEOUT,
+        message=f"{provider} stopped sending data.",
+        retryable=True,
+        provider=provider,
+        detail=f"Nothing arrived for {seconds:g} s.",
+    )
+
+
+def _cut(provider: str, detail: str) -> ProviderError:
+    return msgspec.structs.replace(errors.truncated(provider), detail=detail)
+
+
+# How long the context is, from what a provider says about itself
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_LIMIT_KEYS = frozenset(
+    {
+        ("context", "limit"),
+        ("context", "window"),
+        ("context", "length"),
+        ("max", "context"),
+        ("max", "context", "tokens"),
+        ("max", "input", "tokens"),
+        ("input", "token", "limit"),
+    }
+)
+_COUNTERS = frozenset({"used", "usage", "remaining", "left", "count", "current"})
+
+
+def find_context_limit(meta: Mapping[str, Any]) -> int | None:
+    """The largest number that the metadata gives under a key that means a context window."""
+    found = list(_limits(meta, depth=0))
+    return max(found, default=None)
+
+
+def _limits(node: object, *, depth: int) -> list[int]:
+    if depth > 8:
+        return []
+    if isinstance(node, list):
+        return [limit for item in node for limit in _limits(item, depth=depth + 1)]
+    if not isinstance(node, Mapping):
+        return []
+    found: list[int] = []
+    for key, value in node.items():
+        if type(value) is int and 0 < value < _MAX_CONTEXT and _means_window(str(key)):
+            found.append(value)
+        found += _limits(value, depth=depth + 1)
+    return found
+
+
+def _means_window(key: str) -> bool:
+    words = tuple(word.lower() for word in _WORD.findall(key))
+    if words in _LIMIT_KEYS:
+        return True
+    has = frozenset(words)
+    if "context" not in has or has & _COUNTERS:
+        return False
+    return "limit" in has or ("window" in has and bool(has & {"size", "max"})) or {"length", "max"} <= has
+
+
+def _size(prompt: Prompt) -> int:
+    total = 0
+    for message in prompt.messages:
+        for part in message.parts:
+            if isinstance(part, PromptCall):
+                total += len(bytes(part.input))
+            elif isinstance(part, PromptFile):
+                total += len(part.data)
+            else:
+                total += len(part.text)
+    return total

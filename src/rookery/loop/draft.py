@@ -1,0 +1,353 @@
+"""Folds the parts of one model stream into the content of an assistant row, and shows each as it arrives.
+
+A block stands where it first appeared, so that what is committed has the order in which it was seen. Per token there
+are one lookup, one append and one live part; nothing is joined before the end.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat import parts
+from rookery.chat.messages import Role
+from rookery.chat.parts import Part
+from rookery.chat.prompt_parts import Meta, Prompt, PromptCall
+from rookery.llm import types as llm
+from rookery.llm.types import LanguageModel, Usage
+from rookery.loop import tool_input
+from rookery.loop.tools import Publish
+
+# What every wire accepts; others are replaced, because a history with them cannot be replayed.
+_CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_ORIGINAL_ID = 200
+# Beyond any count: what a server says above this is noise, and would not fit a column.
+_MAX_COUNT = 2**53
+
+
+class _Words:
+    """A block that is being written: reasoning if it has a start time, else text."""
+
+    __slots__ = ("ended_at", "is_refusal", "meta", "pieces", "started_at")
+
+    def __init__(self, started_at: datetime | None = None) -> None:
+        self.pieces: list[str] = []
+        self.meta: Meta | None = None
+        self.is_refusal = False
+        self.started_at = started_at
+        self.ended_at: datetime | None = None
+
+
+class _Preview:
+    """A call whose arguments are being written. Its own id may differ from the one on the wire."""
+
+    __slots__ = ("call_id", "name", "pieces", "provider_executed", "slot", "wire_id")
+
+    def __init__(self, call_id: str, wire_id: str, *, name: str, provider_executed: bool, slot: int) -> None:
+        self.call_id = call_id
+        self.wire_id = wire_id
+        self.name = name
+        self.provider_executed = provider_executed
+        self.slot = slot
+        self.pieces: list[str] = []
+
+
+class StepDraft:
+    """One answer in the making. `cut_calls` are the calls the output limit struck in their arguments."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompt: Prompt,
+        *,
+        publish: Publish,
+        now: Callable[[], datetime],
+        new_id: Callable[[], UUID],
+        server_id: Callable[[str], UUID | None] = lambda name: None,
+    ) -> None:
+        self.usage = Usage()
+        self.started = llm.ResponseStarted(None, None, None)
+        self.warnings: tuple[llm.CallWarning, ...] = ()
+        self.cut_calls: set[str] = set()
+        self._stamp = {"wire": model.wire, "provider_id": str(model.provider_id), "model": model.model}
+        self._publish = publish
+        self._now = now
+        self._new_id = new_id
+        self._server_id = server_id
+        self._used_ids = {
+            part.id for message in prompt.messages for part in message.parts if isinstance(part, PromptCall)
+        }
+        self._slots: list[Part | _Words | _Preview | llm.GeneratedFile] = []
+        self._texts: dict[str, _Words] = {}
+        self._thoughts: dict[str, _Words] = {}
+        self._previews: dict[str, list[_Preview]] = {}
+        self._sources: set[tuple[str, str]] = set()
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            llm.TextDelta: self._on_text,
+            llm.ReasoningDelta: self._on_thought,
+            llm.ToolInputDelta: self._on_input,
+            llm.TextStart: self._on_text_start,
+            llm.TextEnd: self._on_text_end,
+            llm.ReasoningStart: self._on_thought_start,
+            llm.ReasoningEnd: self._on_thought_end,
+            llm.ToolInputStart: self._on_input_start,
+            llm.ToolInputEnd: _nothing,
+            llm.ToolCall: self._on_call,
+            llm.ToolResult: self._on_result,
+            llm.Source: self._on_source,
+            llm.GeneratedFile: self._slots.append,
+            llm.UsageUpdate: self._on_usage,
+            llm.ResponseStarted: self._on_started,
+            llm.Warnings: self._on_warnings,
+        }
+
+    def add(self, part: llm.StreamPart) -> None:
+        """Take a part that is not terminal."""
+        self._handlers[type(part)](part)
+
+    def finish(self, finish: llm.Finish) -> None:
+        """The stream is over: count, close what is open, and keep the calls that were cut off as what they are."""
+        self._count(finish.usage)
+        is_cut = _hit_the_limit(finish)
+        for slot, held in enumerate(self._slots):
+            if isinstance(held, _Preview) and is_cut and held.name and not held.provider_executed:
+                cut = self._make_call(held.call_id, held.name, "".join(held.pieces), original=held.wire_id)
+                self._slots[slot] = cut
+                self.cut_calls.add(held.call_id)
+                self._publish(Role.ASSISTANT, cut)
+        if is_cut:
+            self.cut_calls.update(
+                part.tool_call_id
+                for part in self._slots
+                if isinstance(part, parts.ToolCall) and not part.provider_executed and not _is_object(part)
+            )
+
+    def files(self) -> Iterable[tuple[int, llm.GeneratedFile]]:
+        """Generated files that still are bytes, with their places for `put_file`."""
+        return [(slot, held) for slot, held in enumerate(self._slots) if isinstance(held, llm.GeneratedFile)]
+
+    def put_file(self, slot: int, file: parts.File) -> None:
+        self._slots[slot] = file
+        self._publish(Role.ASSISTANT, file)
+
+    def content(self) -> tuple[Part, ...]:
+        """The parts of the row, after `finish`. Blocks that say nothing and prove nothing are gone."""
+        built: list[Part] = []
+        for held in self._slots:
+            if isinstance(held, _Words):
+                if (part := self._text(held) if held.started_at is None else self._thought(held)) is not None:
+                    built.append(part)
+            elif isinstance(held, llm.GeneratedFile):
+                built.append(inline_file(held))
+            elif not isinstance(held, _Preview):
+                built.append(held)
+        return tuple(built)
+
+    # Text and reasoning
+
+    def _on_text(self, part: llm.TextDelta) -> None:
+        block = self._texts.get(part.id) or self._open_text(part.id)
+        block.pieces.append(part.text)
+        self._publish(Role.ASSISTANT, parts.Text(part.text))
+
+    def _on_text_start(self, part: llm.TextStart) -> None:
+        self._open_text(part.id)
+
+    def _open_text(self, block_id: str) -> _Words:
+        block = self._texts[block_id] = _Words()
+        self._slots.append(block)
+        return block
+
+    def _on_text_end(self, part: llm.TextEnd) -> None:
+        block = self._texts.pop(part.id, None)
+        if block is None:
+            return
+        block.meta = part.meta
+        block.is_refusal = part.refusal
+        if part.refusal:
+            self._publish(Role.ASSISTANT, parts.Text("", refusal=True))
+
+    def _on_thought(self, part: llm.ReasoningDelta) -> None:
+        block = self._thoughts.get(part.id) or self._open_thought(part.id)
+        block.pieces.append(part.text)
+        self._publish(Role.ASSISTANT, parts.Reasoning(part.text, block.started_at))
+
+    def _on_thought_start(self, part: llm.ReasoningStart) -> None:
+        self._open_thought(part.id).meta = part.meta
+
+    def _open_thought(self, block_id: str) -> _Words:
+        block = self._thoughts[block_id] = _Words(self._now())
+        self._slots.append(block)
+        return block
+
+    def _on_thought_end(self, part: llm.ReasoningEnd) -> None:
+        block = self._thoughts.pop(part.id, None) or self._open_thought(part.id)
+        self._thoughts.pop(part.id, None)
+        # A bare end must not erase the proof that came with the start.
+        block.meta = part.meta or block.meta
+        block.ended_at = self._now()
+        if block.pieces:
+            self._publish(Role.ASSISTANT, parts.Reasoning("", block.started_at, block.ended_at))
+
+    def _text(self, block: _Words) -> parts.Text | None:
+        text = "".join(block.pieces)
+        if not text and not block.meta:
+            return None
+        return parts.Text(text, block.is_refusal, self._stamped(block.meta))
+
+    def _thought(self, block: _Words) -> parts.Reasoning | None:
+        text = "".join(block.pieces)
+        if not text and not block.meta:
+            return None
+        return parts.Reasoning(text, block.started_at, block.ended_at or self._now(), self._stamped(block.meta))
+
+    # Calls and what else there is
+
+    def _on_input_start(self, part: llm.ToolInputStart) -> None:
+        preview = _Preview(
+            self._own_id(part.id, provider_executed=part.provider_executed),
+            part.id,
+            name=part.name,
+            provider_executed=part.provider_executed,
+            slot=len(self._slots),
+        )
+        self._slots.append(preview)
+        self._previews.setdefault(part.id, []).append(preview)
+        self._show_input(preview, "")
+
+    def _on_input(self, part: llm.ToolInputDelta) -> None:
+        if opened := self._previews.get(part.id):
+            preview = opened[-1]
+            preview.pieces.append(part.json)
+            self._show_input(preview, part.json)
+
+    def _show_input(self, preview: _Preview, delta: str) -> None:
+        shown = parts.ToolCall(
+            preview.call_id, preview.name, args_delta=delta, provider_executed=preview.provider_executed
+        )
+        self._publish(Role.ASSISTANT, shown)
+
+    def _on_call(self, part: llm.ToolCall) -> None:
+        opened = self._previews.get(part.id)
+        preview = opened.pop(0) if opened else None
+        call_id = preview.call_id if preview else self._own_id(part.id, provider_executed=part.provider_executed)
+        call = self._make_call(
+            call_id,
+            part.name,
+            part.input,
+            provider_executed=part.provider_executed,
+            meta=part.meta,
+            original=part.id,
+        )
+        if preview is None:
+            self._slots.append(call)
+        else:
+            self._slots[preview.slot] = call
+        self._publish(Role.ASSISTANT, call)
+
+    def _make_call(
+        self,
+        call_id: str,
+        name: str,
+        text: str,
+        *,
+        provider_executed: bool = False,
+        meta: Meta | None = None,
+        original: str | None = None,
+    ) -> parts.ToolCall:
+        if original is not None and original != call_id:
+            meta = {**(meta or {}), "orig_id": original[:_MAX_ORIGINAL_ID]}
+        return parts.ToolCall(
+            call_id,
+            name,
+            args=tool_input.read(text).args,
+            mcp_server_id=self._server_id(name),
+            provider_executed=provider_executed,
+            created_at=self._now(),
+            provider_meta=self._stamped(meta),
+        )
+
+    def _own_id(self, call_id: str, *, provider_executed: bool) -> str:
+        """The id a call gets here: its own, unless no wire would take it or this chat knows another call by it."""
+        if provider_executed:
+            return call_id
+        if call_id in self._used_ids or not _CALL_ID.fullmatch(call_id):
+            call_id = f"call_{self._new_id().hex}"
+        self._used_ids.add(call_id)
+        return call_id
+
+    def _on_result(self, part: llm.ToolResult) -> None:
+        result = parts.ToolResult(
+            part.id,
+            part.name,
+            result=part.output,
+            is_error=part.is_error,
+            provider_executed=True,
+            created_at=self._now(),
+            provider_meta=self._stamped(part.meta),
+        )
+        self._slots.append(result)
+        self._publish(Role.TOOL, result)
+
+    def _on_source(self, part: llm.Source) -> None:
+        key = (part.kind, part.url or part.title or part.id)
+        if key in self._sources:
+            return
+        self._sources.add(key)
+        source = parts.Source(part.url, part.id, part.title)
+        self._slots.append(source)
+        self._publish(Role.ASSISTANT, source)
+
+    # Figures
+
+    def _on_usage(self, part: llm.UsageUpdate) -> None:
+        self._count(part.usage)
+
+    def _count(self, usage: Usage) -> None:
+        """A report of nothing does not undo an earlier one."""
+        believed = believable(usage)
+        if any(msgspec.structs.astuple(believed)):
+            self.usage = believed
+
+    def _on_started(self, part: llm.ResponseStarted) -> None:
+        self.started = part
+
+    def _on_warnings(self, part: llm.Warnings) -> None:
+        self.warnings = part.items
+
+    def _stamped(self, meta: Meta | None) -> Meta | None:
+        return {**self._stamp, **meta} if meta else None
+
+
+def _nothing(part: llm.ToolInputEnd) -> None:
+    """The call itself follows."""
+
+
+def _is_object(call: parts.ToolCall) -> bool:
+    return not isinstance(call.args, msgspec.UnsetType) and tool_input.read_stored(call.args).is_object
+
+
+def _hit_the_limit(finish: llm.Finish) -> bool:
+    """Wires say `tool_calls` when there are any; why the model really stopped is then in `meta`."""
+    said = (finish.meta or {}).get("stop_reason")
+    return finish.reason is llm.FinishReason.LENGTH or said in ("max_tokens", "model_context_window_exceeded")
+
+
+def believable(usage: Usage) -> Usage:
+    """The usage without counts that cannot be."""
+    counts = {name: getattr(usage, name) for name in usage.__struct_fields__}
+    return Usage(**{name: count if _is_count(count) else None for name, count in counts.items()})
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_COUNT
+
+
+def inline_file(file: llm.GeneratedFile) -> parts.File:
+    return parts.File(file.media_type, data=b64encode(file.data).decode())

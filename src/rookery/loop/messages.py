@@ -1,0 +1,156 @@
+"""The rows of a step: what the model said, what the tools gave, and the figures that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from msgspec import UNSET
+
+from rookery.chat.messages import Effort, NewMessage, Role, StepFigures
+from rookery.chat.parts import ToolCall
+from rookery.chat.truncation import budget_bytes
+from rookery.llm.types import Usage
+from rookery.loop import results, tool_input
+from rookery.loop.assistant import AssistantOutcome, StepMeter
+from rookery.loop.results import CallName, CallResult
+from rookery.loop.tools import ToolSet, ToolSource
+
+_MAX_NAME = 200
+
+
+def assistant_rows(
+    outcome: AssistantOutcome,
+    *,
+    tools: ToolSet,
+    model_config_id: UUID,
+    at: datetime,
+    reasoning_effort: Effort | None = None,
+    cost_micros: int | None = None,
+    prefix_fp: bytes | None = None,
+) -> tuple[NewMessage, ...]:
+    """The assistant row, then an error result for each call that was not admitted. No content, no rows.
+
+    Calls without a row here are the next step's to execute.
+    """
+    if outcome.is_empty:
+        return ()
+    answer = NewMessage(
+        role=Role.ASSISTANT,
+        content=outcome.content,
+        model_config_id=model_config_id,
+        reasoning_effort=reasoning_effort,
+        figures=step_figures(outcome, cost_micros=cost_micros, prefix_fp=prefix_fp),
+    )
+    return (answer, *tool_rows(rejected_calls(outcome, tools=tools, at=at), model_config_id=model_config_id))
+
+
+def rejected_calls(outcome: AssistantOutcome, *, tools: ToolSet, at: datetime) -> tuple[CallResult, ...]:
+    """Error results of the calls whose arguments nobody may run with, in call order.
+
+    None for a batch that the exclusive policy will reject as a whole: answered in part, the rest would run.
+    """
+    calls = outcome.local_calls
+    if is_exclusive_violation([call.tool_name for call in calls], tools):
+        return ()
+    found = ((call, find_problem(call, tools, is_cut=call.tool_call_id in outcome.cut_calls)) for call in calls)
+    max_bytes = budget_bytes(outcome.context_limit)
+    return tuple(
+        results.error_result(name_of(call, tools), problem, at=at, max_bytes=max_bytes)
+        for call, problem in found
+        if problem is not None
+    )
+
+
+def is_exclusive_violation(names: Sequence[str], tools: ToolSet) -> bool:
+    return len(names) > 1 and any(tools.is_exclusive(name) for name in names)
+
+
+def find_problem(call: ToolCall, tools: ToolSet, *, is_cut: bool = False) -> str | None:
+    """Why a call cannot run with the arguments it has."""
+    if is_cut:
+        return tool_input.CUT_OFF
+    if call.args is UNSET:
+        return tool_input.NOT_AN_OBJECT
+    arguments = tool_input.read_stored(call.args)
+    if not arguments.is_object:
+        return tool_input.NOT_AN_OBJECT
+    spec = tools.find_spec(call.tool_name)
+    if spec is None or spec.source is not ToolSource.BUILTIN:
+        return None
+    return tool_input.find_ambiguity(arguments.args, spec.input_schema)
+
+
+def name_of(call: ToolCall, tools: ToolSet) -> CallName:
+    return CallName(call.tool_call_id, call.tool_name, tools.server_id(call.tool_name))
+
+
+def tool_rows(done: Iterable[CallResult], *, model_config_id: UUID) -> tuple[NewMessage, ...]:
+    """One row per result, with what the tool attached behind it."""
+    return tuple(
+        NewMessage(role=Role.TOOL, content=(each.result, *each.files), model_config_id=model_config_id) for each in done
+    )
+
+
+def step_figures(
+    outcome: AssistantOutcome, *, cost_micros: int | None = None, prefix_fp: bytes | None = None
+) -> StepFigures:
+    return _figures(
+        outcome.usage,
+        context_limit=outcome.context_limit,
+        cost_micros=cost_micros,
+        runtime_ms=outcome.runtime_ms,
+        finish_reason=str(outcome.finish_reason),
+        prefix_fp=prefix_fp,
+        request_id=outcome.request_id,
+        response_id=outcome.response_id,
+    )
+
+
+def interrupted_figures(
+    meter: StepMeter, *, monotonic: float, context_limit: int | None = None, cost_micros: int | None = None
+) -> StepFigures:
+    """What is known of a step that did not come to its end; `chat.interrupted.rows` takes it."""
+    return _figures(
+        meter.usage,
+        context_limit=context_limit,
+        cost_micros=cost_micros,
+        runtime_ms=meter.runtime_ms(monotonic),
+        request_id=meter.request_id,
+        response_id=meter.response_id,
+    )
+
+
+def _figures(
+    usage: Usage,
+    *,
+    context_limit: int | None,
+    cost_micros: int | None,
+    runtime_ms: int | None,
+    finish_reason: str | None = None,
+    prefix_fp: bytes | None = None,
+    request_id: str | None = None,
+    response_id: str | None = None,
+) -> StepFigures:
+    return StepFigures(
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        total_tokens=usage.total,
+        reasoning_tokens=usage.reasoning,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        context_tokens=usage.context_tokens,
+        context_limit=context_limit,
+        cost_micros=cost_micros,
+        runtime_ms=runtime_ms,
+        finish_reason=finish_reason,
+        prefix_fp=prefix_fp,
+        request_id=_name(request_id),
+        response_id=_name(response_id),
+    )
+
+
+def _name(text: str | None) -> str | None:
+    """A provider's id, in a form that fits a column whatever the provider sent."""
+    return None if text is None else results.clean_text(text[:_MAX_NAME])

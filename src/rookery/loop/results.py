@@ -1,0 +1,266 @@
+"""From what a tool gave to what is stored of it: one shape, within its share of the context window.
+
+Pure, and possibly slow: a result may have any size. `needs_thread` says which ones must not be shaped on the loop.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw
+
+from rookery.chat import parts, truncation
+from rookery.chat.parts import ContentError, File, Json, ToolResult
+from rookery.log import get_logger
+from rookery.loop.tools import Attachment, Media, ToolOutput
+
+log = get_logger("loop.results")
+
+LARGE_BYTES = 256 * 1024
+# Chosen: a text longer than this is not asked whether it is JSON. Parsing holds up everybody, in a thread as well.
+_MAX_JSON_CHARS = 4 * 1024 * 1024
+# Chosen: less says nothing about what the result was.
+_MIN_CAPPED_BYTES = 256
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class CallResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one call as it is stored: the part, then the files the tool attached."""
+
+    result: ToolResult
+    files: tuple[File, ...] = ()
+    is_truncated: bool = False
+
+    @property
+    def is_error(self) -> bool:
+        return self.result.is_error
+
+
+class UnusableOutput(ValueError):
+    """A tool gave back what cannot be stored."""
+
+
+class CallName(msgspec.Struct, frozen=True):
+    """Whom a result answers."""
+
+    call_id: str
+    tool_name: str
+    server_id: UUID | None = None
+
+
+def error_result(call: CallName, text: str, *, at: datetime, max_bytes: int) -> CallResult:
+    return shape(call, ToolOutput(text, is_error=True), at=at, max_bytes=max_bytes)
+
+
+def shape(call: CallName, output: ToolOutput, *, at: datetime, max_bytes: int) -> CallResult:
+    """The stored form of an output. Any text is good; `UnusableOutput` for objects that are no JSON."""
+    if not isinstance(output, ToolOutput):
+        raise UnusableOutput(f"{type(output).__name__} is no output of a tool")
+    value, is_truncated = _value(output, max_bytes)
+    result = ToolResult(
+        call.call_id,
+        call.tool_name,
+        result=value,
+        is_error=output.is_error,
+        is_media=output.media is not None,
+        mcp_server_id=call.server_id,
+        created_at=at,
+        provider_meta=parts.json_value(_encoded(output.provider_metadata)) or None,
+    )
+    return CallResult(result=result, files=_files(output.attachments, call), is_truncated=is_truncated)
+
+
+def needs_thread(output: ToolOutput) -> bool:
+    """Whether shaping this would keep the event loop from others."""
+    if not isinstance(output, ToolOutput):
+        return False
+    if output.media is not None and len(output.media.data) > LARGE_BYTES:
+        return True
+    if isinstance(output.value, Mapping):
+        return _rough_size(output.value, depth=0) > LARGE_BYTES
+    return len(output.value) > LARGE_BYTES
+
+
+def _rough_size(value: object, *, depth: int) -> int:
+    """About how long the JSON is; looks no further than it must to know that it is long."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if depth > 8:
+        return 0
+    children = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    size = 8
+    for child in children:
+        size += _rough_size(child, depth=depth + 1)
+        if size > LARGE_BYTES:
+            break
+    return size
+
+
+def _value(output: ToolOutput, max_bytes: int) -> tuple[Raw, bool]:
+    if output.media is not None:
+        return _media(output.media, output.value, max_bytes)
+    if isinstance(output.value, Mapping):
+        return _object(output.value, max_bytes)
+    return _text(clean_text(output.value), max_bytes, is_error=output.is_error)
+
+
+def clean_text(value: str | bytes) -> str:
+    """Text that can be stored, with U+FFFD for what never was text: zero bytes and halves of surrogate pairs."""
+    text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+    text = text.replace("\0", "\ufffd")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Only now: the pattern is a hundred times slower than the check.
+        return _SURROGATES.sub("\ufffd", text)
+    return text
+
+
+def _text(text: str, max_bytes: int, *, is_error: bool) -> tuple[Raw, bool]:
+    if is_error:
+        return _wrapped("error", text, max_bytes)
+    if not text:
+        return Raw(b"{}"), False
+    if len(text) > _MAX_JSON_CHARS:
+        return _wrapped("output", text, max_bytes)
+    try:
+        found = _storable(parts.json_text(text))
+    except ContentError:
+        return _wrapped("output", text, max_bytes)
+    return _fitted(found, max_bytes)
+
+
+def _wrapped(key: str, text: str, max_bytes: int) -> tuple[Raw, bool]:
+    # Text counts by its own bytes, which is what the model reads; its JSON may be longer by its escapes.
+    cut = truncation.cut_text(text, max_bytes)
+    return parts.json_raw({key: cut}), cut != text
+
+
+def _object(value: Mapping[str, Json], max_bytes: int) -> tuple[Raw, bool]:
+    # Long strings are cut before anything is encoded; what is left over budget is cut by the rule for JSON.
+    cut: list[int] = []
+    raw, is_fitted = _fitted(_storable(_encoded(_bounded(value, max_bytes, cut=cut, depth=0))), max_bytes)
+    return raw, is_fitted or bool(cut)
+
+
+def _bounded(value: Json, max_bytes: int, *, cut: list[int], depth: int) -> Json:
+    """The value with no string longer than the budget; `cut` gets the length of each that was."""
+    match value:
+        case str() if len(value) > max_bytes:
+            cut.append(len(value))
+            return truncation.cut_text(clean_text(value), max_bytes)
+        case Mapping() if depth <= parts.MAX_DEPTH:
+            return {key: _bounded(item, max_bytes, cut=cut, depth=depth + 1) for key, item in value.items()}
+        case list() | tuple() if depth <= parts.MAX_DEPTH:
+            return [_bounded(item, max_bytes, cut=cut, depth=depth + 1) for item in value]
+        case _:
+            return value
+
+
+def _encoded(value: Mapping[str, Json]) -> Raw:
+    try:
+        return parts.json_text(bytes(parts.json_raw(dict(value))))
+    except (ContentError, TypeError, ValueError, OverflowError) as error:
+        raise UnusableOutput(str(error)) from error
+
+
+def _storable(raw: Raw) -> Raw:
+    """The same JSON without U+0000, which models and terminals stumble over."""
+    if b"\\u0000" not in bytes(raw):
+        return raw
+    return parts.json_raw(_cleaned(parts.json_value(raw)))
+
+
+def _cleaned(value: Json) -> Json:
+    match value:
+        case str():
+            return clean_text(value)
+        case list():
+            return [_cleaned(item) for item in value]
+        case dict():
+            return {clean_text(key): _cleaned(item) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _fitted(raw: Raw, max_bytes: int) -> tuple[Raw, bool]:
+    if len(bytes(raw)) <= max_bytes:
+        return raw, False
+    return truncation.cut_json(raw, max_bytes), True
+
+
+def _media(media: Media, value: Mapping[str, Json] | str | bytes, max_bytes: int) -> tuple[Raw, bool]:
+    """The bytes are exempt from the budget: they are paid for as a picture, not as text."""
+    text = media.text or (value if isinstance(value, str | bytes) else bytes(_encoded(value)))
+    clean = clean_text(text)
+    cut = truncation.cut_text(clean, max_bytes)
+    stored: dict[str, Json] = {
+        "data": b64encode(media.data).decode(),
+        "mime_type": clean_text(media.mime_type),
+        "text": cut,
+    }
+    if media.attachment_file_id is not None:
+        stored["attachment_file_id"] = str(media.attachment_file_id)
+    if media.attachment_name is not None:
+        stored["attachment_name"] = clean_text(media.attachment_name)
+    return parts.json_raw(stored), cut != clean
+
+
+def _files(attachments: Sequence[object], call: CallName) -> tuple[File, ...]:
+    """The attached files. What is no attachment is left out: the result itself is still good."""
+    files: list[File] = []
+    for each in attachments:
+        if not isinstance(each, Attachment) or type(each.file_id) is not UUID or not each.media_type:
+            log.warning("attachment_malformed", tool=call.tool_name, call_id=call.call_id)
+            continue
+        name = None if each.name is None else clean_text(each.name)
+        files.append(File(clean_text(each.media_type), name=name, file_id=each.file_id))
+    return tuple(files)
+
+
+# The batch as a whole
+
+
+def batch_budget_bytes(context_limit: int | None, *, percent: int) -> int:
+    """What all results of a batch may have together. An unknown window is taken for three times one result's share."""
+    window = 3 * truncation.UNKNOWN_BUDGET_BYTES
+    if context_limit is not None and context_limit > 0:
+        window = context_limit * truncation.BYTES_PER_TOKEN
+    return window * percent // 100
+
+
+def cap_batch(results: Sequence[CallResult], max_bytes: int) -> tuple[CallResult, ...]:
+    """The results, the largest cut to one common length, so that together they fit. Media does not count."""
+    sizes = [_text_bytes(result) for result in results]
+    if sum(sizes) <= max_bytes:
+        return tuple(results)
+    level = max(_common_length(sizes, max_bytes), _MIN_CAPPED_BYTES)
+    return tuple(_cut(each, level) if size > level else each for each, size in zip(results, sizes, strict=True))
+
+
+def _common_length(sizes: Sequence[int], max_bytes: int) -> int:
+    """The largest length L such that all sizes, each cut to L, add up to no more than allowed."""
+    room, left = max_bytes, len(sizes)
+    for size in sorted(sizes):
+        if size * left >= room:
+            break
+        room -= size
+        left -= 1
+    return room // max(left, 1)
+
+
+def _text_bytes(result: CallResult) -> int:
+    value = result.result.result
+    return 0 if result.result.is_media or isinstance(value, msgspec.UnsetType) else len(bytes(value))
+
+
+def _cut(result: CallResult, max_bytes: int) -> CallResult:
+    value = result.result.result
+    assert not isinstance(value, msgspec.UnsetType)
+    part = msgspec.structs.replace(result.result, result=truncation.cut_json(value, max_bytes))
+    return msgspec.structs.replace(result, result=part, is_truncated=True)

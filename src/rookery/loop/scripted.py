@@ -1,0 +1,147 @@
+"""Tools that do what they are told, for tests, simulations and benchmarks: good ones, and every kind of bad one.
+
+They stand here and not in `rookery.testing` because they are built of the loop's own types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from rookery.chat import parts
+from rookery.chat.messages import ChatId
+from rookery.loop.tools import (
+    LedgerRun,
+    LedgerState,
+    Replay,
+    ToolCall,
+    ToolContext,
+    ToolOutput,
+    ToolSpec,
+)
+
+Behaviour = Callable[[ToolContext, ToolCall], Awaitable[ToolOutput]]
+
+ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+class ScriptedTool:
+    """A tool made of a function. `runs` holds the replay token of every run, `started` is set by the first."""
+
+    def __init__(self, name: str, behaviour: Behaviour, **fields: Any) -> None:
+        schema = fields.pop("input_schema", ANYTHING)
+        self.spec = ToolSpec(name=name, description=f"The tool {name}.", input_schema=schema, **fields)
+        self.runs: list[UUID] = []
+        self.inputs: list[dict[str, Any]] = []
+        self.started = asyncio.Event()
+        self._behaviour = behaviour
+
+    async def run(self, ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        self.runs.append(ctx.replay_token)
+        self.inputs.append(parts.json_value(call.input))
+        self.started.set()
+        return await self._behaviour(ctx, call)
+
+
+def echo(name: str = "echo", **fields: Any) -> ScriptedTool:
+    """Gives back its arguments."""
+
+    async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        return ToolOutput(parts.json_value(call.input))
+
+    return ScriptedTool(name, behave, **fields)
+
+
+def giving(output: ToolOutput, name: str = "give", **fields: Any) -> ScriptedTool:
+    """Gives this output."""
+
+    async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        return output
+
+    return ScriptedTool(name, behave, **fields)
+
+
+def slow(seconds: float, name: str = "slow", **fields: Any) -> ScriptedTool:
+    """Takes its time, by the clock of its context."""
+
+    async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        await ctx.clock.sleep(seconds, f"tool-{name}")
+        return ToolOutput(f"{name} is done")
+
+    return ScriptedTool(name, behave, **fields)
+
+
+def hanging(name: str = "hang", **fields: Any) -> ScriptedTool:
+    """Never ends by itself."""
+
+    async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets the event")
+
+    return ScriptedTool(name, behave, **fields)
+
+
+def failing(error: BaseException, name: str = "fail", **fields: Any) -> ScriptedTool:
+    """Raises; with a `CancelledError` it is a tool whose library was cancelled by somebody else."""
+
+    async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        raise error
+
+    return ScriptedTool(name, behave, **fields)
+
+
+def huge(size: int, name: str = "huge", **fields: Any) -> ScriptedTool:
+    """Gives so many characters of text."""
+    return giving(ToolOutput("x" * size), name, **fields)
+
+
+def garbled(name: str = "garbled", **fields: Any) -> ScriptedTool:
+    """Gives bytes that are no UTF-8, and a zero byte."""
+    return giving(ToolOutput(b"good \xff\xfe\x00 bad \xc3"), name, **fields)
+
+
+def deaf(let_go: asyncio.Event, name: str = "deaf", **fields: Any) -> ScriptedTool:
+    """Ignores every cancellation until the event is set."""
+
+    async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return ToolOutput("at last")
+
+    return ScriptedTool(name, behave, **fields)
+
+
+def counting(name: str = "count", replay: Replay = Replay.LEDGER, **fields: Any) -> ScriptedTool:
+    """Gives how often it really ran: what a replay must not change."""
+    tool: ScriptedTool
+
+    async def behave(ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        times = len(set(tool.runs)) if replay is Replay.TOKEN else len(tool.runs)
+        return ToolOutput({"times": times})
+
+    tool = ScriptedTool(name, behave, replay=replay, **fields)
+    return tool
+
+
+class MemoryLedger:
+    """A ledger that outlives batches, not the process."""
+
+    def __init__(self) -> None:
+        self.finished: dict[UUID, str] = {}
+        self.begun: set[UUID] = set()
+
+    async def begin(self, token: UUID, *, chat_id: ChatId, call_id: str, tool_name: str) -> LedgerRun:
+        if token in self.finished:
+            return LedgerRun(LedgerState.FINISHED, self.finished[token])
+        if token in self.begun:
+            return LedgerRun(LedgerState.UNFINISHED)
+        self.begun.add(token)
+        return LedgerRun(LedgerState.NEW)
+
+    async def finish(self, token: UUID, content: str) -> None:
+        self.finished[token] = content

@@ -1,0 +1,144 @@
+"""The arguments of a tool call, as the model wrote them: which are taken, and what is said about the others.
+
+Nothing is repaired by guessing: a repaired call is one the model did not make.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from rookery.chat import parts
+from rookery.chat.parts import ContentError
+
+NOT_AN_OBJECT = (
+    "This call was not executed: its arguments are not a well-formed JSON object. "
+    "Call the tool again with an object that matches its schema."
+)
+CUT_OFF = (
+    "This call was not executed: the output limit was reached while its arguments were being written. "
+    "Call the tool again with shorter arguments, or split the work into several calls."
+)
+
+# Chosen: deeper than any schema; beyond it keys are data.
+_MAX_SCHEMA_DEPTH = 32
+_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """`args` is what is stored: an object, or else what the model wrote, for people to look at."""
+
+    args: Raw
+    is_object: bool
+
+
+def read(text: str) -> Arguments:
+    """The arguments of a call. Blank counts as an empty object, and a string that holds an object as that object."""
+    if not text.strip():
+        return Arguments(Raw(b"{}"), True)
+    try:
+        raw = parts.json_text(text)
+    except ContentError:
+        return Arguments(parts.json_raw(text), False)
+    return read_stored(raw)
+
+
+def read_stored(raw: Raw) -> Arguments:
+    """The same for arguments from the history, which are JSON at least."""
+    start = bytes(raw).lstrip()[:1]
+    if start == b"{":
+        return Arguments(raw, True)
+    if start == b'"':
+        inner = parts.json_value(raw)
+        if isinstance(inner, str) and inner.lstrip().startswith("{"):
+            try:
+                return Arguments(parts.json_text(inner), True)
+            except ContentError:
+                return Arguments(raw, False)
+    return Arguments(raw, False)
+
+
+def find_ambiguity(args: Raw, schema: Mapping[str, Any]) -> str | None:
+    """What a policy and a tool might read differently: a repeated key, or a declared one in other capitals.
+
+    At any depth; keys of free-form maps are data, and only checked for being there twice.
+    """
+    # Numbers stay text: nobody looks at them here, and long ones are slow.
+    tree = json.loads(bytes(args), object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
+    return next(_ambiguities(tree, schema, root=schema, path="", depth=0), None)
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object with all its keys, also those that stand there twice."""
+
+
+def _ambiguities(
+    node: object, schema: Mapping[str, Any], *, root: Mapping[str, Any], path: str, depth: int
+) -> Iterator[str]:
+    if isinstance(node, _Pairs):
+        yield from _of_object(node, schema, root=root, path=path, depth=depth)
+    elif isinstance(node, list):
+        items = _merged(schema, "items", root)
+        for index, item in enumerate(node):
+            yield from _ambiguities(item, items, root=root, path=f"{path}[{index}]", depth=depth + 1)
+
+
+def _of_object(
+    node: _Pairs, schema: Mapping[str, Any], *, root: Mapping[str, Any], path: str, depth: int
+) -> Iterator[str]:
+    declared = _properties(schema, root) if depth < _MAX_SCHEMA_DEPTH else {}
+    folded = {name.casefold(): name for name in declared}
+    others = _merged(schema, "additionalProperties", root)
+    seen: set[str] = set()
+    for key, value in node:
+        place = f"{path}.{key}" if path else key
+        if key in seen:
+            yield _refusal(f"the key `{place}` stands there more than once")
+        elif key not in declared and (meant := folded.get(key.casefold())) is not None:
+            yield _refusal(f"the key `{place}` is spelled `{meant}` in the schema")
+        seen.add(key)
+        yield from _ambiguities(value, declared.get(key, others), root=root, path=place, depth=depth + 1)
+
+
+def _refusal(problem: str) -> str:
+    return f"This call was not executed: {problem}. Call the tool again with each key once, spelled as in the schema."
+
+
+def _properties(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for each in _forms(schema, root):
+        properties = each.get("properties")
+        if isinstance(properties, dict):
+            found.update((name, value) for name, value in properties.items() if isinstance(value, dict))
+    return found
+
+
+def _merged(schema: Mapping[str, Any], key: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the schema says under the key, in any of its forms."""
+    found = [each[key] for each in _forms(schema, root) if isinstance(each.get(key), dict)]
+    return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _forms(schema: Mapping[str, Any], root: Mapping[str, Any], *, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """The schema itself and all its alternatives, references within it followed."""
+    if depth > _MAX_SCHEMA_DEPTH:
+        return
+    yield schema
+    if isinstance(reference := schema.get("$ref"), str) and isinstance(target := _resolve(reference, root), dict):
+        yield from _forms(target, root, depth=depth + 1)
+    for key in _ALTERNATIVES:
+        alternatives = schema.get(key)
+        for each in alternatives if isinstance(alternatives, list) else ():
+            if isinstance(each, dict):
+                yield from _forms(each, root, depth=depth + 1)
+
+
+def _resolve(reference: str, root: Mapping[str, Any]) -> object:
+    node: object = root
+    for step in reference.removeprefix("#").strip("/").split("/"):
+        node = node.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
+    return node

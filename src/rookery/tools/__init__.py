@@ -1,0 +1,1 @@
+"""The built-in tools, one module per family, and the framework they are written in. Start reading at `framework`."""
