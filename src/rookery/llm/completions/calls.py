@@ -64,8 +64,10 @@ class OpenCalls:
     def in_order(self) -> list[OpenCall]:
         return sorted(self._calls, key=lambda call: call.index)
 
-    def are_complete(self) -> bool:
-        return all(call.is_complete() and call.name for call in self._calls)
+    def are_complete(self, *, is_announced: bool) -> bool:
+        """Whether every call can be run. One whose input has not begun may be one without input, if the server said
+        that this is all; a connection that broke right behind the name looks the same otherwise."""
+        return all(call.is_complete() and call.name and (call.pieces or is_announced) for call in self._calls)
 
     def add(self, delta: CallDelta, parts: list[StreamPart]) -> None:
         function = delta.function or Function()

@@ -262,7 +262,7 @@ class CompletionsFold:
     def _may_end(self, *, is_announced: bool) -> bool:
         """Without a finish reason: whole calls are a whole step, half ones never; text needs `[DONE]` behind it."""
         if self._calls:
-            return self._calls.are_complete()
+            return self._calls.are_complete(is_announced=is_announced)
         return is_announced and self._blocks > 0
 
     def _undecodable(self, event: Event, problem: str) -> list[StreamPart]:
