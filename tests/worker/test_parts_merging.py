@@ -242,8 +242,8 @@ async def test_merged_events_merge_again() -> None:
     await fill(rig, *(Text("a") for _ in range(6)))
     events = read(rig.buffer.subscribe(KEY))
 
-    once = deltas.merged(events[:3])
-    twice = deltas.merged([*once, *events[3:]])
+    first, last = deltas.merged(events[:2]), deltas.merged(events[3:])
+    twice = deltas.merged([*first, events[2], *last])
 
     assert [(seq, n) for seq, n, _ in twice] == [(6, 6)]
     assert texts(twice) == ["aaaaaa"]

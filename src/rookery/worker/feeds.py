@@ -216,10 +216,8 @@ class Subscription:
             feed._idle[self] = None
 
     def _has_more(self, now: float) -> None:
-        # Another reader's `wake` may have closed this one a moment ago.
-        if self._is_open:
-            self._pending_since = now
-            self._rouse()
+        self._pending_since = now
+        self._rouse()
 
     def _is_stalled(self, before: float) -> bool:
         return self._pending_since is not None and self._pending_since <= before
