@@ -8,7 +8,7 @@ DEV_STAMP := $(VENV)/.dev-installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench docs lock clean install unit
+.PHONY: help serve test lint types fmt bench docs lock drift clean install unit
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -63,6 +63,11 @@ lock: $(DEV_STAMP) ## Resolve the dependencies anew into the lock files
 	  --group build --custom-compile-command "make lock" --upgrade pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --group dev --custom-compile-command "make lock" --constraint requirements.lock --upgrade -o requirements-dev.lock
+
+# Beside the locked packages, and before them on the path.
+drift: $(DEV_STAMP) ## Compare the catalog and the wires with the newest packages of the providers
+	$(BIN)/uv pip install --quiet --upgrade --python $(BIN)/python --target $(VENV)/drift anthropic openai pydantic-ai-slim
+	PYTHONPATH=$(VENV)/drift $(BIN)/python -m pytest tests/wire tests/llm/test_catalog.py $(ARGS)
 
 clean: ## Remove the virtual environment and caches (never data)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
