@@ -86,6 +86,14 @@ def test_a_deleted_file_becomes_a_request_for_a_new_upload() -> None:
     assert "upload" in text
 
 
+def test_a_file_without_room_is_named_and_not_taken_for_a_deleted_one() -> None:
+    file = StoredFile(media_type="image/png", data=b"", name="a.png", is_left_out=True)
+
+    text = text_of(convert(file, takes("image/png")))
+
+    assert text == '<attachment-omitted name="a.png" type="image/png">Left out to save room.</attachment-omitted>'
+
+
 @pytest.mark.parametrize("media_type", ["", "application/octet-stream"])
 def test_a_deleted_file_of_no_real_type_names_none(media_type: str) -> None:
     assert text_of(convert(None, media_type=media_type)).startswith("<attachment-missing>")

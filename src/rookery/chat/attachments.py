@@ -35,12 +35,16 @@ _NAMELESS_TYPES = frozenset({"", "application/octet-stream"})
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat file with its bytes. `is_pasted`: the interface made it of a long text that the user pasted."""
+    """A chat file with its bytes. `is_pasted`: the interface made it of a long text that the user pasted.
+
+    `is_left_out`: it exists, and its bytes were not loaded because the prompt has no room for them.
+    """
 
     media_type: str
     data: bytes
     name: str | None = None
     is_pasted: bool = False
+    is_left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,8 @@ def convert(
     file = _find(part, files)
     if file is None:
         return PromptText(_missing(part.media_type))
+    if file.is_left_out:
+        return PromptText(omitted(file.media_type, file.name))
     if not file.data:
         return None
     media_type = plain_type(file.media_type)

@@ -1,4 +1,4 @@
-"""What a message is made of: the parts, their JSON as it is stored, and what clients may see and send of them.
+"""What a message is made of: the parts, their JSON as it is stored, and what clients may see of them.
 
 Stored content is a JSON array of objects told apart by `type` (models.md, "Parts"). Three facts the structs do
 not show:
@@ -25,8 +25,6 @@ from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
-
-from rookery.chat.errors import InvalidInput
 
 CONTENT_VERSION = 1
 
@@ -100,9 +98,13 @@ class Source(_PartBase, frozen=True, tag="source"):
 
 
 class File(_PartBase, frozen=True, tag="file"):
-    """`data` is base64; a file that is stored has a `file_id` instead."""
+    """`data` is base64; a file that is stored has a `file_id` instead.
 
-    media_type: str
+    Of a stored file clients need not send the `media_type`: the server knows it (`submission.with_facts`).
+    """
+
+    # A factory, because a field that has its default value is not written, and this one always is.
+    media_type: str = msgspec.field(default_factory=str)
     name: str | None = None
     file_id: UUID | None = None
     data: str | None = None
@@ -234,22 +236,14 @@ def client_view(parts: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(_without_internals(part) for part in parts if not isinstance(part, HookContext))
 
 
-def submitted(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """The parts, if clients may send them; else `InvalidInput` naming the first that is wrong.
-
-    Sizes are the business of the HTTP layer. What is kept from clients here is what the server itself would believe:
-    a `provider_meta` goes to the provider as the server's own.
-    """
-    checked = tuple(parts)
-    for index, part in enumerate(checked):
-        if problem := _submission_problem(part):
-            raise InvalidInput(f"content[{index}]", problem)
-    return checked
-
-
 def file_ids(parts: Iterable[Part]) -> frozenset[UUID]:
     """The stored files these parts name."""
     return frozenset([part.file_id for part in parts if isinstance(part, File) and part.file_id is not None])
+
+
+def kind(part: Part) -> str:
+    """Its `type`."""
+    return str(type(part).__struct_config__.tag)
 
 
 def plain_text(parts: Iterable[Part]) -> str:
@@ -263,23 +257,6 @@ def _without_internals(part: Part) -> Part:
     if isinstance(part, _WITHOUT_META) or part.provider_meta is None:
         return part
     return msgspec.structs.replace(part, provider_meta=None)
-
-
-def _submission_problem(part: Part) -> str | None:
-    match part:
-        case Text(refusal=False, provider_meta=None) | FileReference():
-            return None
-        case File(file_id=UUID(), data=None, provider_meta=None):
-            return None
-        case File(file_id=None) | File(data=str()):
-            return "Upload the file first, then send its file_id without data."
-        case Text() | File():
-            return "The fields refusal and provider_meta are set by the server only. Leave them out."
-    return f"A message can hold text, file and file-reference parts, not {_kind(part)}."
-
-
-def _kind(part: Part) -> str:
-    return str(type(part).__struct_config__.tag)
 
 
 # Storing: checks
@@ -401,7 +378,7 @@ def _mended_part(part: Part, index: int) -> Part:
         )
         _check_part(mended)
     except ContentError as error:
-        raise ContentError(f"Part {index} ({_kind(part)}) cannot be stored: {error}") from error
+        raise ContentError(f"Part {index} ({kind(part)}) cannot be stored: {error}") from error
     return mended
 
 

@@ -1,0 +1,167 @@
+"""Files of chats: storing them, what is known about them, and their bytes for a prompt.
+
+A file never changes, and stays as long as a chat links it; so bytes that were read once may be kept. The link is what
+gives a chat a right to a file, whoever uploaded it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat.attachments import StoredFile
+from rookery.chat.messages import ChatId
+from rookery.chat.submission import FileFacts
+from rookery.store.pool import Connection
+
+MAX_FILE_BYTES = 10 * 1024 * 1024
+# Chosen: what one prompt may hold of files. Providers refuse requests far smaller than that.
+MAX_PROMPT_BYTES = 64 * 1024 * 1024
+MAX_CACHE_BYTES = 128 * 1024 * 1024
+
+# The fields of `FileInfo`, in its order.
+COLUMNS = "f.id, f.owner_id, f.name, f.mime_type, f.size_bytes, f.origin, f.sha256, f.created_at"
+INSERT = f"""
+    INSERT INTO chat_files AS f (owner_id, name, mime_type, size_bytes, data, origin)
+    VALUES ($1, $2, $3, octet_length($4::bytea), $4, $5)
+    RETURNING {COLUMNS}
+"""
+FIND = f"SELECT {COLUMNS} FROM chat_files f WHERE f.id = ANY ($1::uuid[])"
+
+# The newest first, as far as they fit; what does not fit never leaves the server. Sizes are those of the bytes.
+LOAD = """
+    SELECT f.id, f.mime_type, f.name, f.origin, CASE WHEN fits.bytes <= $3 THEN f.data END AS data
+      FROM (SELECT c.id, sum(octet_length(c.data)) OVER (ORDER BY c.created_at DESC, c.id) AS bytes
+              FROM chat_files c
+              JOIN chat_file_links l ON l.file_id = c.id
+             WHERE l.chat_id = $1
+               AND l.file_id = ANY ($2::uuid[])) fits
+      JOIN chat_files f ON f.id = fits.id
+"""
+
+
+class Origin(StrEnum):
+    """How a file came to be. `pasted`: the interface made it of a long text that the user pasted."""
+
+    UPLOAD = "upload"
+    PASTED = "pasted"
+    TOOL = "tool"
+
+
+class FileInfo(msgspec.Struct, frozen=True):
+    """Everything about a file but its bytes."""
+
+    id: UUID
+    owner_id: UUID
+    name: str
+    mime_type: str
+    size_bytes: int
+    origin: str
+    sha256: bytes
+    created_at: datetime
+
+    @property
+    def facts(self) -> FileFacts:
+        """What a message says about the file, for `submission.with_facts`."""
+        return FileFacts(media_type=self.mime_type, name=self.name)
+
+
+async def create_file(
+    conn: Connection, owner_id: UUID, *, name: str, mime_type: str, data: bytes, origin: Origin = Origin.UPLOAD
+) -> FileInfo:
+    """Store a file that was checked. It goes away after a while unless a chat links it."""
+    record = await conn.fetchrow(INSERT, owner_id, name, mime_type, data, origin)
+    assert record is not None
+    return FileInfo(*record)
+
+
+async def find_files(conn: Connection, file_ids: Collection[UUID]) -> dict[UUID, FileInfo]:
+    """What is known about these files, as far as they exist. Whether somebody may see them is the caller's to check."""
+    if not file_ids:
+        return {}
+    return {record["id"]: FileInfo(*record) for record in await conn.fetch(FIND, list(file_ids))}
+
+
+async def load_files(
+    conn: Connection, chat_id: ChatId, *, file_ids: Collection[UUID], max_bytes: int = MAX_PROMPT_BYTES
+) -> dict[UUID, StoredFile]:
+    """The files with their bytes, as far as the chat links them. A file that is not in the answer is gone.
+
+    Together at most `max_bytes`, the newest first: of the others the answer says that they are left out.
+    """
+    if not file_ids:
+        return {}
+    found = {}
+    for record in await conn.fetch(LOAD, chat_id, list(file_ids), max_bytes):
+        found[record["id"]] = StoredFile(
+            media_type=record["mime_type"],
+            data=record["data"] or b"",
+            name=record["name"],
+            is_pasted=record["origin"] == Origin.PASTED,
+            is_left_out=record["data"] is None,
+        )
+    return found
+
+
+class FileCache:
+    """Bytes of files between the steps of chats: those used last, up to `max_bytes` of them.
+
+    By chat and file, so that what one chat may read is never given to another by mistake.
+    """
+
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._files: OrderedDict[tuple[UUID, UUID], StoredFile] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def find(self, chat_id: ChatId, file_ids: Collection[UUID]) -> dict[UUID, StoredFile]:
+        """Those that are here."""
+        found = {}
+        for file_id in file_ids:
+            if (file := self._files.get((chat_id, file_id))) is not None:
+                self._files.move_to_end((chat_id, file_id))
+                found[file_id] = file
+        return found
+
+    def keep(self, chat_id: ChatId, files: Mapping[UUID, StoredFile]) -> None:
+        """Keep what has its bytes. What was left out may have room another time."""
+        for file_id, file in files.items():
+            key = (chat_id, file_id)
+            if file.is_left_out or key in self._files or len(file.data) > self._max_bytes:
+                continue
+            self._files[key] = file
+            self._bytes += len(file.data)
+        while self._bytes > self._max_bytes:
+            _, dropped = self._files.popitem(last=False)
+            self._bytes -= len(dropped.data)
+
+
+async def load_cached(
+    conn: Connection,
+    chat_id: ChatId,
+    *,
+    file_ids: Collection[UUID],
+    cache: FileCache,
+    max_bytes: int = MAX_PROMPT_BYTES,
+) -> dict[UUID, StoredFile]:
+    """As `load_files`, asking the database only for what is not in the cache. Does not ask when everything is.
+
+    Room for what is asked for is what the cached ones leave: so a prompt keeps what it had, as its prefix must.
+    """
+    found = cache.find(chat_id, file_ids)
+    missing = [file_id for file_id in file_ids if file_id not in found]
+    if not missing:
+        return found
+    room = max(max_bytes - sum(len(file.data) for file in found.values()), 0)
+    loaded = await load_files(conn, chat_id, file_ids=missing, max_bytes=room)
+    cache.keep(chat_id, loaded)
+    return found | loaded
