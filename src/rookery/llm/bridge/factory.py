@@ -6,7 +6,6 @@ the library before a model is made.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import threading
 from collections import OrderedDict
@@ -241,28 +240,27 @@ def _make_provider(target: Target) -> Provider[Any]:
     options: dict[str, Any] = {}
     if target.key is not None and "api_key" in takes:
         options["api_key"] = target.key.reveal()
-    if target.base_url is not None:
-        options = _at_address(target, target.base_url, takes=takes, options=options)
-    return cls(**options)
-
-
-def _at_address(target: Target, base_url: str, *, takes: Mapping[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Options for a provider at another address than its usual one; some know no other and are given a client."""
+    if target.base_url is None:
+        return cls(**options)
     if "base_url" in takes:
-        return {**options, "base_url": base_url}
+        return cls(**options, **{"base_url": target.base_url})
     if "api_host" in takes:
-        return {**options, "api_host": urlsplit(base_url).netloc or base_url}
-    api_key = None if target.key is None else target.key.reveal()
-    if "openai_client" in takes:
-        from openai import AsyncOpenAI
+        return cls(**options, **{"api_host": urlsplit(target.base_url).netloc})
+    return _at_address(cls(**options), target.base_url, kind=target.kind)
 
-        return {"openai_client": AsyncOpenAI(base_url=base_url, api_key=api_key or "none")}
-    if "cohere_client" in takes:
-        cohere = importlib.import_module("cohere")
-        return {"cohere_client": cohere.AsyncClientV2(api_key=api_key, base_url=base_url)}
-    raise _Unusable(
-        f"Providers of the kind {target.kind} are at one address only. Remove the base URL of {{provider}}."
-    )
+
+def _at_address(provider: Provider[Any], base_url: str, *, kind: str) -> Provider[Any]:
+    """A provider that knows one address only, with its client sent to another: a gateway, or a server of one's own."""
+    client = provider.client
+    if hasattr(client, "base_url"):
+        client.base_url = base_url
+        return provider
+    if hasattr(client, "_client_wrapper"):
+        # The package for Cohere takes an address when a client is made, and the library makes it.
+        client._client_wrapper._base_url = base_url
+        if provider.base_url == base_url:
+            return provider
+    raise _Unusable(f"Providers of the kind {kind} are at one address only. Remove the base URL of {{provider}}.")
 
 
 def _bedrock_options(target: Target) -> dict[str, Any]:

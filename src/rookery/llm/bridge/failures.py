@@ -95,9 +95,6 @@ def _from_api_error(
     )
     category = _category_code(error)
     rejected = status is None and category is None and isinstance(error, library.ModelRequestRejectedError)
-    if status is None and category is None and not codes and not rejected:
-        # No status, no code, no category: a stream that broke off, or an answer that is no JSON.
-        return errors.unreadable(provider, text or error.message, hide=hide)
     hint = error.hint if isinstance(error, library.ModelHTTPError) else None
     told = errors.classify(
         provider,
@@ -108,8 +105,15 @@ def _from_api_error(
         now=now,
         hide=hide,
     )
+    if status is None and category is None and not codes and not rejected and not _is_known(told):
+        # No status, no code, no category, no word: a stream that broke off, or an answer that is no JSON.
+        return errors.unreadable(provider, text or error.message, hide=hide)
     changed = {"status": status} if rejected else {}
     return msgspec.structs.replace(told, code=told.code if codes else None, **changed)
+
+
+def _is_known(error: ProviderError) -> bool:
+    return error.kind is not ErrorKind.GENERIC or error.retryable or error.replay_fault is not None
 
 
 def _category_code(error: Exception) -> str | None:

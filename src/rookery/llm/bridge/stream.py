@@ -1,8 +1,8 @@
 """The events of a pydantic-ai stream, folded into parts. Pure; it never raises on what a model sends.
 
 The library ends a part when the next one starts, and may still add to it afterwards (calls that stream side by side,
-citations, text that goes on behind a call). So calls and results wait until something else begins, and text that goes
-on becomes a block of its own.
+citations, text that goes on behind a call). So calls and results wait until something else begins and they are
+complete, and text that goes on becomes a block of its own.
 """
 
 from __future__ import annotations
@@ -114,6 +114,9 @@ class _Call:
             return args or "{}"
         return _json(args).decode() if args else "{}"
 
+    def is_complete(self) -> bool:
+        return bool(self.part.args) and _is_json(self.input)
+
 
 class BridgeFold:
     """Folds one response."""
@@ -158,7 +161,7 @@ class BridgeFold:
             return [*parts, *self.broken(response), StreamError(error)]
         reason = self._reason(response)
         self._close(parts)
-        self._tell_waiting(parts, drops_halves=reason in _CUT_SHORT)
+        self._tell_waiting(parts, reason=reason)
         if self._local_calls and reason is not FinishReason.CONTENT_FILTER:
             reason = FinishReason.TOOL_CALLS
         elif reason is FinishReason.TOOL_CALLS:
@@ -295,14 +298,20 @@ class BridgeFold:
 
     # Calls, results and files
 
-    def _tell_waiting(self, parts: Parts, *, drops_halves: bool = False) -> None:
-        """Tells what waited, in the order of the answer. `drops_halves`: a limit may have cut a call in two."""
-        waiting, self._waiting = self._waiting, {}
-        for _, item in sorted(waiting.items()):
+    def _tell_waiting(self, parts: Parts, *, reason: FinishReason | None = None) -> None:
+        """Tells what waited, in the order of the answer. `reason` is how the answer ended, if it did.
+
+        Until then a call that is not complete waits on, with all behind it: more of it may come.
+        """
+        for index, item in sorted(self._waiting.items()):
+            if reason is None and isinstance(item, _Call) and not item.is_complete():
+                return
+            del self._waiting[index]
             match item:
                 case _Call():
                     _end_input(item, parts)
-                    if not (drops_halves and not item.is_native and not _is_json(item.input)):
+                    # The limit struck in the middle of a call: what it would do is not what the model meant.
+                    if reason not in _CUT_SHORT or item.is_native or _is_json(item.input):
                         self._tell_call(item, parts)
                 case NativeToolReturnPart():
                     call_id = self._call_ids.get(item.tool_call_id, item.tool_call_id)
@@ -346,7 +355,7 @@ class BridgeFold:
             return FinishReason.PAUSE
         if response.finish_reason is not None:
             return _REASONS.get(response.finish_reason, FinishReason.OTHER)
-        return FinishReason.STOP if response.provider_name is None else FinishReason.OTHER
+        return FinishReason.STOP if response.provider_url is None else FinishReason.OTHER
 
     def _count(self, response: StreamedResponse, parts: Parts) -> None:
         """A snapshot when the prompt is counted; what was written since is in the last part."""
@@ -377,8 +386,8 @@ def usage_of(usage: RequestUsage) -> Usage:
 def _told_its_end(response: StreamedResponse) -> bool:
     if "finish_reason" in (response.provider_details or {}) or response.state == "suspended":
         return True
-    if response.provider_name is None:
-        return True  # a model without a provider behind it, which cannot lose a connection
+    if response.provider_url is None:
+        return True  # a model without a server behind it, which cannot lose a connection
     if response.finish_reason is None:
         return False
     return not (response.finish_reason == "stop" and _invents_stop(response))
