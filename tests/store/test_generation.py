@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from rookery.chat import history as history_rules
 from rookery.chat import parts
 from rookery.chat.chats import Chat, Fence
 from rookery.chat.errors import StaleFence
@@ -287,6 +288,21 @@ async def test_turn_that_was_compacted_in_its_middle_keeps_its_rows_for_the_deci
 
     assert said(history.rows)[:3] == ["hello", "one", "so far"]
     assert said(history.prompt) == ["so far"]
+
+
+async def test_decision_finds_the_turn_and_its_open_calls_in_the_rows(rig: Rig) -> None:
+    chat_id, cache = await rig.chat(State.R0), HistoryCache()
+    await rig.commit(chat_id, assistant("one"))
+    await rig.commit(chat_id, *summary())
+    await load(rig, chat_id, cache)
+    await rig.commit(chat_id, calling(call("c-1", "execute"), call("c-2", "execute")))
+    await rig.commit(chat_id, result("c-1", "execute"))
+
+    found = history_rules.read((await load(rig, chat_id, cache)).history.rows)
+
+    assert [open_call.tool_call_id for open_call in found.open_calls] == ["c-2"]
+    assert found.steps == 2
+    assert found.has_compactable
 
 
 @pytest.mark.parametrize("before_boundary", [True, False])

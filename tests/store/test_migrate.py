@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from rookery.store import migrate
+from rookery.store import machine, migrate
 from rookery.store.errors import DatabaseUnsuitable, LockTimeout, SchemaUnusable
 from rookery.store.pool import DatabaseConfig
 from rookery.testing import FakeClock
@@ -85,6 +85,31 @@ async def test_the_shipped_migrations_make_the_schema_of_this_version(connection
     assert await versions(connection) == list(range(1, migrate.SCHEMA_VERSION + 1))
     assert migrate.SCHEMA_VERSION >= 1
     await migrate.check(connection)
+
+
+async def test_files_and_runnable_chats_of_an_older_schema_survive_the_worker_tables(
+    connection: asyncpg.Connection, tmp_path: Path
+) -> None:
+    for name in ("0001_core.sql", "0002_models.sql"):
+        (tmp_path / name).write_text((migrate.FILES / name).read_text(encoding="utf-8"))
+    await migrate.migrate(connection, tmp_path)
+    await connection.execute("""
+        WITH u AS (INSERT INTO users (username) VALUES ('ada') RETURNING id),
+             p AS (INSERT INTO model_providers (type, name) VALUES ('x', 'x') RETURNING id),
+             m AS (INSERT INTO model_configs (provider_id, model, context_limit) SELECT id, 'm', 9 FROM p RETURNING id),
+             f AS (INSERT INTO chat_files (owner_id, name, mime_type, size_bytes)
+                   SELECT id, 'a.txt', 'text/plain', 3 FROM u)
+        INSERT INTO chats (owner_id, status, title, last_model_config_id)
+        SELECT u.id, 'running', 'A chat', m.id FROM u, m
+        """)
+
+    await migrate.migrate(connection)
+
+    file = await connection.fetchrow("SELECT data, origin, sha256 = sha256('') AS is_hashed FROM chat_files")
+    assert file is not None
+    assert tuple(file) == (b"", "upload", True)
+    (candidate,) = await machine.list_candidates(connection, 5)
+    assert candidate.status == "running"
 
 
 async def test_a_config_is_migrated_over_a_connection_of_its_own(empty_database_url: str, tmp_path: Path) -> None:
@@ -410,7 +435,7 @@ async def test_a_transaction_pooler_is_refused_before_anything_is_created(
 
 RACER = """
 import asyncio, pathlib, sys
-from rookery.store import migrate
+from rookery.store import machine, migrate
 from rookery.store.pool import DatabaseConfig
 url, folder = sys.argv[1:]
 print("ready", flush=True)
