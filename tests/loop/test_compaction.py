@@ -1,0 +1,287 @@
+"""The summary call: what is asked, what is shown, what is left, and what happens when it is too much."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import Raw
+
+from rookery.chat import parts, summarising
+from rookery.chat.compaction import LEAD_IN, Assessment, Source, Status
+from rookery.chat.messages import Role, Visibility
+from rookery.chat.prompt_parts import (
+    Prompt,
+    PromptCall,
+    PromptFile,
+    PromptMessage,
+    PromptPart,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+)
+from rookery.llm.errors import CallFailed
+from rookery.llm.types import (
+    Call,
+    ErrorKind,
+    Finish,
+    FinishReason,
+    ProviderError,
+    Purpose,
+    StreamError,
+    Tool,
+    ToolCall,
+    Usage,
+    UsageUpdate,
+)
+from rookery.loop import compaction
+from rookery.loop.compaction import CompactionOutcome, CompactionSetup
+from rookery.testing import FakeClock
+from tests.loop.rig import CONFIG_ID, DONE, USAGE, Played, PlayedModel, Shown, said, step
+
+ASSESSMENT = Assessment(status=Status.NEEDED, threshold_percent=70, tokens=800, limit_tokens=1000)
+READ = Tool(name="read", description="", input_schema={"type": "object", "properties": {}})
+OVERFLOW = StreamError(
+    ProviderError(kind=ErrorKind.CONTEXT_OVERFLOW, message="Too long.", retryable=False, provider="Played")
+)
+TURN = (parts.Text("Fix the login test."), parts.File("image/png", file_id=UUID(int=3)))
+
+
+def message(role: Role, *content: PromptPart) -> PromptMessage:
+    return PromptMessage(role=role, parts=content)
+
+
+def conversation() -> tuple[PromptMessage, ...]:
+    made = [message(Role.SYSTEM, PromptText("Be brief."))]
+    for number in range(14):
+        made += [
+            message(Role.USER, PromptText(f"question {number}"), PromptFile("image/png", b"png")),
+            message(Role.ASSISTANT, PromptReasoning("hm"), PromptCall(f"c{number}", "read", Raw(b"{}"))),
+            message(Role.TOOL, PromptResult(f"c{number}", "read", "x" * 5000)),
+            message(Role.ASSISTANT, PromptText(f"answer {number}")),
+        ]
+    return tuple(made)
+
+
+CALL = Call(prompt=Prompt(conversation()), tools=(READ,), cache_key="chat")
+
+
+def setup(shown: Shown, clock: FakeClock, **fields: Any) -> CompactionSetup:
+    given: dict[str, Any] = {
+        "source": Source.AUTOMATIC,
+        "assessment": ASSESSMENT,
+        "turn_parts": TURN,
+        "model_config_id": CONFIG_ID,
+        "step": step(clock, shown, context_limit=fields.pop("context_limit", 10_000)),
+    }
+    return CompactionSetup(**{**given, **fields})
+
+
+async def summarise(
+    *answers: tuple[Played, ...], shown: Shown | None = None, clock: FakeClock | None = None, **fields: Any
+) -> tuple[CompactionOutcome, PlayedModel]:
+    model = PlayedModel(*answers)
+    made = await compaction.summarise(model, CALL, setup(shown or Shown(), clock or FakeClock(), **fields))
+    return made, model
+
+
+async def failure_of(*answers: tuple[Played, ...], **fields: Any) -> CallFailed:
+    with pytest.raises(CallFailed) as caught:
+        await summarise(*answers, **fields)
+    return caught.value
+
+
+def text_of(prompt: Prompt) -> str:
+    return "\n".join(getattr(part, "text", "") for each in prompt.messages for part in each.parts)
+
+
+async def test_the_request_is_the_generations_own_with_an_instruction_at_its_end() -> None:
+    _, model = await summarise((*said("Short."), DONE), hint="Keep the ticket number.")
+
+    (asked,) = model.calls
+    assert asked.prompt.messages[:-1] == CALL.prompt.messages
+    assert (asked.tools, asked.tool_choice, asked.cache_key) == (CALL.tools, "none", "chat")
+    assert asked.purpose is Purpose.COMPACTION
+    assert text_of(Prompt(asked.prompt.messages[-1:])) == f"{summarising.INSTRUCTION}\n\nKeep the ticket number."
+
+
+async def test_the_summary_leaves_boundary_call_and_result() -> None:
+    clock, shown = FakeClock(), Shown()
+
+    made, _ = await summarise((*said("  The login "), *said("test. ", "t2"), DONE), shown=shown, clock=clock)
+
+    assert made.summary == "The login\n\ntest."
+    boundary, call, result = made.rows
+    assert boundary.content[0] == parts.Text(LEAD_IN + "The login\n\ntest.")
+    assert boundary.content[2:] == TURN
+    assert (boundary.role, boundary.visibility) == (Role.USER, Visibility.MODEL)
+    assert (call.role, call.visibility) == (Role.ASSISTANT, Visibility.USER)
+    assert (result.role, result.visibility) == (Role.TOOL, Visibility.BOTH)
+    assert all(row.compressed and row.model_config_id == CONFIG_ID for row in made.rows)
+    assert made.usage == USAGE
+
+
+async def test_what_is_shown_is_what_is_stored() -> None:
+    shown = Shown()
+
+    made, _ = await summarise((*said("Short."), DONE), shown=shown)
+
+    _, call, result = made.rows
+    assert shown.all == [(Role.ASSISTANT, call.content[0]), (Role.TOOL, result.content[0])]
+    first = call.content[0]
+    assert isinstance(first, parts.ToolCall)
+    assert first.tool_call_id == f"chat_summarized_{UUID(int=1)}"
+
+
+async def test_a_manual_summary_carries_no_message() -> None:
+    made, _ = await summarise((*said("Short."), DONE), source=Source.MANUAL)
+
+    assert len(made.rows[0].content) == 1
+
+
+async def test_a_summary_that_was_cut_short_is_taken_with_a_note() -> None:
+    made, _ = await summarise((*said("Half a"), Finish(FinishReason.LENGTH, USAGE)))
+
+    assert made.summary == "Half a" + summarising.CUT_SHORT
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((DONE,), "empty summary"),
+        ((*said(" \n "), DONE), "empty summary"),
+        ((ToolCall("c", "read", "{}"), Finish(FinishReason.TOOL_CALLS, USAGE)), "called a tool"),
+        ((*said("I would rather not."), Finish(FinishReason.CONTENT_FILTER, USAGE)), "declined"),
+        ((Finish(FinishReason.CONTENT_FILTER, USAGE),), "declined"),
+    ],
+)
+async def test_an_answer_that_is_no_summary_is_an_error_that_is_shown(answer: tuple[Played, ...], told: str) -> None:
+    shown = Shown()
+
+    failure = await failure_of(answer, shown=shown)
+
+    assert told in failure.error.message
+    assert not failure.error.retryable
+    assert failure.usage == USAGE
+    (shown_result,) = shown.results()
+    assert shown_result.is_error
+
+
+async def test_an_error_of_the_provider_passes_through_and_is_shown() -> None:
+    shown = Shown()
+    overloaded = StreamError(
+        ProviderError(kind=ErrorKind.OVERLOADED, message="Busy.", retryable=True, provider="Played")
+    )
+
+    failure = await failure_of((*said("Ha"), overloaded), shown=shown)
+
+    assert failure.error.kind is ErrorKind.OVERLOADED
+    (shown_result,) = shown.results()
+    assert isinstance(shown_result.result, Raw)
+    assert parts.json_value(shown_result.result) == {"error": "Busy."}
+
+
+# Too big
+
+
+async def test_a_summariser_that_cannot_take_it_all_is_asked_without_bulk() -> None:
+    answers = ((UsageUpdate(Usage(input=3)), OVERFLOW), (*said("Short."), DONE))
+
+    made, model = await summarise(*answers)
+
+    lighter = model.calls[1].prompt
+    results = [part.text for each in lighter.messages for part in each.parts if isinstance(part, PromptResult)]
+    assert [len(text) > 2048 for text in results] == [False] * 4 + [True] * 10
+    assert not any(isinstance(part, PromptFile) for each in lighter.messages for part in each.parts)
+    assert (made.tries, made.usage.input) == (2, 13)
+
+
+async def test_then_the_oldest_turns_go() -> None:
+    made, model = await summarise((OVERFLOW,), (OVERFLOW,), (*said("Short."), DONE), context_limit=10_000)
+
+    shortest = model.calls[2].prompt
+    assert made.tries == 3
+    assert summarising.estimate_tokens(shortest) <= 8_000
+    assert "Be brief." in text_of(shortest)
+    assert "question 0" not in text_of(shortest)
+    assert "question 13" in text_of(shortest)
+    assert summarising.INSTRUCTION in text_of(shortest)
+
+
+async def test_then_it_fails() -> None:
+    failure = await failure_of((OVERFLOW,))
+
+    assert failure.error.kind is ErrorKind.CONTEXT_OVERFLOW
+
+
+async def test_without_a_known_limit_no_turn_is_dropped() -> None:
+    unknown = Assessment(status=Status.NEEDED, threshold_percent=70, tokens=None, limit_tokens=None)
+    model = PlayedModel((OVERFLOW,))
+
+    with pytest.raises(CallFailed):
+        await compaction.summarise(model, CALL, setup(Shown(), FakeClock(), assessment=unknown, context_limit=None))
+
+    assert len(model.calls) == 2
+
+
+async def test_a_summariser_of_another_provider_gets_a_translated_copy() -> None:
+    _, model = await summarise((*said("Short."), DONE), is_other_provider=True)
+
+    sent = [part for each in model.calls[0].prompt.messages for part in each.parts]
+    assert not any(isinstance(part, PromptReasoning | PromptFile) for part in sent)
+    assert any(isinstance(part, PromptCall) for part in sent)
+
+
+# Time
+
+
+async def test_silence_ends_a_summary_as_it_ends_an_answer() -> None:
+    clock = FakeClock()
+    task = asyncio.create_task(summarise((*said("Ha"), asyncio.Event()), clock=clock))
+
+    await clock.until_waiting("stream-silence")
+    await clock.advance(600)
+
+    with pytest.raises(CallFailed) as caught:
+        await task
+    assert caught.value.error.kind is ErrorKind.STREAM_SILENCE_TIMEOUT
+
+
+async def test_a_summary_that_takes_half_an_hour_is_stopped_though_it_still_talks() -> None:
+    clock, shown = FakeClock(), Shown()
+
+    class Chatty(PlayedModel):
+        async def stream(self, call: Call) -> Any:
+            yield UsageUpdate(Usage(input=4))
+            while True:
+                await clock.sleep(60, "word")
+                for part in said("blah "):
+                    yield part
+
+    task = asyncio.create_task(compaction.summarise(Chatty(), CALL, setup(shown, clock)))
+    await clock.until_waiting("word")
+    await clock.advance(1799)
+    assert not task.done()
+    await clock.advance(1)
+
+    with pytest.raises(CallFailed) as caught:
+        await task
+    assert caught.value.error.message == "The request took too long and was stopped."
+    assert not caught.value.error.retryable
+    assert caught.value.usage == Usage(input=4)
+    assert len(shown.results()) == 1
+
+
+async def test_a_cancelled_summary_shows_no_error() -> None:
+    clock, shown = FakeClock(), Shown()
+    task = asyncio.create_task(summarise((*said("Ha"), asyncio.Event()), clock=clock, shown=shown))
+    await clock.until_waiting("stream-silence")
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert shown.results() == []
+    assert clock.waiting() == []
