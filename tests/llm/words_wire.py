@@ -47,15 +47,15 @@ class WordsFold:
     def __init__(self) -> None:
         self.unknown: Counter[str] = Counter()
 
-    def start(self, request_id: str | None) -> None:
-        self._request_id = request_id
+    def start(self, request_id: str | None, hide: refusals.Hide = refusals.by_look) -> None:
+        self._request_id, self._hide = request_id, hide
         self._is_started = False
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
         document = msgspec.json.decode(event.data, type=dict[str, Any])
         if "error" in document:
             codes, text = refusals.read_envelope(document)
-            return [StreamError(errors.classify("Words", codes=codes, text=text))]
+            return [StreamError(errors.classify("Words", codes=codes, text=text, hide=self._hide))]
         parts: list[StreamPart] = []
         if not self._is_started:
             self._is_started = True

@@ -35,7 +35,7 @@ class Answer:
             return
         self._opened = opened
         self._next = opened.chunks().__anext__
-        reader.start(refusals.find_request_id(opened.headers))
+        reader.start(refusals.find_request_id(opened.headers, hide), hide)
 
     @property
     def is_done(self) -> bool:
@@ -88,23 +88,17 @@ class Answer:
         return (StreamError(msgspec.structs.replace(failure, request_id=self._reader.request_id)),)
 
     def _told(self, parts: Sequence[StreamPart]) -> Sequence[StreamPart]:
-        """The same parts; an error at their end gets the request's id, and loses the key if the provider quotes it."""
-        if not parts or not isinstance(last := parts[-1], StreamError):
+        """The same parts; an error at their end gets the request's id."""
+        if not parts or not isinstance(last := parts[-1], StreamError) or last.error.request_id is not None:
             return parts
-        error = msgspec.structs.replace(
-            last.error,
-            message=self._hide(last.error.message),
-            detail=None if last.error.detail is None else self._hide(last.error.detail),
-            code=None if last.error.code is None else self._hide(last.error.code),
-            request_id=last.error.request_id or self._reader.request_id,
-        )
+        error = msgspec.structs.replace(last.error, request_id=self._reader.request_id)
         return [*parts[:-1], StreamError(error)]
 
 
 class AnswerReader:
     """Bytes of one answer to parts. Pure; `is_done` once a terminal part was given out."""
 
-    __slots__ = ("_decode", "_decoder", "_feed", "_fold", "is_done", "provider", "request_id")
+    __slots__ = ("_decode", "_decoder", "_feed", "_fold", "_hide", "is_done", "provider", "request_id")
 
     def __init__(self, fold: Fold, provider: str) -> None:
         self._decoder = SseDecoder()
@@ -112,12 +106,14 @@ class AnswerReader:
         self._fold = fold
         self._feed = fold.feed
         self.provider = provider
+        self._hide = refusals.by_look
         self.request_id: str | None = None
         self.is_done = False
 
-    def start(self, request_id: str | None) -> None:
+    def start(self, request_id: str | None, hide: Hide = refusals.by_look) -> None:
         self.request_id = request_id
-        self._fold.start(request_id)
+        self._hide = hide
+        self._fold.start(request_id, hide)
 
     def feed(self, chunk: bytes) -> Sequence[StreamPart]:
         try:
@@ -153,7 +149,7 @@ class AnswerReader:
         if isinstance(document, dict) and (document.get("error") or document.get("type") == "error"):
             codes, text = refusals.read_envelope(document)
             self.is_done = True
-            return [StreamError(errors.classify(self.provider, 200, codes=codes, text=text))]
+            return [StreamError(errors.classify(self.provider, 200, codes=codes, text=text, hide=self._hide))]
         return self._ended(list(self._fold.whole(body)))
 
     def _folded(self, events: list[Event]) -> list[StreamPart]:
@@ -176,7 +172,7 @@ class AnswerReader:
 
     def _broken(self, parts: list[StreamPart], detail: str) -> list[StreamPart]:
         self.is_done = True
-        return [*parts, StreamError(errors.unreadable(self.provider, detail))]
+        return [*parts, StreamError(errors.unreadable(self.provider, detail, hide=self._hide))]
 
 
 def media_type(stream: HttpStream) -> str:

@@ -304,7 +304,7 @@ def classify(
         status=status,
         code=refusals.clean_detail(named[0], hide, max_chars=_MAX_CODE) if named else None,
         retry_after=retry_after,
-        request_id=refusals.find_request_id(headers),
+        request_id=refusals.find_request_id(headers, hide),
         context_used=used,
         context_max=maximum,
         replay_fault=fault,

@@ -127,7 +127,7 @@ class WireModel:
                     return
             finally:
                 if fold.unknown:
-                    self._stats.unknown_events(self.wire, fold.unknown)
+                    self._stats.unknown_events(self.wire, {self._hide(name): n for name, n in fold.unknown.items()})
                 await answer.leave()
             call = again
 
@@ -163,7 +163,9 @@ class WireModel:
         is_page = "html" in found or text[:1] == "<"
         preview = "" if is_page else self._hide(text)[:_MAX_PREVIEW]
         error = errors.unreadable(self._provider, f"The answer is {found}. {preview}", hide=self._hide)
-        return msgspec.structs.replace(error, status=200, request_id=refusals.find_request_id(stream.headers))
+        return msgspec.structs.replace(
+            error, status=200, request_id=refusals.find_request_id(stream.headers, self._hide)
+        )
 
     def _headers(self, call: Call, request: Request) -> dict[str, str]:
         """Each layer overrides those before it; the key overrides them all."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from rookery.llm.refusals import Hide, by_look
 from rookery.llm.types import Call, CallWarning, StreamPart, Wire
 
 
@@ -49,8 +50,8 @@ class Fold(Protocol):
         """How many events were ignored because nobody knows their types, by type."""
         ...
 
-    def start(self, request_id: str | None) -> None:
-        """The answer is 200; its headers named this request."""
+    def start(self, request_id: str | None, hide: Hide = by_look) -> None:
+        """The answer is 200; its headers named this request. What errors quote passes `hide` before it is cut."""
         ...
 
     def feed(self, event: Event) -> Sequence[StreamPart]: ...

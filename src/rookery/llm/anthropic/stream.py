@@ -74,6 +74,7 @@ class AnthropicFold:
         self.unknown: dict[str, int] = {}
         self._provider = provider
         self._request_id: str | None = None
+        self._hide = refusals.by_look
         self._open: dict[int, _Open] = {}
         self._stop: events.Stop = events.Stop()
         self._usage = Usage()
@@ -91,21 +92,25 @@ class AnthropicFold:
             "error": self._on_error,
         }
 
-    def start(self, request_id: str | None) -> None:
-        self._request_id = request_id
+    def start(self, request_id: str | None, hide: refusals.Hide = refusals.by_look) -> None:
+        self._request_id, self._hide = request_id, hide
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
         try:
             handler = self._handlers.get(event.name) or self._handler_of(event)
             return handler(event.data)
         except events.UNREADABLE as error:
-            return (StreamError(errors.unreadable(self._provider, f"An event cannot be read: {error}")),)
+            return (
+                StreamError(errors.unreadable(self._provider, f"An event cannot be read: {error}", hide=self._hide)),
+            )
 
     def whole(self, body: bytes) -> Iterable[StreamPart]:
         try:
             return tuple(self._whole(body))
         except events.UNREADABLE as error:
-            return (StreamError(errors.unreadable(self._provider, f"The answer cannot be read: {error}")),)
+            return (
+                StreamError(errors.unreadable(self._provider, f"The answer cannot be read: {error}", hide=self._hide)),
+            )
 
     def end(self) -> Iterable[StreamPart]:
         return (StreamError(errors.truncated(self._provider)),)
@@ -191,7 +196,7 @@ class AnthropicFold:
     def _on_error(self, data: bytes) -> Sequence[StreamPart]:
         document = events.decode_any(data)
         codes, text = refusals.read_envelope(document) if isinstance(document, dict) else ((), "")
-        error = errors.classify(self._provider, codes=codes, text=text)
+        error = errors.classify(self._provider, codes=codes, text=text, hide=self._hide)
         named = msgspec.structs.replace(error, request_id=self._request_id)
         return (StreamError(named),)
 

@@ -60,6 +60,7 @@ class CompletionsFold:
         self._provider = provider
         self._tags = ThinkTags() if think_tags else None
         self._request_id: str | None = None
+        self._hide = refusals.by_look
         self._has_started = False
         # The open block, of which there is at most one, and how many there were.
         self._kind: str | None = None
@@ -73,8 +74,8 @@ class CompletionsFold:
         self._reason: str | None = None
         self._usage: Usage | None = None
 
-    def start(self, request_id: str | None) -> None:
-        self._request_id = request_id
+    def start(self, request_id: str | None, hide: refusals.Hide = refusals.by_look) -> None:
+        self._request_id, self._hide = request_id, hide
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
         data = event.data
@@ -268,13 +269,13 @@ class CompletionsFold:
     def _undecodable(self, event: Event, problem: str) -> list[StreamPart]:
         if event.name == "error":
             return [StreamError(self._said_error(event.data))]
-        return [StreamError(self._with_id(errors.unreadable(self._provider, problem)))]
+        return [StreamError(self._with_id(errors.unreadable(self._provider, problem, hide=self._hide)))]
 
     def _said_error(self, data: bytes) -> ProviderError:
         codes, text = refusals.read_body(data, "text/plain")
         # Gateways put the status they got into `code`, as a number.
         status = next((c for c in codes if isinstance(c, int) and 400 <= c < 600), None)
-        return self._with_id(errors.classify(self._provider, status, codes=codes, text=text))
+        return self._with_id(errors.classify(self._provider, status, codes=codes, text=text, hide=self._hide))
 
     def _with_id(self, error: ProviderError) -> ProviderError:
         return msgspec.structs.replace(error, request_id=self._request_id)

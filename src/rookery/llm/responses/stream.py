@@ -93,6 +93,7 @@ class ResponsesFold:
         self.unknown: Counter[str] = Counter()
         self._provider = provider
         self._request_id: str | None = None
+        self._hide = refusals.by_look
         self._has_started = False
         self._sequence = -1
         self._open: dict[int, _Open] = {}
@@ -104,8 +105,8 @@ class ResponsesFold:
         # Whether ids may still be kept: until reasoning comes that cannot be replayed.
         self._keeps_ids = True
 
-    def start(self, request_id: str | None) -> None:
-        self._request_id = request_id
+    def start(self, request_id: str | None, hide: refusals.Hide = refusals.by_look) -> None:
+        self._request_id, self._hide = request_id, hide
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
         data = event.data
@@ -162,22 +163,18 @@ class ResponsesFold:
 
     def _begin(self, event: events.Known, parts: list[StreamPart]) -> None:
         self._has_started = True
-        response = (
-            event.response
-            if isinstance(event, events.Created | events.InProgress | events.Queued)
-            else events.Response()
-        )
+        response = getattr(event, "response", None) or events.Response()
         parts.append(ResponseStarted(response.id, response.model, self._request_id))
 
     def _error(self, data: bytes) -> ProviderError:
         codes, text = refusals.read_body(data, "application/json")
         code = next((code for code in codes if isinstance(code, str)), "")
         status = _STATUS_OF_CODE.get(code, 400 if "image" in code else None)
-        error = errors.classify(self._provider, status, codes=codes, text=text)
+        error = errors.classify(self._provider, status, codes=codes, text=text, hide=self._hide)
         return self._marked(msgspec.structs.replace(error, status=None))
 
     def _unreadable(self, detail: str) -> StreamError:
-        return StreamError(self._marked(errors.unreadable(self._provider, detail)))
+        return StreamError(self._marked(errors.unreadable(self._provider, detail, hide=self._hide)))
 
     def _marked(self, error: ProviderError) -> ProviderError:
         return msgspec.structs.replace(error, request_id=self._request_id)
