@@ -490,6 +490,27 @@ async def test_provider_that_is_pushed_out_still_serves_its_model() -> None:
     ]
 
 
+async def test_responses_are_closed_also_by_a_package_that_leaves_them_open(
+    clients: BridgeClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package for Google closes nothing. This one is made to do the same."""
+
+    async def close(self: object) -> None:
+        pass
+
+    monkeypatch.setattr("openai.AsyncStream.close", close)
+    events = fake_completions.events(Answer(text="A long answer."), Style(), model="gpt-4o")
+    fake = FakeCompletions(api_key=KEY)
+    fake.enqueue(Scenario(events=[*events[:3], asyncio.Event()]))
+    async with fake.listening() as url:
+        async with aclosing(model_at(url, clients).stream(asking())) as parts:
+            async for part in parts:
+                if isinstance(part, TextDelta):
+                    break
+        async with asyncio.timeout(1):
+            await fake.requests[0].left.wait()
+
+
 def test_key_is_in_no_repr() -> None:
     model = model_at("http://127.0.0.1:9")
 

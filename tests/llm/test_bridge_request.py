@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from pydantic_ai.native_tools import WebSearchTool
 from pydantic_ai.profiles import ModelProfile
@@ -150,6 +151,30 @@ async def test_model_that_cannot_be_forced_chooses_itself(profile: ModelProfile,
 
     assert "tool_choice" not in asked.settings
     assert "tool_choice" in warnings
+
+
+async def test_tool_is_not_forced_on_bedrock_while_a_model_thinks() -> None:
+    profile: Any = {"bedrock_supports_tool_choice": True, "supports_thinking": True}
+    call = asking(tools=(LOOK,), tool_choice="required")
+
+    calm, _ = await ask(call, profile=profile, system="bedrock")
+    thinking, warnings = await ask(msgspec.structs.replace(call, effort=Effort.HIGH), profile=profile, system="bedrock")
+    unable, told = await ask(call, profile=ModelProfile(), system="bedrock")
+
+    assert calm.settings["tool_choice"] == "required"
+    assert "tool_choice" not in thinking.settings
+    assert set(warnings) == {"tool_choice"}
+    assert "tool_choice" not in unable.settings
+    assert set(told) == {"tool_choice"}
+
+
+@pytest.mark.parametrize(("variant", "is_sent"), [("anthropic", True), (None, False)])
+async def test_top_k_is_sent_on_bedrock_to_the_families_that_take_it(variant: str | None, is_sent: bool) -> None:
+    profile: Any = {"bedrock_top_k_variant": variant}
+
+    asked, warnings = await ask(asking(top_k=40), profile=profile, system="bedrock")
+
+    assert ("top_k" in asked.settings, "top_k" in warnings) == (is_sent, not is_sent)
 
 
 async def test_tool_that_does_not_exist_cannot_be_forced() -> None:

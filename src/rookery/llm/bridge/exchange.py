@@ -16,7 +16,7 @@ from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.providers import Provider
 
 from rookery.clock import Clock
-from rookery.llm.bridge import failures, request
+from rookery.llm.bridge import failures, request, responses
 from rookery.llm.bridge.request import BridgeRequest
 from rookery.llm.bridge.stream import BridgeFold
 from rookery.llm.refusals import Hide
@@ -103,6 +103,7 @@ class _Exchange:
         self._stack = AsyncExitStack()
         self._response: StreamedResponse | None = None
         self._events: AsyncIterator[ModelResponseStreamEvent] | None = None
+        self._responses: list[Any] = []
         self._is_done = False
 
     async def open(self) -> StreamedResponse:
@@ -111,9 +112,10 @@ class _Exchange:
             if self._keep_open is not None and provider is not None:
                 await self._keep_open(provider)
             await self._stack.enter_async_context(self._model)
-            self._response = await self._stack.enter_async_context(
-                self._model.request_stream(built.messages, built.settings, built.parameters)
-            )
+            with responses.noted(self._responses):
+                self._response = await self._stack.enter_async_context(
+                    self._model.request_stream(built.messages, built.settings, built.parameters)
+                )
             self._events = aiter(self._response)
         except (Exception, asyncio.CancelledError) as error:
             raise _failed(error) from None
@@ -123,7 +125,8 @@ class _Exchange:
         """The next event; None when there are no more."""
         assert self._events is not None, "The exchange was not opened."
         try:
-            return await anext(self._events)
+            with responses.noted(self._responses):
+                return await anext(self._events)
         except StopAsyncIteration:
             self._is_done = True
             return None
@@ -138,6 +141,7 @@ class _Exchange:
                     # Without it, leaving the context is all a model offers.
                     with suppress(NotImplementedError):
                         await self._response.cancel()
+                await responses.close_all(self._responses)
                 await self._stack.aclose()
         except Exception as error:
             log.warning("bridge_close_failed", model=self._model.model_name, error=type(error).__name__)

@@ -187,9 +187,7 @@ def _build(
             f"{{provider}} needs the package pydantic-ai, which is not installed. Install {EXTRA}.", detail=str(error)
         ) from None
     try:
-        provider = (
-            _make_provider(target) if clients is None else clients.provider(target, lambda: _make_provider(target))
-        )
+        provider = _watched(target) if clients is None else clients.provider(target, lambda: _watched(target))
         return infer_model(f"{kind}:{name}", provider_factory=lambda _: provider)
     except ImportError as error:
         raise _Unusable(
@@ -223,6 +221,14 @@ def _explain_refusal(target: Target, text: str) -> NoReturn:
     if target.key is None:
         raise _Unusable("There is no API key for {provider}. Set one.", kind=ErrorKind.MISSING_KEY, detail=text)
     raise _Unusable("{provider} cannot be used with these settings. Check the provider and the model.", detail=text)
+
+
+def _watched(target: Target) -> Provider[Any]:
+    from rookery.llm.bridge import responses
+
+    provider = _make_provider(target)
+    responses.watch(provider)
+    return provider
 
 
 def _make_provider(target: Target) -> Provider[Any]:

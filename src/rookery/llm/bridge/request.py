@@ -145,12 +145,17 @@ class _Maker:
         takes_choice = self._model.system != "bedrock" or profile.get("bedrock_supports_tool_choice", False)
         if not takes_choice or not profile.get("supports_forced_tool_choice", True):
             return "This model cannot be made to use a tool"
-        thinks = profile.get("thinking_always_enabled", False) or self._call.effort not in (None, Effort.NONE)
-        if self._call.effort is None:
+        effort = self._call.effort
+        can_think = profile.get("supports_thinking", False) or profile.get("thinking_always_enabled", False)
+        is_asked = can_think and effort not in (None, Effort.NONE)
+        thinks = is_asked or profile.get("thinking_always_enabled", False)
+        if effort is None:
             thinks = thinks or profile.get("thinking_enabled_by_default", False)
-        if thinks and not profile.get("supports_forced_tool_choice_with_thinking", True):
-            return "This model cannot be made to use a tool while it thinks"
-        return None
+        takes_both = profile.get("supports_forced_tool_choice_with_thinking", True)
+        if is_asked and self._model.system in ("bedrock", "anthropic"):
+            # The library refuses the two together, unless the model decides by itself how much it thinks.
+            takes_both = takes_both and profile.get("bedrock_supports_adaptive_thinking", False)
+        return "This model cannot be made to use a tool while it thinks" if thinks and not takes_both else None
 
     # Parameters
 
