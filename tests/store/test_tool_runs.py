@@ -10,6 +10,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from rookery.chat import toolcalls
 from rookery.chat.chats import Fence
 from rookery.chat.errors import StaleFence
 from rookery.chat.messages import ChatId, MessageId
@@ -46,13 +47,13 @@ async def finish(rig: Rig, of: Call, result: bytes, *, is_error: bool = False) -
 def test_token_depends_on_chat_message_and_call() -> None:
     chat_id = ChatId(uuid4())
     tokens = {
-        tool_runs.replay_token(*place, tool_call_id=name)
+        toolcalls.replay_token(*place, name)
         for place in ((chat_id, MessageId(1)), (chat_id, MessageId(2)), (ChatId(uuid4()), MessageId(1)))
         for name in ("a", "b")
     }
 
     assert len(tokens) == 6
-    assert tool_runs.replay_token(chat_id, MessageId(1), tool_call_id="a") in tokens
+    assert toolcalls.replay_token(chat_id, MessageId(1), "a") in tokens
 
 
 async def test_run_is_started_once_and_its_result_is_given_again(rig: Rig) -> None:

@@ -25,15 +25,17 @@ _OF_A_TURN = (Role.ASSISTANT, Role.TOOL)
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """The committed rows as the next decision sees them.
 
-    `turn` holds its live rows in order, without the user's own. `last` is the newest live row of the conversation: of
-    the turn, or the user row that began it. `open_calls` name the assistant rows they stand in. `compactions` says,
-    oldest first, why the chat was compacted since the user last spoke. `unreadable` rows have no calls and no results.
+    `turn` holds its live rows in order, without the user's own, which is `begun_by`. `last` is the newest live row of
+    the conversation: of the turn, or the user row that began it. `open_calls` name the assistant rows they stand in.
+    `compactions` says, oldest first, why the chat was compacted since the user last spoke. `unreadable` rows have no
+    calls and no results.
     """
 
     turn: tuple[PromptRow, ...]
     last: PromptRow | None
     open_calls: tuple[OpenCall, ...]
     has_compactable: bool
+    begun_by: Message | None = None
     compactions: tuple[compaction.Source, ...] = ()
     unreadable: tuple[MessageId, ...] = ()
 
@@ -102,6 +104,7 @@ def read(rows: Sequence[PromptRow]) -> History:
         last=turn[-1] if turn else begun_by,
         open_calls=open_calls,
         has_compactable=_has_compactable(rows),
+        begun_by=None if begun_by is None else begun_by.message,
         compactions=tuple(_compactions(rows[start:])),
         unreadable=tuple(unreadable),
     )

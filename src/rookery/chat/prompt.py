@@ -102,6 +102,12 @@ def build_prompt(
     return Prompt(_with_blocks(pairing.repair(messages), turn_blocks, plan_path=plan_path))
 
 
+def with_notice(prompt: Prompt, notice: str) -> Prompt:
+    """The prompt with a word from the server at its end: there it costs nothing of the prefix."""
+    told = PromptMessage(role=Role.USER, parts=(PromptText(f"<notice>\n{notice}\n</notice>"),))
+    return Prompt((*prompt.messages, told))
+
+
 def list_files(rows: Iterable[PromptRow]) -> frozenset[UUID]:
     """The files whose bytes `build_prompt` needs: those of user rows. Rows it cannot read name none."""
     named: set[UUID] = set()

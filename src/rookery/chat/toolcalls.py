@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import msgspec
 
 from rookery.chat import parts
 from rookery.chat.errors import ToolResultRejected
-from rookery.chat.messages import NewMessage, Role
+from rookery.chat.messages import ChatId, NewMessage, Role
 from rookery.chat.parts import CONTENT_VERSION
 
 
@@ -91,6 +91,14 @@ class _CallPart(msgspec.Struct, frozen=True):
 
 
 _any_parts = msgspec.json.Decoder(tuple[_AnyPart, ...])
+
+
+def replay_token(chat_id: ChatId, message_id: int, tool_call_id: str) -> UUID:
+    """The idempotency key of a call, the same in every process that ever replays it.
+
+    Call ids alone repeat on some servers; with their message and chat they do not.
+    """
+    return uuid5(chat_id, f"{message_id}:{tool_call_id}")
 
 
 def open_calls(

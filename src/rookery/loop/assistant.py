@@ -145,6 +145,7 @@ class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
     cut_calls: frozenset[str] = frozenset()
     response_id: str | None = None
     request_id: str | None = None
+    prefix_fp: bytes | None = None
     model: str | None = None
     warnings: tuple[CallWarning, ...] = ()
 
@@ -187,6 +188,7 @@ async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup)
         cut_calls=frozenset(draft.cut_calls),
         response_id=draft.started.response_id,
         request_id=draft.started.request_id,
+        prefix_fp=draft.started.prefix_fp,
         model=draft.started.model,
         warnings=draft.warnings,
     )

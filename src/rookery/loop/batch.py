@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import UNSET
 
-from rookery.chat import parts
+from rookery.chat import parts, toolcalls
 from rookery.chat.messages import ChatId, Role
 from rookery.chat.parts import ContentError, File, Part, ToolResult
 from rookery.chat.truncation import budget_bytes
@@ -40,7 +40,6 @@ from rookery.loop.tools import (
     ToolContext,
     ToolOutput,
     ToolSet,
-    replay_token,
 )
 
 log = get_logger("loop.batch")
@@ -194,7 +193,7 @@ class _Batch:
     async def _run_call(self, place: int) -> None:
         setup, pending = self._setup, self._calls[place]
         tool = self._tool(place)
-        token = replay_token(setup.chat_id, pending.message_id, pending.call.tool_call_id)
+        token = toolcalls.replay_token(setup.chat_id, pending.message_id, pending.call.tool_call_id)
         is_ledgered = tool.spec.replay is Replay.LEDGER
         if is_ledgered and (known := await self._look_up(place, token)) is not None:
             self._settle(place, known, seconds=0.0)
@@ -305,7 +304,11 @@ class _Batch:
         """The result of an earlier run of this call; None: it is the first, and now begun."""
         setup, call = self._setup, self._calls[place].call
         run = await setup.ledger.begin(
-            token, chat_id=setup.chat_id, call_id=call.tool_call_id, tool_name=self._view.names[place]
+            token,
+            chat_id=setup.chat_id,
+            message_id=self._calls[place].message_id,
+            call_id=call.tool_call_id,
+            tool_name=self._view.names[place],
         )
         if run.state is LedgerState.NEW:
             return None

@@ -28,7 +28,6 @@ def assistant_rows(
     at: datetime,
     reasoning_effort: Effort | None = None,
     cost_micros: int | None = None,
-    prefix_fp: bytes | None = None,
 ) -> tuple[NewMessage, ...]:
     """The assistant row, then an error result for each call that was not admitted. No content, no rows.
 
@@ -41,7 +40,7 @@ def assistant_rows(
         content=outcome.content,
         model_config_id=model_config_id,
         reasoning_effort=reasoning_effort,
-        figures=step_figures(outcome, cost_micros=cost_micros, prefix_fp=prefix_fp),
+        figures=step_figures(outcome, cost_micros=cost_micros),
     )
     return (answer, *tool_rows(rejected_calls(outcome, tools=tools, at=at), model_config_id=model_config_id))
 
@@ -93,16 +92,14 @@ def tool_rows(done: Iterable[CallResult], *, model_config_id: UUID) -> tuple[New
     )
 
 
-def step_figures(
-    outcome: AssistantOutcome, *, cost_micros: int | None = None, prefix_fp: bytes | None = None
-) -> StepFigures:
+def step_figures(outcome: AssistantOutcome, *, cost_micros: int | None = None) -> StepFigures:
     return _figures(
         outcome.usage,
         context_limit=outcome.context_limit,
         cost_micros=cost_micros,
         runtime_ms=outcome.runtime_ms,
         finish_reason=str(outcome.finish_reason),
-        prefix_fp=prefix_fp,
+        prefix_fp=outcome.prefix_fp,
         request_id=outcome.request_id,
         response_id=outcome.response_id,
     )

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
-from uuid import UUID, uuid5
+from uuid import UUID
 
 import msgspec
 from msgspec import Raw
@@ -244,16 +244,13 @@ class LedgerRun(msgspec.Struct, frozen=True):
 class Ledger(Protocol):
     """Remembers across crashes which calls were begun and what they gave. What it raises fails the whole batch."""
 
-    async def begin(self, token: UUID, *, chat_id: ChatId, call_id: str, tool_name: str) -> LedgerRun:
+    async def begin(
+        self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str
+    ) -> LedgerRun:
         """Write down that the run starts; `new` only to the first who says so."""
 
     async def finish(self, token: UUID, content: str) -> None:
         """Keep the result: JSON text of message parts as `chat.parts.encode` makes it, good for jsonb."""
-
-
-def replay_token(chat_id: ChatId, message_id: int, call_id: str) -> UUID:
-    """Call ids alone repeat on some servers; with their message and chat they do not."""
-    return uuid5(chat_id, f"{message_id}/{call_id}")
 
 
 class ToolSet:

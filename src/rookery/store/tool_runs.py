@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from uuid import UUID, uuid5
+from uuid import UUID
 
 import msgspec
 
+from rookery.chat import toolcalls
 from rookery.chat.chats import Chat, Fence
 from rookery.chat.errors import StaleFence
 from rookery.chat.messages import ChatId, MessageId
@@ -84,12 +85,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def token(self) -> UUID:
-        return replay_token(self.chat_id, self.message_id, tool_call_id=self.tool_call_id)
-
-
-def replay_token(chat_id: ChatId, message_id: MessageId, *, tool_call_id: str) -> UUID:
-    """The idempotency key of a call: the same in every process that ever replays it."""
-    return uuid5(chat_id, f"{message_id}:{tool_call_id}")
+        return toolcalls.replay_token(self.chat_id, self.message_id, self.tool_call_id)
 
 
 async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:

@@ -1,0 +1,43 @@
+"""The action-timeout task: answers the client's calls for it when it does not come back in time.
+
+The deadline is the database's, and is looked at under the lock again: a result that arrives first wins, and a deadline
+that was moved is respected.
+"""
+
+from __future__ import annotations
+
+from rookery.chat.errors import TransitionNotAllowed
+from rookery.store.generation import read_fenced
+from rookery.store.machine import Machine, Tx, cancel_requires_action
+from rookery.worker.tasks import TaskHandle
+
+
+class ActionTimeoutWork:
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    async def __call__(self, handle: TaskHandle) -> None:
+        chat_id, fence = handle.input.chat_id, handle.input.fence()
+        while True:
+            row = await handle.read(lambda: read_fenced(self._machine, chat_id, fence=fence))
+            deadline = row.chat.requires_action_deadline_at
+            # Without a deadline nobody would ever end the wait: it counts as passed.
+            remaining = 0.0 if deadline is None else (deadline - row.now).total_seconds()
+            if remaining > 0:
+                await handle.wait(remaining, "action-deadline")
+            elif await self._cancel(handle):
+                return
+
+    async def _cancel(self, handle: TaskHandle) -> bool:
+        """Whether the calls were answered. Not if the deadline was moved since it was read."""
+
+        async def cancel(tx: Tx) -> None:
+            await cancel_requires_action(tx)
+
+        try:
+            await handle.update(cancel)
+        except TransitionNotAllowed as refused:
+            if refused.cause == "deadline_not_reached":
+                return False
+            raise
+        return True

@@ -1,0 +1,202 @@
+"""The generation task: load, prepare, decide, act; and what becomes of a step that failed.
+
+One step is at most one commit. It moves the history, which ends this task and starts the next one: there is no turn
+loop in memory, so any replica can go on after any crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from random import Random
+
+import msgspec
+
+from rookery.chat import decide, history, retrying
+from rookery.chat.chats import Chat, LastError, RetryState
+from rookery.chat.compaction import Source
+from rookery.chat.decide import Compact, Decision, EnterRequiresAction, ExecuteTools, FailTurn, FinishTurn, Generate
+from rookery.chat.errors import ChatError
+from rookery.chat.history import History
+from rookery.chat.retrying import GiveUp
+from rookery.llm.errors import LlmError
+from rookery.log import get_logger
+from rookery.store import machine as transitions
+from rookery.store.generation import HistoryCache, Step, load_step
+from rookery.store.machine import Machine, Tx
+from rookery.store.model_errors import ModelError
+from rookery.worker import failures
+from rookery.worker.acting import ActParts, Acts
+from rookery.worker.config import WorkerConfig
+from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker.failures import Classified, StepFailed
+from rookery.worker.prepare import Prepared
+from rookery.worker.tasks import RetryTask, TaskError, TaskHandle
+
+log = get_logger("worker.generation")
+
+# What ends an attempt, as opposed to a bug: it is told to the user, or tried again by the rule for attempts.
+_STEP_ERRORS = (StepFailed, LlmError, ChatError, ModelError)
+
+
+class GenerationWork:
+    def __init__(
+        self,
+        machine: Machine,
+        parts: ActParts,
+        *,
+        cache: HistoryCache,
+        config: WorkerConfig,
+        rng: Random,
+    ) -> None:
+        self._machine = machine
+        self._parts = parts
+        self._cache = cache
+        self._config = config
+        self._rng = rng
+        self._clock = parts.clock
+
+    async def __call__(self, handle: TaskHandle) -> None:
+        run = _Run()
+        while True:
+            async with AsyncExitStack() as stack:
+                step = await self._load(handle)
+                if await self._waited(handle, step, run):
+                    continue
+                acts: Acts | None = None
+                try:
+                    prepared = await self._prepared(handle, step, stack)
+                    past = history.read(step.history.rows)
+                    acts = Acts(self._parts, handle, prepared, past)
+                    decision = run.forced or self._decide(prepared, past)
+                    await self._act(acts, decision)
+                    return
+                except TaskError:
+                    raise
+                except _STEP_ERRORS as error:
+                    failure = failures.classify(error, now=self._clock.now())
+                    log.info("step_failed", kind=failure.kind, error=failure.message, detail=failure.detail)
+                    if self._can_summarise(failure, run, acts):
+                        run.forced = Compact(Source.OVERFLOW)
+                        continue
+            if not await self._failed(handle, failure, run, attempt=acts.attempt if acts is not None else 0):
+                return
+
+    async def _load(self, handle: TaskHandle) -> Step:
+        chat_id, fence = handle.input.chat_id, handle.input.fence()
+        return await handle.read(lambda: load_step(self._machine, chat_id, fence=fence, cache=self._cache))
+
+    async def _waited(self, handle: TaskHandle, step: Step, run: _Run) -> bool:
+        """Sit out what is left of a wait that another runner began."""
+        retry = _stored_retry(step.chat)
+        if retry is None or retry.retrying_at == run.waited_for:
+            return False
+        remaining = retrying.remaining_wait(retry, step.now)
+        if remaining <= timedelta():
+            return False
+        run.waited_for = retry.retrying_at
+        await handle.wait(remaining.total_seconds(), "generation-retry")
+        return True
+
+    async def _prepared(self, handle: TaskHandle, step: Step, stack: AsyncExitStack) -> Prepared:
+        """Some tries, quickly one after the other. A database that does not answer is nobody's failed turn."""
+        tries = 0
+        while True:
+            handle.progress()
+            try:
+                return await self._parts.preparer.prepare(step, stack)
+            except BaseExceptionGroup as group:
+                error: BaseException = group.exceptions[0]
+            except Exception as single:
+                error = single
+            if isinstance(error, DATABASE_ERRORS):
+                raise RetryTask(str(error) or type(error).__name__) from error
+            if isinstance(error, asyncio.CancelledError) or not isinstance(error, Exception):
+                raise error
+            tries += 1
+            if _is_terminal(error) or tries >= self._config.prepare_tries:
+                log.warning("prepare_failed", tries=tries, error=str(error))
+                raise StepFailed(msgspec.structs.replace(failures.classify(error), retryable=False)) from error
+            await handle.wait(self._config.prepare_backoff_seconds * 2 ** (tries - 1), "prepare-retry")
+
+    def _decide(self, prepared: Prepared, past: History) -> Decision:
+        return decide.decide(prepared.step.chat, past, rules=prepared.rules, assessment=prepared.assessment)
+
+    async def _act(self, acts: Acts, decision: Decision) -> None:
+        log.debug("decided", decision=type(decision).__name__)
+        match decision:
+            case Generate(notice=notice):
+                await acts.generate(notice)
+            case ExecuteTools():
+                await acts.execute(decision)
+            case Compact():
+                await acts.compact(decision)
+            case EnterRequiresAction():
+                await acts.hand_over(decision)
+            case FinishTurn():
+                await acts.finish(decision)
+            case FailTurn(error=error):
+                self._parts.stats.compactions["error"] += 1
+                await acts.fail(error)
+
+    def _can_summarise(self, failure: Classified, run: _Run, acts: Acts | None) -> bool:
+        """Whether the chat was too long for the model, and a summary may help. Once: a summary is not summarised."""
+        if not failure.context_overflow or run.forced is not None or acts is None or not acts.attempt:
+            return False
+        return decide.can_recover_from_overflow(acts.history)
+
+    async def _failed(self, handle: TaskHandle, failure: Classified, run: _Run, *, attempt: int) -> bool:
+        """Store when the next attempt is due and wait for it, or end the turn. Whether to go on."""
+        now = self._clock.now()
+
+        async def store(tx: Tx) -> tuple[Chat, LastError | RetryState, timedelta]:
+            count = tx.chat.generation_attempt
+            delay = retrying.next_delay(
+                count,
+                self._rng.random,
+                retryable=failure.retryable,
+                retry_after=failure.retry_after,
+                policy=self._parts.retry,
+            )
+            if isinstance(delay, timedelta):
+                retry = failures.retry_state(failure, attempt=count, delay=delay, now=now)
+                await transitions.record_retry_state(tx, retry)
+                return tx.chat, retry, delay
+            final = failures.not_waited_for(failure, now=now) if delay is GiveUp.WAIT_TOO_LONG else failure
+            error = failures.last_error(final)
+            await transitions.finish_error(tx, error)
+            return tx.chat, error, timedelta()
+
+        chat, stored, delay = await handle.update(store, attempt=attempt or None)
+        if isinstance(stored, LastError):
+            self._parts.effects.turn_failed(chat, stored)
+            return False
+        self._parts.stats.stream_retries[str(failure.kind)] += 1
+        run.waited_for = stored.retrying_at
+        await handle.wait(delay.total_seconds(), "generation-retry")
+        return True
+
+
+class _Run:
+    """What one run of the task remembers from try to try: the wait it has sat out, and the summary it must make."""
+
+    __slots__ = ("forced", "waited_for")
+
+    def __init__(self) -> None:
+        self.waited_for: datetime | None = None
+        self.forced: Compact | None = None
+
+
+def _stored_retry(chat: Chat) -> RetryState | None:
+    if chat.retry_state is None:
+        return None
+    try:
+        return msgspec.json.decode(chat.retry_state, type=RetryState)
+    except msgspec.DecodeError:
+        return None
+
+
+def _is_terminal(error: Exception) -> bool:
+    """Whether preparing again would end the same way."""
+    return isinstance(error, StepFailed | ChatError | ModelError)

@@ -1,0 +1,286 @@
+"""Everything a step needs besides its history: the model, the prompt, the tools, and what compaction depends on.
+
+Read anew for every step, through caches: what an administrator changes counts from the next step on. What a step can
+do without is left out when it cannot be had; the rest fails the try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.chat import blocks, compaction, decide, prompt
+from rookery.chat.attachments import FileRules, StoredFile
+from rookery.chat.blocks import Mode, TurnContext
+from rookery.chat.compaction import Assessment
+from rookery.chat.decide import Rules
+from rookery.chat.messages import Effort
+from rookery.chat.prompt import ModelIdentity
+from rookery.chat.prompt_parts import Prompt
+from rookery.clock import Clock
+from rookery.llm import efforts, resolve
+from rookery.llm.connect import Connector, Origin, identity_of, make_call
+from rookery.llm.cost import Prices
+from rookery.llm.directory import Directory, ReadyModel
+from rookery.llm.resolve import Choice
+from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose
+from rookery.log import get_logger
+from rookery.store import chat_settings, files, spending
+from rookery.store.chat_settings import ChatSettings
+from rookery.store.files import FileCache
+from rookery.store.generation import Step
+from rookery.store.usage import KeySource
+from rookery.worker import failures
+from rookery.worker.failures import StepFailed
+from rookery.worker.toolbox import Toolbox, TurnTools, mode_of
+
+log = get_logger("worker.prepare")
+
+# What Anthropic's own models refuse, wherever they are hosted.
+_ANTHROPIC_IMAGE_BYTES = 5 * 1024 * 1024
+_ANTHROPIC_TYPES = frozenset({"anthropic", "bedrock"})
+# Longer histories are turned into prompts beside the event loop, not on it.
+_ROWS_ON_LOOP = 200
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that can be asked, with what its calls cost."""
+
+    ready: ReadyModel
+    model: LanguageModel
+    prices: Prices | None
+    effort: Effort | None
+
+    @property
+    def provider_name(self) -> str:
+        return self.ready.provider_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A step that is ready to be decided on, and done. `summary` is the model that would compact."""
+
+    step: Step
+    mode: Mode
+    asked: Asked
+    prompt: Prompt
+    turn_tools: TurnTools
+    assessment: Assessment
+    summary: Choice
+    max_steps: int
+
+    @property
+    def rules(self) -> Rules:
+        tools = self.turn_tools.tools
+        stops = decide.stop_after_tools(self.mode, is_root=self.step.chat.is_root)
+        return Rules(
+            dynamic_tools=tools.dynamic_names,
+            exclusive_tools=tools.exclusive_names,
+            stop_after_tools=tools.stop_after_names | stops,
+            max_steps=self.max_steps,
+        )
+
+    @property
+    def context_limit(self) -> int | None:
+        return self.asked.ready.config.context_limit
+
+    def call(self, asked: Asked | None = None, *, purpose: Purpose = Purpose.TURN, notice: str | None = None) -> Call:
+        """The call of this step. `notice` is for the model, in this request only."""
+        asked = asked or self.asked
+        chat = self.step.chat
+        told = self.prompt if notice is None else prompt.with_notice(self.prompt, notice)
+        return make_call(
+            asked.ready,
+            asked.model,
+            prompt=told,
+            tools=self.turn_tools.tools.definitions(),
+            purpose=purpose,
+            effort=asked.effort,
+            may_search=self.mode is not Mode.PLAN,
+            origin=Origin(
+                owner_id=chat.owner_id,
+                chat_id=chat.id,
+                root_chat_id=chat.root_chat_id or chat.id,
+                workspace_id=self.step.meta.workspace_id,
+            ),
+        )
+
+
+class Preparer:
+    """One per process. `pool` is the worker's."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        connector: Connector,
+        toolbox: Toolbox,
+        *,
+        pool: asyncpg.Pool,
+        clock: Clock,
+        max_steps: int = decide.MAX_STEPS,
+    ) -> None:
+        self._max_steps = max_steps
+        self._directory = directory
+        self._connector = connector
+        self._toolbox = toolbox
+        self._pool = pool
+        self._clock = clock
+        self._files = FileCache()
+
+    async def prepare(self, step: Step, stack: AsyncExitStack) -> Prepared:
+        """Raises `StepFailed` where trying again is no use, and whatever failed where it may be."""
+        chat, mode = step.chat, mode_of(step)
+        asked = await self.ask(chat.last_model_config_id, owner_id=chat.owner_id, effort=chat.last_reasoning_effort)
+        # One after the other would add their waits; the first that fails ends the others.
+        async with asyncio.TaskGroup() as group:
+            opened = group.create_task(self._toolbox.open(step, mode=mode, stack=stack))
+            loaded = group.create_task(self._load_files(step))
+            said = group.create_task(self._user_prompt(step))
+            planned = group.create_task(self._plan_instructions(mode))
+            chosen = group.create_task(self._summary_choice(step, asked.ready))
+            threshold = group.create_task(self._threshold(step, asked.ready))
+        turn_tools, stored, (summary, summary_limit) = opened.result(), loaded.result(), chosen.result()
+        context = TurnContext(
+            is_subagent=not chat.is_root,
+            subagent_instruction=turn_tools.subagent_instruction,
+            workspace_context=turn_tools.workspace_context,
+            skills=turn_tools.skills,
+            user_prompt=said.result(),
+            mode=mode,
+            plan_instructions=planned.result(),
+            has_advisor=turn_tools.has_advisor,
+        )
+        rows = step.history.prompt
+        limit = compaction.effective_limit(asked.ready.config.context_limit, summary_limit)
+        return Prepared(
+            step=step,
+            mode=mode,
+            asked=asked,
+            prompt=await self._prompt(step, asked, stored, blocks.turn_blocks(context), turn_tools.plan_path),
+            turn_tools=turn_tools,
+            assessment=compaction.assess(rows, files=stored, threshold_percent=threshold.result(), limit_tokens=limit),
+            summary=summary,
+            max_steps=self._max_steps,
+        )
+
+    async def ask(self, model_config_id: UUID, *, owner_id: UUID, effort: str | None) -> Asked:
+        """The model of a config, or `StepFailed`: trying again would not make it usable."""
+        ready = await self._directory.for_generation(model_config_id, owner_id=owner_id)
+        return await self._connected(ready, effort)
+
+    async def ask_choice(self, choice: Choice, *, owner_id: UUID, effort: str | None) -> Asked:
+        ready = await self._directory.ready(choice, owner_id=owner_id)
+        return await self._connected(ready, choice.reasoning_effort or effort)
+
+    async def check_spend(self, asked: Asked, owner_id: UUID) -> None:
+        """Raises `SpendLimitReached`. A limit that cannot be read lets the call through: better late than never."""
+        if asked.ready.key_source is KeySource.USER:
+            return
+        try:
+            if await self._directory.setting(spending.SETTING) is None:
+                return
+            async with self._pool.acquire() as conn:
+                await spending.check_spend(conn, owner_id, now=self._clock.now())
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            log.warning("spend_not_checked", owner_id=owner_id, error=str(error) or type(error).__name__)
+
+    async def action_seconds(self) -> float:
+        """How long a client gets to execute the calls that are its own."""
+        return float((await self.chat_settings()).dynamic_tool_timeout_seconds)
+
+    async def chat_settings(self) -> ChatSettings:
+        try:
+            return chat_settings.parse(await self._directory.setting(chat_settings.SETTING))
+        except msgspec.ValidationError as error:
+            log.warning("setting_unreadable", setting=chat_settings.SETTING, error=str(error))
+            return ChatSettings()
+
+    async def _connected(self, ready: ReadyModel | ProviderError, effort: str | None) -> Asked:
+        if isinstance(ready, ProviderError):
+            raise StepFailed(failures.classify(ready))
+        model = await self._connector.model(ready)
+        if isinstance(model, ProviderError):
+            raise StepFailed(failures.classify(model, ready.provider_name))
+        # Beside the loop: the first look at list prices loads a table.
+        prices = await asyncio.to_thread(ready.prices, self._clock.now())
+        return Asked(ready=ready, model=model, prices=prices, effort=efforts.parse(effort))
+
+    async def _prompt(
+        self,
+        step: Step,
+        asked: Asked,
+        stored: Mapping[UUID, StoredFile],
+        turn_blocks: tuple[str, ...],
+        plan_path: str | None,
+    ) -> Prompt:
+        ready, rows = asked.ready, step.history.prompt
+        max_image = _ANTHROPIC_IMAGE_BYTES if ready.provider.type in _ANTHROPIC_TYPES else None
+        arguments: dict[str, Any] = {
+            "target": identity_of(ready.provider, ready.config),
+            "writers": await self._writers(step),
+            "files": stored,
+            "rules": FileRules(accepts=asked.model.caps.accepts, max_image_bytes=max_image),
+            "turn_blocks": turn_blocks,
+            "plan_path": plan_path,
+        }
+        if len(rows) <= _ROWS_ON_LOOP:
+            return prompt.build_prompt(rows, **arguments)
+        return await asyncio.to_thread(prompt.build_prompt, rows, **arguments)
+
+    async def _writers(self, step: Step) -> dict[UUID, ModelIdentity]:
+        snapshot = await self._directory.snapshot()
+        return {
+            config_id: identity_of(snapshot.providers[config.provider_id], config)
+            for config_id in step.history.model_config_ids
+            if (config := snapshot.configs.get(config_id)) is not None
+        }
+
+    async def _load_files(self, step: Step) -> Mapping[UUID, StoredFile]:
+        named = prompt.list_files(step.history.prompt)
+        if not named:
+            return {}
+        async with self._pool.acquire() as conn:
+            return await files.load_cached(conn, step.chat.id, file_ids=named, cache=self._files)
+
+    async def _user_prompt(self, step: Step) -> str:
+        return await self._degraded("custom_prompt", self._directory.user_setting(step.chat.owner_id, "custom_prompt"))
+
+    async def _plan_instructions(self, mode: Mode) -> str:
+        if mode is not Mode.PLAN:
+            return ""
+        stored = await self._directory.setting("prompts")
+        return str(stored.get("plan_mode_instructions") or "") if isinstance(stored, dict) else ""
+
+    async def _degraded(self, what: str, reading: Any) -> str:
+        """A text that the step can do without."""
+        try:
+            found = await reading
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            log.warning("left_out", what=what, error=str(error) or type(error).__name__)
+            return ""
+        return found if isinstance(found, str) else ""
+
+    async def _summary_choice(self, step: Step, ready: ReadyModel) -> tuple[Choice, int | None]:
+        """Who would summarise, and how much it can read. Cheap: its client is only made when it is needed."""
+        stored = await self._directory.setting("models")
+        named = stored.get("compaction") if isinstance(stored, dict) else None
+        override, _ = resolve.read_override(named)
+        choice = resolve.for_compaction(
+            await self._directory.models(step.chat.owner_id), chat=ready.config.id, admin=override
+        )
+        config = (await self._directory.snapshot()).configs.get(choice.model_config_id)
+        return choice, None if config is None else config.context_limit
+
+    async def _threshold(self, step: Step, ready: ReadyModel) -> int:
+        own = await self._directory.user_setting(step.chat.owner_id, "compaction_thresholds")
+        value = own.get(str(ready.config.id)) if isinstance(own, dict) else None
+        return compaction.effective_threshold(
+            value if isinstance(value, int) else None, ready.config.compression_threshold
+        )

@@ -1,0 +1,87 @@
+"""Where a step's tools come from. The worker knows none by itself: they are handed to it.
+
+Built-in tools, workspaces and MCP servers are a `Toolbox` each application brings; what every chat can have, tools that
+its own client executes, is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from rookery.chat.blocks import Mode, Skill
+from rookery.log import get_logger
+from rookery.loop.tools import Services, Tool, ToolSet, ToolSource, ToolSpec
+from rookery.store.generation import Step
+
+log = get_logger("worker.toolbox")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTools:
+    """What a step can use, and what its prompt says about it."""
+
+    tools: ToolSet
+    services: Services = field(default_factory=Services)
+    subagent_instruction: str = ""
+    workspace_context: str = ""
+    skills: Sequence[Skill] = ()
+    has_advisor: bool = False
+    plan_path: str | None = None
+
+
+class Toolbox(Protocol):
+    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+        """The tools of a step. What it opens is closed by the stack, when the step is over.
+
+        Raises when a tool that the step must have cannot be had; what the step can do without is left out.
+        """
+
+
+class PlainToolbox:
+    """The same tools for every chat, and those of its client."""
+
+    def __init__(self, tools: Sequence[Tool] = ()) -> None:
+        self._tools = tuple(tools)
+
+    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+        declared = dynamic_tools(step, mode=mode)
+        active = {tool.spec.name for tool in self._tools} | {spec.name for spec in declared}
+        return TurnTools(tools=ToolSet(self._tools, active=active, declared=declared))
+
+
+class _Declared(msgspec.Struct, frozen=True):
+    name: str
+    description: str = ""
+    input_schema: Mapping[str, Any] = {}
+
+
+_decoder = msgspec.json.Decoder(tuple[_Declared, ...])
+
+
+def mode_of(step: Step) -> Mode:
+    if step.meta.mode == Mode.EXPLORE:
+        return Mode.EXPLORE
+    return Mode.PLAN if step.meta.plan_mode else Mode.NORMAL
+
+
+def dynamic_tools(step: Step, *, mode: Mode) -> tuple[ToolSpec, ...]:
+    """The tools that the chat's client executes. Not while planning or exploring: nobody knows what they would do."""
+    stored = step.meta.dynamic_tools
+    if stored is None or mode is not Mode.NORMAL:
+        return ()
+    try:
+        found = _decoder.decode(stored)
+    except msgspec.DecodeError as error:
+        log.warning("dynamic_tools_unreadable", chat_id=step.chat.id, error=str(error))
+        return ()
+    return tuple(
+        ToolSpec(
+            name=each.name, description=each.description, input_schema=each.input_schema, source=ToolSource.DYNAMIC
+        )
+        for each in found
+    )
