@@ -29,7 +29,9 @@ COLUMNS = (
     "m.created_by, m.model_config_id, m.reasoning_effort, m.client_id, m.created_at"
 )
 # The fields of `StepFigures`, in its order.
-FIGURES = ", ".join(f"m.{name}" for name in StepFigures.__struct_fields__)
+_FIGURE_NAMES = StepFigures.__struct_fields__
+FIGURES = ", ".join(f"m.{name}" for name in _FIGURE_NAMES)
+_NO_FIGURES = StepFigures()
 _WIDTH = len(Message.__struct_fields__)
 _ROLE, _VISIBILITY, _EFFORT = (
     Message.__struct_fields__.index(name) for name in ("role", "visibility", "reasoning_effort")
@@ -227,7 +229,10 @@ def _ascending(records: list[asyncpg.Record]) -> tuple[Message, ...]:
 
 
 def _figures(values: Sequence[Any]) -> StepFigures:
-    return StepFigures(**dict(zip(StepFigures.__struct_fields__, values, strict=True)))
+    # Most rows are nobody's step, and long histories have many of them.
+    if values.count(None) == len(values):
+        return _NO_FIGURES
+    return StepFigures(**dict(zip(_FIGURE_NAMES, values, strict=True)))
 
 
 def _message(record: Iterable[Any]) -> Message:
