@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -366,7 +367,7 @@ async def test_person_is_told_what_a_new_model_lacks(desk: Desk) -> None:
 
     said = await desk.ok("model add claude claude-of-the-future --context-limit 200000")
 
-    assert [line.partition(":")[0].partition(",")[0] for line in said.splitlines()] == [
+    assert [re.split("[:,.]", line)[0] for line in said.splitlines()] == [
         "Model claude/claude-of-the-future is added",
         "It cannot be used yet",
         "This version does not know the model",

@@ -13,7 +13,7 @@ from rookery.cli import admin_input, admin_providers
 from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
-from rookery.llm import catalog, cost, resolve
+from rookery.llm import catalog, cost, reported, resolve
 from rookery.settings import Settings
 from rookery.store import model_configs, providers
 from rookery.store.model_configs import ModelConfig, ModelConfigDraft, ModelConfigPatch
@@ -136,9 +136,10 @@ def _advise(out: Output, config: ModelConfig, provider: Provider) -> None:
     if (state := _state(config, provider)) != "ready":
         out.line(f"It cannot be used yet: {state}.")
     if provider.type in _CATALOGUED and catalog.built_in(provider.type, config.model) is None:
+        asks = " or the provider's own endpoint" if reported.is_asked(provider.type) else ""
         out.line(
-            "This version does not know the model: it gets no reasoning effort, no forced tool choice and no JSON "
-            "format unless --option capabilities says that it can."
+            f"This version does not know the model. Unless --option capabilities{asks} says that it can, it gets no "
+            "reasoning effort, no forced tool choice and no JSON format."
         )
     if _prices(config, provider) is None and provider.type != ProviderType.SCRIPTED:
         out.line("It has no prices, so its calls do not count towards spend limits. Set --price-input and -output.")

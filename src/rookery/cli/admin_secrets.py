@@ -23,13 +23,16 @@ WRONG_RING = "This ring did not seal the keys in the database. Set the one that 
 
 async def rotate(settings: Settings, out: Output, *, full: bool) -> int:
     """Re-seal, then count what is under which key."""
+
+    def tell(seen: int) -> None:
+        if seen >= sealed.BATCH:
+            out.progress(f"{seen} values looked at")
+
     async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         ring = require_ring(settings)
         await check_ring(conn, ring)
-        done = await sealed.rotate(
-            conn, ring, full=full, on_batch=lambda seen: out.progress(f"{seen} values looked at")
-        )
+        done = await sealed.rotate(conn, ring, full=full, on_batch=tell)
     out.line(f"{done.rewrapped} value(s) sealed anew with key {ring.active_id}.")
     _show(out, ring, done.by_key_id, rewrapped=done.rewrapped, unreadable=done.unreadable)
     left = {key_id: count for key_id, count in done.by_key_id.items() if key_id != ring.active_id}
