@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -14,6 +13,7 @@ from rookery.chat.errors import ChatNotFound, InvariantViolation
 from rookery.chat.messages import ChatId
 from rookery.chat.states import State
 from rookery.chat.transitions import BusyBehavior
+from rookery.clock import SystemClock
 from rookery.store import machine
 from rookery.store.errors import DatabaseUnavailable, LockTimeout
 from rookery.store.machine import Bundle, Machine, Tx, View, lock
@@ -21,17 +21,11 @@ from tests.store.machine.gates import held, until_blocked, updating
 from tests.store.machine.rig import Rig, make_rig
 
 
-class CountingClock:
+class CountingClock(SystemClock):
     """Counts the pauses between two tries instead of making them."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        return 0.0
 
     async def sleep(self, seconds: float, tag: str) -> None:
         assert tag == "machine-retry"
