@@ -46,6 +46,9 @@ class WatchKind(StrEnum):
     ARCHIVED = "archived"
     UNARCHIVED = "unarchived"
     DELETED = "deleted"
+    # From writers of metadata, after their own commit. A summary is the chat's or that of its last turn.
+    TITLE_CHANGE = "title_change"
+    SUMMARY_CHANGE = "summary_change"
 
 
 class WatchHint(msgspec.Struct, frozen=True, kw_only=True):

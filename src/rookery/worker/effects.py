@@ -1,28 +1,317 @@
 """What follows an outcome: labels, summaries, pushes. Detached, so that it neither delays nor fails the next step.
 
-The methods are called right after a commit and return at once.
+The methods are called right after a commit and return at once. Status and required actions are announced by the
+machine with its commit; announced here is what is written afterwards. Every write is conditional on the history of
+its outcome, and every new turn moves that: what comes late is dropped, and nothing is pushed about it.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from random import Random
+from typing import Protocol
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.chat import compaction, parts, titles
 from rookery.chat.chats import Chat, LastError
 from rookery.chat.decide import TurnEnd
+from rookery.chat.messages import ChatId, Message, Role, Visibility
+from rookery.chat.parts import ContentError, Part, Text, ToolResult
+from rookery.chat.prompt import PromptRow
+from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy
+from rookery.clock import Clock
+from rookery.llm import quickgen
+from rookery.llm.connect import Connector
+from rookery.llm.directory import Directory
+from rookery.log import get_logger
+from rookery.store import chats
 from rookery.store.generation import ChatMeta, LoadedHistory
+from rookery.store.hints import WatchKind
+from rookery.store.machine import Publisher
+from rookery.store.pool import Connection
+from rookery.worker.config import WorkerConfig
+from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker.inflight import InFlight
+from rookery.worker.titling import SUMMARY_TOTAL_SECONDS, ShortTexts, Titling, watch_hint
+
+log = get_logger("worker.effects")
+
+STEP_LIMIT_LABEL = "Stopped at step limit"
+# Chosen: after so many turns a summary no longer tells what a chat is about; shorter ones need none.
+TURNS_PER_SUMMARY = 3
+MIN_TRANSCRIPT = 200
+# worker.md, "Numbers": `watch_publish_timeout`.
+WRITE_SECONDS = 10.0
+PUSH_SECONDS = 30.0
+# Longer histories are gone through beside the event loop, not on it.
+_ROWS_ON_LOOP = 200
+
+_STATES = {
+    TurnEnd.COMPLETE: "the turn is finished",
+    TurnEnd.STOP_AFTER_TOOL: "the turn is finished and waits for the user's decision",
+}
+
+
+class PushKind(StrEnum):
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class Push(msgspec.Struct, frozen=True, kw_only=True):
+    """A notice for the devices of a chat's owner. `snapshot_version` tells two notices about one chat apart."""
+
+    kind: PushKind
+    owner_id: UUID
+    chat_id: ChatId
+    snapshot_version: int
+    text: str
+
+
+class Pusher(Protocol):
+    """Delivers a notice, or raises; nobody waits for it but its own limit."""
+
+    async def __call__(self, push: Push) -> None: ...
+
+
+async def no_push(push: Push) -> None:
+    """For replicas without a push service."""
 
 
 class Effects:
     """One per process. `chat` is always the committed row, after the transition."""
 
+    def __init__(
+        self,
+        *,
+        pool: asyncpg.Pool,
+        publisher: Publisher,
+        directory: Directory,
+        connector: Connector,
+        inflight: InFlight,
+        clock: Clock,
+        rng: Random,
+        push: Pusher = no_push,
+        config: WorkerConfig | None = None,
+        retry: RetryPolicy = DEFAULT_POLICY,
+    ) -> None:
+        self._pool = pool
+        self._publisher = publisher
+        self._inflight = inflight
+        self._clock = clock
+        self._push = push
+        self._config = config or WorkerConfig()
+        self.texts = ShortTexts(directory, connector, pool=pool, clock=clock, rng=rng, policy=retry)
+        self.titling = Titling(self.texts, pool=pool, publisher=publisher, inflight=inflight)
+
     def turn_finished(
         self, chat: Chat, meta: ChatMeta, history: LoadedHistory, *, reason: TurnEnd, is_promoted: bool
     ) -> None:
         """A turn is over, or gave way to the next message of the queue (`is_promoted`)."""
+        if not chat.is_root:
+            if not is_promoted and (report := report_of(history)) is not None:
+                self._start(lambda: self._set_summary(chat, report), "report", WRITE_SECONDS)
+            return
+        if is_promoted:
+            self._clear_label(chat)
+            return
+        self._start(
+            lambda: self._label(chat, meta, history, reason=reason),
+            "label",
+            quickgen.LABEL_SECONDS + 2 * WRITE_SECONDS + PUSH_SECONDS,
+        )
+        if is_summary_due(meta.summary_generated_at, history):
+            self._start(lambda: self._summarise(chat, history), "summary", SUMMARY_TOTAL_SECONDS + 2 * WRITE_SECONDS)
 
     def turn_failed(self, chat: Chat, failure: LastError) -> None:
         """A turn ended in an error."""
+        if chat.is_root:
+            self._start(lambda: self._tell_failure(chat, failure), "failure", WRITE_SECONDS + PUSH_SECONDS)
 
     def action_required(self, chat: Chat) -> None:
         """The chat waits for its client."""
+        if chat.is_root:
+            self._start(lambda: self._set_label(chat, titles.WAITING_LABEL), "label", WRITE_SECONDS)
 
     def interrupted(self, chat: Chat, *, is_promoted: bool) -> None:
-        """A turn was stopped by a person."""
+        """A turn was stopped by a person, or gave way to the next message. Either way its label says nothing now."""
+        if chat.is_root:
+            self._clear_label(chat)
+
+    def _clear_label(self, chat: Chat) -> None:
+        self._start(lambda: self._set_label(chat, None), "label", WRITE_SECONDS)
+
+    def _start(self, work: Callable[[], Awaitable[object]], name: str, seconds: float) -> None:
+        self._inflight.start(work, name=name, seconds=seconds)
+
+    async def _label(self, chat: Chat, meta: ChatMeta, history: LoadedHistory, *, reason: TurnEnd) -> None:
+        label = await self._find_label(chat, meta, history, reason=reason)
+        if await self._set_label(chat, label):
+            await self._push(_push(PushKind.FINISHED, chat, label))
+
+    async def _find_label(self, chat: Chat, meta: ChatMeta, history: LoadedHistory, *, reason: TurnEnd) -> str:
+        if reason is TurnEnd.MAX_STEPS:
+            return STEP_LIMIT_LABEL
+        answer = last_answer(history)
+        if not answer:
+            return titles.FINISHED_LABEL
+        found = await self.texts.label(chat, title=meta.title, state=_STATES[reason], last_answer=answer)
+        return found or titles.FINISHED_LABEL
+
+    async def _summarise(self, chat: Chat, history: LoadedHistory) -> None:
+        if len(history.rows) <= _ROWS_ON_LOOP:
+            turns = conversation(history.rows)
+        else:
+            turns = await asyncio.to_thread(conversation, history.rows)
+        read = titles.transcript(turns, per_turn=quickgen.SUMMARY_PER_TURN, limit=quickgen.SUMMARY_INPUT)
+        if len(read) < MIN_TRANSCRIPT:
+            return
+        summary = await self.texts.summary(chat, turns)
+        if summary is not None:
+            await self._set_summary(chat, summary)
+
+    async def _tell_failure(self, chat: Chat, failure: LastError) -> None:
+        if await self._set_label(chat, None):
+            await self._push(_push(PushKind.FAILED, chat, failure.message))
+
+    async def _set_label(self, chat: Chat, label: str | None) -> bool:
+        """Whether this outcome still is the chat's last."""
+
+        async def write(conn: Connection) -> bool:
+            return await chats.write_turn_summary(
+                conn, chat.id, summary=label, seen_history_version=chat.history_version
+            )
+
+        return await self._written(chat, write)
+
+    async def _set_summary(self, chat: Chat, summary: str) -> bool:
+        async def write(conn: Connection) -> bool:
+            return await chats.write_summary(conn, chat.id, summary=summary, seen_history_version=chat.history_version)
+
+        return await self._written(chat, write)
+
+    async def _written(self, chat: Chat, write: Callable[[Connection], Awaitable[bool]]) -> bool:
+        """Write and announce. A database that is away for a moment is waited for, within the limit of the effect."""
+        delay = self._config.task_backoff_seconds
+        while True:
+            try:
+                async with self._pool.acquire() as conn:
+                    is_written = await write(conn)
+            except DATABASE_ERRORS as error:
+                log.info("effect_not_written", chat_id=chat.id, error=str(error) or type(error).__name__)
+            else:
+                if is_written:
+                    self._announce(chat)
+                return is_written
+            await self._clock.sleep(delay, "effect-retry")
+            delay = min(2 * delay, self._config.task_backoff_max_seconds)
+
+    def _announce(self, chat: Chat) -> None:
+        try:
+            self._publisher.publish([watch_hint(chat, WatchKind.SUMMARY_CHANGE)])
+        except Exception as error:
+            # It is written; a lost hint costs latency, and must not cost the push that follows.
+            log.warning("publish_failed", chat_id=chat.id, error=str(error))
+
+
+def last_answer(history: LoadedHistory) -> str:
+    """What the model last said in this turn, in words; empty when it only called tools."""
+    for row in reversed(history.rows):
+        message = row.message
+        if not _is_shown(message):
+            continue
+        if message.role is Role.USER:
+            return ""
+        if message.role is Role.ASSISTANT and (said := _said(message)):
+            return said
+    return ""
+
+
+def report_of(history: LoadedHistory) -> str | None:
+    """The beginning of a subagent's report, as the summary of its chat."""
+    return titles.report_summary(last_answer(history))
+
+
+def is_summary_due(generated_at: datetime | None, history: LoadedHistory) -> bool:
+    """Whether the chat has no summary yet, or has moved on since it got one.
+
+    Counted from the summary and not from the start: one that failed, or came too late, is made up for after the next
+    turn. Turns that a compaction took out of the history cannot be counted, so it counts for all of them.
+    """
+    if generated_at is None:
+        return True
+    turns = 0
+    for row in reversed(history.rows):
+        message = row.message
+        if message.created_at <= generated_at:
+            return False
+        if message.id == history.boundary_id:
+            return True
+        turns += message.role is Role.USER and _is_shown(message)
+        if turns >= TURNS_PER_SUMMARY:
+            return True
+    return False
+
+
+def conversation(rows: Sequence[PromptRow]) -> list[tuple[str, str]]:
+    """Who said what, in order; the steps of a turn are one speech. What was compacted speaks through its summary."""
+    turns: list[tuple[str, str]] = []
+    for row in rows:
+        who, what = _speech(row.message)
+        if not what:
+            continue
+        if turns and turns[-1][0] == who:
+            turns[-1] = (who, f"{turns[-1][1]}\n\n{what}")
+        else:
+            turns.append((who, what))
+    return turns
+
+
+def _speech(message: Message) -> tuple[str, str]:
+    if message.compressed:
+        return "Summary of what came before", _summary_in(message)
+    if not _is_shown(message):
+        return "", ""
+    match message.role:
+        case Role.USER:
+            return "User", titles.title_text(_parts(message))
+        case Role.ASSISTANT:
+            return "Assistant", _said(message)
+        case _:
+            return "", ""
+
+
+def _is_shown(message: Message) -> bool:
+    """Whether people see the row as part of the conversation."""
+    return message.visibility is not Visibility.MODEL and not message.compressed and not message.deleted
+
+
+def _said(message: Message) -> str:
+    return "\n\n".join(part.text.strip() for part in _parts(message) if isinstance(part, Text) and part.text.strip())
+
+
+def _summary_in(message: Message) -> str:
+    """The text of a compaction, from the result that people see."""
+    for part in _parts(message):
+        if isinstance(part, ToolResult) and part.tool_name == compaction.TOOL_NAME:
+            result = part.result
+            found = parts.json_value(result) if isinstance(result, msgspec.Raw) else None
+            return str(found.get("summary") or "") if isinstance(found, dict) else ""
+    return ""
+
+
+def _parts(message: Message) -> tuple[Part, ...]:
+    """What is in the row; nothing when it cannot be read, which the next step will complain about."""
+    try:
+        return message.parts()
+    except ContentError:
+        return ()
+
+
+def _push(kind: PushKind, chat: Chat, text: str) -> Push:
+    return Push(kind=kind, owner_id=chat.owner_id, chat_id=chat.id, snapshot_version=chat.snapshot_version, text=text)

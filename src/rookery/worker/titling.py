@@ -1,0 +1,298 @@
+"""Short texts about chats, asked of a small model: titles, labels of turns, summaries.
+
+Who is asked is decided anew for each text. A call is made again by the worker's rule while its time lasts, is entered
+in the ledger however it ends, and is not made at all once the owner's spend limit is used up. No text is worth an
+error: whoever asks gets None, and keeps what there was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from random import Random
+from uuid import UUID
+
+import asyncpg
+
+from rookery.chat import parts, retrying, titles
+from rookery.chat.attachments import StoredFile, cut_utf8, plain_type
+from rookery.chat.chats import Chat
+from rookery.chat.messages import Message, Role, Visibility
+from rookery.chat.parts import ContentError, File, Part
+from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy
+from rookery.clock import Clock, Deadline
+from rookery.llm import quickgen, resolve
+from rookery.llm.connect import Connector
+from rookery.llm.directory import Directory
+from rookery.llm.errors import CallFailed, NoObject
+from rookery.llm.quickgen import Quick
+from rookery.llm.types import LanguageModel, ProviderError, Purpose, Usage
+from rookery.log import get_logger
+from rookery.store import chats, files, spending, usage
+from rookery.store.hints import WatchHint, WatchKind
+from rookery.store.machine import Publisher
+from rookery.store.model_errors import SpendLimitReached
+from rookery.store.pool import Connection
+from rookery.store.usage import CallStatus, KeySource
+from rookery.worker import billing
+from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker.inflight import InFlight
+from rookery.worker.prepare import Asked
+
+log = get_logger("worker.titling")
+
+SETTING = "models"
+# models.md, "Titles, labels, summaries": one call of a summary may take 60 s, all of them together this.
+SUMMARY_TOTAL_SECONDS = 120.0
+# What a row of the ledger, or a title, may take to be written beyond the time of its call.
+WRITE_SECONDS = 10.0
+MAX_PASTED_BYTES = 65_536
+MAX_PASTED_CHARS = 16_384
+
+_TEXT_TYPES = frozenset({"application/json", "application/xml", "application/javascript", "application/yaml"})
+
+
+class ShortTexts:
+    """One per process. `rng` is the chance in waits between tries."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        connector: Connector,
+        *,
+        pool: asyncpg.Pool,
+        clock: Clock,
+        rng: Random,
+        policy: RetryPolicy = DEFAULT_POLICY,
+    ) -> None:
+        self._directory = directory
+        self._connector = connector
+        self._pool = pool
+        self._clock = clock
+        self._rng = rng
+        self._policy = policy
+
+    async def title(self, chat: Chat, request: str) -> str | None:
+        """A title for a chat that starts with this request."""
+        return await self._make(
+            chat,
+            lambda model: quickgen.make_title(model, request),
+            purpose=Purpose.TITLE,
+            seconds=quickgen.TITLE_SECONDS,
+        )
+
+    async def label(self, chat: Chat, *, title: str, state: str, last_answer: str) -> str | None:
+        """How a turn ended, in a few words."""
+        return await self._make(
+            chat,
+            lambda model: quickgen.make_label(model, title=title, state=state, last_answer=last_answer),
+            purpose=Purpose.QUICKGEN,
+            seconds=quickgen.LABEL_SECONDS,
+        )
+
+    async def summary(self, chat: Chat, turns: list[tuple[str, str]]) -> str | None:
+        """What a chat is about, from (who, what) pairs."""
+        return await self._make(
+            chat,
+            lambda model: quickgen.make_summary(model, turns),
+            purpose=Purpose.QUICKGEN,
+            seconds=SUMMARY_TOTAL_SECONDS,
+        )
+
+    async def wants_titles(self) -> bool:
+        """Whether chats are named by a model at all; administrators can switch that off."""
+        stored = await self._directory.setting(SETTING)
+        return not isinstance(stored, dict) or stored.get("generate_titles") is not False
+
+    async def _make(
+        self, chat: Chat, make: Callable[[LanguageModel], Awaitable[Quick]], *, purpose: Purpose, seconds: float
+    ) -> str | None:
+        try:
+            async with self._clock.deadline(seconds, f"{purpose}-call") as limit:
+                asked = await self._find_model(chat)
+                if asked is None:
+                    return None
+                return await self._tried(chat, asked, make, purpose=purpose, limit=limit, seconds=seconds)
+        except SpendLimitReached:
+            log.debug("text_not_paid_for", chat_id=chat.id, purpose=purpose)
+        except (CallFailed, NoObject) as error:
+            log.info("text_not_made", chat_id=chat.id, purpose=purpose, error=str(error))
+        except DATABASE_ERRORS as error:  # also our own limit, and that of a single call
+            log.warning("text_not_made", chat_id=chat.id, purpose=purpose, error=str(error) or type(error).__name__)
+        return None
+
+    async def _find_model(self, chat: Chat) -> Asked | None:
+        """The model that administrators chose, else a small one, else the chat's own; None: nobody is to be asked."""
+        stored = await self._directory.setting(SETTING)
+        override, _ = resolve.read_override(stored.get("title_generation") if isinstance(stored, dict) else None)
+        choice = resolve.for_title(
+            await self._directory.models(chat.owner_id),
+            chat=chat.last_model_config_id,
+            admin=override,
+            preferred=await self._directory.title_candidates(),
+        )
+        if choice is None:
+            return None
+        ready = await self._directory.ready(choice, owner_id=chat.owner_id)
+        model = ready if isinstance(ready, ProviderError) else await self._connector.model(ready)
+        if isinstance(ready, ProviderError) or isinstance(model, ProviderError):
+            log.info("text_model_unusable", chat_id=chat.id, model_config_id=choice.model_config_id)
+            return None
+        # Beside the loop: the first look at list prices loads a table.
+        prices = await asyncio.to_thread(ready.prices, self._clock.now())
+        return Asked(ready=ready, model=model, prices=prices, effort=choice.reasoning_effort)
+
+    async def _tried(
+        self,
+        chat: Chat,
+        asked: Asked,
+        make: Callable[[LanguageModel], Awaitable[Quick]],
+        *,
+        purpose: Purpose,
+        limit: Deadline,
+        seconds: float,
+    ) -> str | None:
+        """The text, made again after failures that pass, as long as the wait before the next try fits in the time."""
+        due = self._clock.monotonic() + seconds
+        attempt = 1
+        while True:
+            await self._check_spend(asked, chat.owner_id)
+            try:
+                return (await self._call(chat, asked, make, purpose=purpose, limit=limit)).text
+            except CallFailed as failure:
+                error = failure.error
+                delay = retrying.next_delay(
+                    attempt,
+                    self._rng.random,
+                    retryable=error.retryable,
+                    retry_after=error.retry_after,
+                    policy=self._policy,
+                )
+                if not isinstance(delay, timedelta) or self._clock.monotonic() + delay.total_seconds() >= due:
+                    raise
+            await self._clock.sleep(delay.total_seconds(), f"{purpose}-retry")
+            attempt += 1
+
+    async def _call(
+        self,
+        chat: Chat,
+        asked: Asked,
+        make: Callable[[LanguageModel], Awaitable[Quick]],
+        *,
+        purpose: Purpose,
+        limit: Deadline,
+    ) -> Quick:
+        """One call and its row in the ledger, which is also written when the call is cut off."""
+        started = self._clock.monotonic()
+        spent, status = Usage(), CallStatus.FAILED
+        try:
+            quick = await make(asked.model)
+            spent, status = quick.usage, CallStatus.OK
+            return quick
+        except (CallFailed, NoObject) as failure:
+            spent = failure.usage
+            raise
+        except asyncio.CancelledError:
+            if not limit.is_expired:
+                status = CallStatus.INTERRUPTED
+            raise
+        finally:
+            runtime_ms = round((self._clock.monotonic() - started) * 1000)
+            await self._record(billing.entry(chat, asked, spent, purpose=purpose, status=status, runtime_ms=runtime_ms))
+
+    async def _record(self, entry: usage.Entry) -> None:
+        """Enter a call in the ledger. A row that cannot be written is logged: the text is there all the same."""
+        try:
+            async with self._clock.deadline(WRITE_SECONDS, "usage"), self._pool.acquire() as conn:
+                await usage.record_call(conn, entry)
+        except DATABASE_ERRORS as error:
+            log.warning("usage_not_recorded", chat_id=entry.chat_id, error=str(error) or type(error).__name__)
+
+    async def _check_spend(self, asked: Asked, owner_id: UUID) -> None:
+        if asked.ready.key_source is KeySource.USER or await self._directory.setting(spending.SETTING) is None:
+            return
+        async with self._pool.acquire() as conn:
+            await spending.check_spend(conn, owner_id, now=self._clock.now())
+
+
+class Titling:
+    """Names new chats. One per process."""
+
+    def __init__(self, texts: ShortTexts, *, pool: asyncpg.Pool, publisher: Publisher, inflight: InFlight) -> None:
+        self._texts = texts
+        self._pool = pool
+        self._publisher = publisher
+        self._inflight = inflight
+
+    def start(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> None:
+        """Name a chat that was just created, on its own time. `title` and `messages` are those it was created with."""
+        self._inflight.start(
+            lambda: self.generate_title(chat, title=title, messages=messages),
+            name="title",
+            seconds=quickgen.TITLE_SECONDS + 2 * WRITE_SECONDS,
+        )
+
+    async def generate_title(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> str | None:
+        """The title that the chat has now, if it got one here; None if it keeps its own.
+
+        A chat is named once, by its first message, and only while nobody has named it: what a person writes while the
+        model thinks stays.
+        """
+        first = find_only_message(messages)
+        if first is None or not await self._texts.wants_titles():
+            return None
+        async with self._pool.acquire() as conn:
+            request = await read_title_text(conn, chat, first)
+        if not request or not titles.is_fallback_title(title, request):
+            return None
+        found = await self._texts.title(chat, request)
+        if found is None or found == title:
+            return None
+        async with self._pool.acquire() as conn:
+            if not await chats.write_title(conn, chat.id, title=found, seen_title=title):
+                return None
+        self._publisher.publish([watch_hint(chat, WatchKind.TITLE_CHANGE)])
+        return found
+
+
+def find_only_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
+    """The content of the one thing a user has said; None when there is more, or an answer already, or no reading it."""
+    if any(message.role in (Role.ASSISTANT, Role.TOOL) for message in messages):
+        return None
+    said = [each for each in messages if each.role is Role.USER and each.visibility is not Visibility.MODEL]
+    if len(said) != 1:
+        return None
+    try:
+        return said[0].parts()
+    except ContentError:
+        return None
+
+
+async def read_title_text(conn: Connection, chat: Chat, content: Sequence[Part]) -> str:
+    """The words that can name a chat: what was written, else what was pasted. For files that the chat links."""
+    said = titles.title_text(content)
+    named = parts.file_ids(content)
+    if said or not named:
+        return said
+    return pasted_text(content, await files.load_files(conn, chat.id, file_ids=named))
+
+
+def pasted_text(content: Sequence[Part], stored: Mapping[UUID, StoredFile]) -> str:
+    """The beginnings of the texts among these files, in the order of the message."""
+    texts = []
+    for file_id in (part.file_id for part in content if isinstance(part, File)):
+        file = None if file_id is None else stored.get(file_id)
+        if file is not None and (file.is_pasted or _is_text(file.media_type)):
+            start = cut_utf8(file.data, MAX_PASTED_BYTES).decode("utf-8", "replace")
+            texts.append(start[:MAX_PASTED_CHARS])
+    return " ".join(" ".join(texts).split())
+
+
+def watch_hint(chat: Chat, kind: WatchKind) -> WatchHint:
+    return WatchHint(user_id=chat.owner_id, kind=kind, chat_id=chat.id, snapshot_version=chat.snapshot_version)
+
+
+def _is_text(media_type: str) -> bool:
+    plain = plain_type(media_type)
+    return plain.startswith("text/") or plain in _TEXT_TYPES
