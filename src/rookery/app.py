@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
 from uuid import UUID, uuid4
@@ -21,7 +21,12 @@ from rookery.api.application import create_application
 from rookery.clock import Clock, SystemClock
 from rookery.lag import LagMonitor
 from rookery.llm import secrets
+from rookery.llm.connect import Connector
+from rookery.llm.directory import Directory
+from rookery.llm.scripted import Scripts
+from rookery.llm.secrets import KeyRing
 from rookery.log import bind, get_logger
+from rookery.redaction import SecretRegistry
 from rookery.settings import Problem, Settings, SettingsError
 from rookery.store import migrate, pool, replicas
 from rookery.store.embedded import server as embedded
@@ -33,6 +38,9 @@ from rookery.store.machine import Machine
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.pubsub import Bus, Listener, Notifier, NotifyProbe
 from rookery.store.replicas import Presence
+from rookery.worker.config import WorkerConfig
+from rookery.worker.toolbox import PlainToolbox, Toolbox
+from rookery.worker.worker import Worker, WorkerParts
 
 READY_QUERY_SECONDS = 2.0
 LISTENER_DOWN_SECONDS = 5.0
@@ -153,10 +161,10 @@ async def prepare_schema(settings: Settings, database: Database) -> None:
     await migrate.migrate(database)
 
 
-async def prepare_models(settings: Settings, database: Database, environ: Mapping[str, str]) -> None:
+async def prepare_models(settings: Settings, database: Database, environ: Mapping[str, str]) -> KeyRing | None:
     """Check that the key ring opens what is stored, and give the providers of the environment their rows.
 
-    A ring that does not fit would make every stored key look missing; better not to start.
+    A ring that does not fit would make every stored key look missing; better not to start. Returns the ring.
     """
     try:
         ring = secrets.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
@@ -166,6 +174,7 @@ async def prepare_models(settings: Settings, database: Database, environ: Mappin
                     "This ring did not seal the keys in the database. Set the one that did, or restore the key file."
                 )
             await ensure_env_providers(conn, environ)
+        return ring
     except secrets.SecretsError as error:
         raise SettingsError([Problem("secret_keys", "the key ring", str(error))], []) from error
 
@@ -183,12 +192,16 @@ class Replica:
     presence: Presence
     lag: LagMonitor
     machine: Machine
+    directory: Directory
+    connector: Connector
+    worker: Worker
     application: ASGIApp
     health: ReplicaHealth
 
     async def announce_stop(self) -> None:
         """Tell load balancers and peers that this replica ends on purpose; it goes on serving what it has."""
         self.health.stopping = True
+        self.worker.stop_acquiring()
         await self.presence.stopping()
 
 
@@ -220,21 +233,36 @@ class ReplicaHealth:
         return "ok"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What a replica is given besides its settings; tests and commands bring their own."""
+
+    ring: KeyRing | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    secrets: SecretRegistry | None = None
+    toolbox: Toolbox = field(default_factory=PlainToolbox)
+    scripts: Scripts | None = None
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+    clock: Clock = field(default_factory=SystemClock)
+    rng: Random = field(default_factory=SystemRandom)
+
+
 @asynccontextmanager
 async def running_replica(
-    settings: Settings, database: Database, *, clock: Clock | None = None, rng: Random | None = None
+    settings: Settings, database: Database, choices: Choices | None = None
 ) -> AsyncIterator[Replica]:
     """Build a replica and keep its loops running. One that dies ends the process: half a replica helps nobody.
 
     On the way out its row goes before its caller closes the pools: peers take over at once, and nothing is cut off. To
     them, one that leaves without `announce_stop` has died.
     """
-    clock, rng = clock or SystemClock(), rng or SystemRandom()
     async with AsyncExitStack() as stack:
-        replica = _wire(settings, database, clock, rng)
+        replica = _wire(settings, database, choices or Choices())
         stack.enter_context(bind(replica=str(replica.id)))
         await replica.presence.start()
         stack.push_async_callback(replica.presence.close)
+        stack.push_async_callback(replica.connector.close)
+        stack.push_async_callback(replica.directory.close)
         async with asyncio.TaskGroup() as group:
             loops = [
                 group.create_task(replica.listener.run(), name="listener"),
@@ -246,14 +274,18 @@ async def running_replica(
                 # Whoever uses the replica may rely on hearing hints, and the probe would find it deaf.
                 await replica.listener.wait_connected()
                 loops.append(group.create_task(replica.probe.run(), name="notify-probe"))
+                loops.append(group.create_task(replica.worker.run(), name="worker"))
                 yield replica
-                await replica.notifier.close()
             finally:
+                # In this order: what the worker lets go of is told to others, while there is somebody to tell it.
+                await replica.worker.close()
+                await replica.notifier.close()
                 for loop in loops:
                     loop.cancel()
 
 
-def _wire(settings: Settings, database: Database, clock: Clock, rng: Random) -> Replica:
+def _wire(settings: Settings, database: Database, choices: Choices) -> Replica:
+    clock, rng = choices.clock, choices.rng
     identity = replicas.Replica(
         id=uuid4(),
         host_id=_host_id(),
@@ -265,9 +297,37 @@ def _wire(settings: Settings, database: Database, clock: Clock, rng: Random) -> 
     bus = Bus()
     notifier = Notifier(database.worker, bus)
     listener = Listener(lambda: database.dedicated("listen"), bus, clock=clock, rng=rng)
-    presence = Presence(lambda: database.dedicated("presence"), identity, clock=clock, rng=rng)
+    presence = Presence(
+        lambda: database.dedicated("presence"),
+        identity,
+        clock=clock,
+        rng=rng,
+        on_peer_dead=lambda _: worker.wake(),
+    )
     lag = LagMonitor(clock)
     health = ReplicaHealth(database, listener, presence, lag)
+    directory = Directory(
+        database.worker, ring=choices.ring, environ=choices.environ, clock=clock, registry=choices.secrets
+    )
+    directory.follow(bus)
+    connector = Connector(scripts=choices.scripts, clock=clock)
+    worker = Worker(
+        WorkerParts(
+            worker_id=identity.id,
+            machine=Machine(database.worker, notifier, clock=clock, rng=rng),
+            pool=database.worker,
+            connect=lambda: database.dedicated("leases"),
+            bus=bus,
+            publisher=notifier,
+            directory=directory,
+            connector=connector,
+            toolbox=choices.toolbox,
+            clock=clock,
+            rng=rng,
+            may_acquire=lambda: presence.held and lag.lag_seconds < choices.worker.max_lag_seconds,
+            config=choices.worker,
+        )
+    )
     return Replica(
         id=identity.id,
         database=database,
@@ -278,6 +338,9 @@ def _wire(settings: Settings, database: Database, clock: Clock, rng: Random) -> 
         presence=presence,
         lag=lag,
         machine=Machine(database.api, notifier, clock=clock, rng=rng),
+        directory=directory,
+        connector=connector,
+        worker=worker,
         application=create_application(health, clock=clock, log_access=settings.log_access),
         health=health,
     )

@@ -19,6 +19,7 @@ from rookery.cli.output import Output
 from rookery.setting_values import Address
 from rookery.settings import Settings, url_of
 from rookery.store.embedded.data_dir import Use
+from rookery.worker.config import WorkerConfig
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout
 # Supervisors signal a process and its group: what comes this soon after another is the same request.
@@ -101,8 +102,14 @@ async def _serve(settings: Settings, out: Output, stop: StopSignals) -> None:
         with _bound(settings.listen) as listening:
             async with app.served_database(settings, lock, out.progress) as database:
                 await app.prepare_schema(settings, database)
-                await app.prepare_models(settings, database, os.environ)
-                async with app.running_replica(settings, database) as replica:
+                ring = await app.prepare_models(settings, database, os.environ)
+                choices = app.Choices(
+                    ring=ring,
+                    environ=os.environ,
+                    secrets=out.secrets,
+                    worker=WorkerConfig(drain_seconds=settings.drain_timeout.total_seconds()),
+                )
+                async with app.running_replica(settings, database, choices) as replica:
                     lock.change_use(Use.SERVING)
                     await _serve_http(settings, replica, listening, out=out, stop=stop)
 
@@ -133,7 +140,7 @@ async def _serve_http(
         out.progress("stopping")
         # Load balancers look at readiness: it turns first, and requests keep being served for the delay.
         await replica.announce_stop()
-        await asyncio.sleep(settings.shutdown_delay.total_seconds())
+        await asyncio.gather(asyncio.sleep(settings.shutdown_delay.total_seconds()), replica.worker.drain())
         server.should_exit = True
         await serving
 

@@ -1,0 +1,238 @@
+"""The worker of a replica: everything that drives chats, wired together, started, drained and closed in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy
+from rookery.clock import Clock, DeadlineExceeded
+from rookery.llm.connect import Connector
+from rookery.llm.directory import Directory
+from rookery.log import get_logger
+from rookery.loop.config import LoopConfig
+from rookery.loop.stragglers import Stragglers
+from rookery.store.generation import HistoryCache
+from rookery.store.machine import Machine, Publisher, release_leases
+from rookery.store.machine.capacity import Limits
+from rookery.store.pubsub import Bus
+from rookery.worker import billing
+from rookery.worker.acquire import Acquirer
+from rookery.worker.acting import ActParts
+from rookery.worker.actions import ActionTimeoutWork
+from rookery.worker.config import WorkerConfig
+from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker.effects import Effects
+from rookery.worker.generation import GenerationWork
+from rookery.worker.inflight import InFlight
+from rookery.worker.interrupt import InterruptWork
+from rookery.worker.leases import LeaseKeeper
+from rookery.worker.leaving import AbandonWork
+from rookery.worker.manager import RunnerManager
+from rookery.worker.parts import PartBuffer
+from rookery.worker.prepare import Preparer
+from rookery.worker.runner import RunnerParts
+from rookery.worker.stats import WorkerStats
+from rookery.worker.tasks import TaskKind, TaskLoop, Work
+from rookery.worker.toolbox import Toolbox
+
+log = get_logger("worker")
+
+# Runs until cancelled; one that ends by itself ends the process.
+Job = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """What a worker is made of. `connect` gives a connection of its own for the leases.
+
+    `may_acquire` says whether the process is fit to take on more: its presence is held, its loop is not late.
+    """
+
+    worker_id: UUID
+    machine: Machine
+    pool: asyncpg.Pool
+    connect: Callable[[], Awaitable[asyncpg.Connection]]
+    bus: Bus
+    publisher: Publisher
+    directory: Directory
+    connector: Connector
+    toolbox: Toolbox
+    clock: Clock
+    rng: Random
+    may_acquire: Callable[[], bool] = lambda: True
+    config: WorkerConfig = field(default_factory=WorkerConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)
+    retry: RetryPolicy = DEFAULT_POLICY
+    max_steps: int = 1200
+    new_id: Callable[[], UUID] = uuid4
+
+
+class Worker:
+    """`run` keeps it going; `drain` and `close` end it. `buffer` is where viewers read what its chats are saying."""
+
+    def __init__(self, parts: WorkerParts, *, jobs: Sequence[Job] = ()) -> None:
+        self._parts = parts
+        self._jobs = tuple(jobs)
+        self._clock, self._config = parts.clock, parts.config
+        self._is_draining = False
+        self._is_closed = False
+        self.stats = WorkerStats()
+        self.buffer = PartBuffer(parts.clock)
+        self.cache = HistoryCache()
+        self._inflight = InFlight(parts.clock)
+        self._stragglers = Stragglers()
+        self._preparer = Preparer(
+            parts.directory,
+            parts.connector,
+            parts.toolbox,
+            pool=parts.pool,
+            clock=parts.clock,
+            max_steps=parts.max_steps,
+        )
+        self.effects = Effects(
+            pool=parts.pool,
+            publisher=parts.publisher,
+            directory=parts.directory,
+            connector=parts.connector,
+            inflight=self._inflight,
+            clock=parts.clock,
+            rng=parts.rng,
+        )
+        work = self._work()
+        self.manager = RunnerManager(
+            RunnerParts(
+                worker_id=parts.worker_id,
+                machine=parts.machine,
+                bus=parts.bus,
+                clock=parts.clock,
+                config=parts.config,
+                stats=self.stats,
+                tasks=TaskLoop(clock=parts.clock, config=parts.config, stats=self.stats),
+                work_of=work.__getitem__,
+                new_id=parts.new_id,
+            ),
+            pool=parts.pool,
+            inflight=self._inflight,
+            on_free=self.wake,
+        )
+        self.leases = LeaseKeeper(self.manager, parts.connect, clock=parts.clock, config=parts.config, stats=self.stats)
+        self._acquirer = Acquirer(
+            self.manager,
+            parts.machine,
+            worker_id=parts.worker_id,
+            pool=parts.pool,
+            bus=parts.bus,
+            clock=parts.clock,
+            rng=parts.rng,
+            config=parts.config,
+            stats=self.stats,
+            inflight=self._inflight,
+            limits=self._limits,
+            may_acquire=self._may_acquire,
+            new_id=parts.new_id,
+        )
+
+    def wake(self) -> None:
+        """Look for chats now: a slot is free, or a peer has died."""
+        self._acquirer.wake()
+
+    async def run(self) -> None:
+        """Until cancelled. A loop that dies takes the others, and so the process, with it."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._acquirer.run(), name="acquire")
+            group.create_task(self.manager.run_sync(), name="sync")
+            group.create_task(self.leases.run(), name="leases")
+            group.create_task(self.leases.run_watch(), name="self-fence")
+            group.create_task(self.buffer.run(), name="part-buffer")
+            for job in self._jobs:
+                group.create_task(_awaited(job()), name=getattr(job, "__qualname__", "job"))
+
+    def stop_acquiring(self) -> None:
+        """Take nothing more; what is here goes on."""
+        self._is_draining = True
+
+    async def drain(self, hurry: asyncio.Event | None = None) -> None:
+        """Take nothing more, and let the steps at work end: for `drain_seconds`, or until somebody is in a hurry."""
+        self.stop_acquiring()
+        self.manager.drain()
+        idle = asyncio.ensure_future(self.manager.wait_idle())
+        hurried = asyncio.ensure_future(hurry.wait() if hurry is not None else asyncio.Event().wait())
+        try:
+            async with self._clock.deadline(self._config.drain_seconds, "drain"):
+                await asyncio.wait({idle, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        except DeadlineExceeded:
+            log.info("drain_cut", runners=len(self.manager))
+        finally:
+            idle.cancel()
+            hurried.cancel()
+
+    async def close(self) -> None:
+        """Stop what is left and let go of its chats, so that others can take them at once. May be called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = self._is_draining = True
+        keys = self.manager.all_keys()
+        self.manager.close()
+        if keys:
+            # Before the runners have left: they may take a while, and the chats are free already.
+            self._inflight.start(lambda: self._release(keys), name="release", seconds=self._config.cleanup_seconds)
+        await self.manager.wait_idle()
+        await self._inflight.close(self._config.cleanup_seconds)
+        await self._stragglers.close(self._clock, self._config.cleanup_seconds)
+        self.buffer.close()
+
+    async def wait_idle(self) -> None:
+        """Return when no runner and no effect is left; for tests."""
+        await self.manager.wait_idle()
+        await self._inflight.wait_idle()
+
+    def _work(self) -> dict[TaskKind, Work]:
+        parts = self._parts
+        acts = ActParts(
+            preparer=self._preparer,
+            buffer=self.buffer,
+            pool=parts.pool,
+            clock=parts.clock,
+            effects=self.effects,
+            ledger=billing.Ledger(parts.pool, self._inflight),
+            stragglers=self._stragglers,
+            stats=self.stats,
+            loop=parts.loop,
+            retry=parts.retry,
+            new_id=parts.new_id,
+        )
+        return {
+            TaskKind.GENERATION: GenerationWork(
+                parts.machine, acts, cache=self.cache, config=parts.config, rng=parts.rng
+            ),
+            TaskKind.INTERRUPT: InterruptWork(
+                parts.machine, self.buffer, cache=self.cache, clock=parts.clock, effects=self.effects
+            ),
+            TaskKind.ACTION_TIMEOUT: ActionTimeoutWork(parts.machine),
+            TaskKind.ABANDON: AbandonWork(parts.publisher, self._limits),
+        }
+
+    async def _limits(self) -> Limits:
+        return (await self._preparer.chat_settings()).limits
+
+    def _may_acquire(self) -> bool:
+        return not self._is_draining and not self.leases.is_fenced and self._parts.may_acquire()
+
+    async def _release(self, keys: Sequence[tuple[UUID, UUID]]) -> None:
+        try:
+            async with self._parts.pool.acquire() as conn:
+                hints = await release_leases(conn, keys)
+        except DATABASE_ERRORS as error:
+            log.warning("leases_not_released", leases=len(keys), error=str(error) or type(error).__name__)
+            return
+        self._parts.publisher.publish(hints)
+
+
+async def _awaited(work: Awaitable[object]) -> None:
+    await work
