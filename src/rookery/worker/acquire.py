@@ -10,8 +10,10 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from rookery.clock import Clock
+from rookery.chat.messages import ChatId
+from rookery.clock import Clock, DeadlineExceeded
 from rookery.log import get_logger
+from rookery.store.errors import CommitOutcomeUnknown
 from rookery.store.hints import OwnershipHint
 from rookery.store.machine import Machine, Tx, capacity, list_candidates, try_abandon, try_acquire
 from rookery.store.machine.capacity import Limits
@@ -75,23 +77,22 @@ class Acquirer:
             self._bus.subscribe(OwnershipHint, self._hinted),
             self._bus.on_resync(self.wake),
         ]
-        timer = asyncio.create_task(self._tick(), name="acquire-timer")
         try:
             self.wake()
             while True:
-                await self._wanted.wait()
+                await self._until_wanted()
                 await self._let_idle_ones_go_first()
+                self._is_hinted = False
                 self._wanted.clear()
                 await self.run_pass()
         finally:
-            timer.cancel()
             for subscription in subscriptions:
                 subscription.close()
 
     async def run_pass(self) -> int:
         """Take what may be taken, in order. Returns how many chats were won."""
         room = min(self._config.acquire_batch, self._config.max_runners - len(self._manager))
-        if room <= 0 or self._manager.is_closed or not self._may_acquire():
+        if room <= 0 or not self._may_take():
             return 0
         try:
             async with self._clock.deadline(self._config.database_seconds, "list-candidates"):
@@ -101,24 +102,25 @@ class Acquirer:
         except DATABASE_ERRORS as error:
             log.warning("acquire_failed", error=str(error) or type(error).__name__)
             return 0
-        won = await self._take(candidates, limits, room)
-        if won == room:
-            self.wake()  # there may be more than one pass takes
-        return won
+        return await self._take(candidates, limits, room)
 
     async def _take(self, candidates: list[Candidate], limits: Limits, room: int) -> int:
         full: set[bool] = set()  # pools, as "is it the one of the roots"
-        won = 0
+        won = lost = 0
         for candidate in candidates:
-            if won == room or not self._may_acquire():
+            if won == room or not self._may_take():
                 break
             if candidate.is_root in full and candidate.status == "running":
                 continue
             outcome = await self._take_one(candidate, limits)
             self._stats.acquired[outcome] += 1
             won += outcome == "won"
+            lost += outcome == "lost"
             if outcome == "full":
                 full.add(candidate.is_root)
+        if won and (won == room or lost):
+            # There may be more than this list showed. Not after a pass that won nothing: it would repeat itself.
+            self.wake()
         return won
 
     async def _take_one(self, candidate: Candidate, limits: Limits) -> str:
@@ -134,6 +136,13 @@ class Acquirer:
             chat = await try_acquire(
                 self._machine, candidate.chat_id, worker_id=self._worker_id, runner_id=runner_id, admit=admit
             )
+        except (asyncio.CancelledError, CommitOutcomeUnknown) as error:
+            # It may be ours by now, and nobody is going to drive it.
+            self._abandon(candidate.chat_id, runner_id)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            log.warning("acquire_failed", chat_id=candidate.chat_id, error=str(error))
+            return "failed"
         except Exception as error:
             # One chat that cannot be taken must not keep the others from it.
             log.warning("acquire_failed", chat_id=candidate.chat_id, error=str(error) or type(error).__name__)
@@ -141,28 +150,34 @@ class Acquirer:
         if chat is None:
             return "full" if is_refused else "lost"
         if not self._manager.spawn(candidate.chat_id, runner_id):
-            self._inflight.start(
-                lambda: try_abandon(self._machine, candidate.chat_id, worker_id=self._worker_id, runner_id=runner_id),
-                name="abandon",
-                seconds=self._config.cleanup_seconds,
-            )
+            self._abandon(candidate.chat_id, runner_id)
             return "closed"
         return "won"
+
+    def _abandon(self, chat_id: ChatId, runner_id: UUID) -> None:
+        self._inflight.start(
+            lambda: try_abandon(self._machine, chat_id, worker_id=self._worker_id, runner_id=runner_id),
+            name="abandon",
+            seconds=self._config.cleanup_seconds,
+        )
+
+    def _may_take(self) -> bool:
+        """Not while this process cannot keep what it has."""
+        return not self._manager.is_closed and not self._manager.is_fenced and self._may_acquire()
 
     def _hinted(self, _: OwnershipHint) -> None:
         self._is_hinted = True
         self._wanted.set()
 
-    async def _let_idle_ones_go_first(self) -> None:
-        if not self._is_hinted:
-            return
-        self._is_hinted = False
-        delay = self._config.acquire_delay_per_runner_seconds * len(self._manager)
-        if delay:
-            await self._clock.sleep(min(delay, self._config.acquire_delay_max_seconds), "acquire-delay")
+    async def _until_wanted(self) -> None:
+        jitter = self._rng.uniform(1 - self._config.acquire_jitter, 1 + self._config.acquire_jitter)
+        try:
+            async with self._clock.deadline(self._config.acquire_interval_seconds * jitter, "acquire"):
+                await self._wanted.wait()
+        except DeadlineExceeded:
+            pass
 
-    async def _tick(self) -> NoReturn:
-        while True:
-            jitter = self._rng.uniform(1 - self._config.acquire_jitter, 1 + self._config.acquire_jitter)
-            await self._clock.sleep(self._config.acquire_interval_seconds * jitter, "acquire")
-            self.wake()
+    async def _let_idle_ones_go_first(self) -> None:
+        delay = self._config.acquire_delay_per_runner_seconds * len(self._manager)
+        if self._is_hinted and delay:
+            await self._clock.sleep(min(delay, self._config.acquire_delay_max_seconds), "acquire-delay")

@@ -44,12 +44,11 @@ class LeaseKeeper:
         self._connection: asyncpg.Connection | None = None
         self._renewed_at = clock.monotonic()
         self._swept_at = clock.monotonic()
-        self._is_fenced = False
 
     @property
     def is_fenced(self) -> bool:
         """Whether this process has stopped its work because its leases may be gone."""
-        return self._is_fenced
+        return self._manager.is_fenced
 
     async def run(self) -> NoReturn:
         """Beat until cancelled. The beat is short of the lease by so much that two may fail."""
@@ -85,14 +84,14 @@ class LeaseKeeper:
         self._renewed_at = started
         self._stats.lease_renew_seconds = self._clock.monotonic() - started
         for key in keys:
-            if key not in held:
+            # Who let go of its chat during the beat has lost nothing.
+            if key not in held and self._manager.runner(key) is not None:
                 self._stats.leases_lost["taken"] += 1
                 log.info("lease_lost", chat_id=key[0], runner_id=key[1])
                 self._manager.request_cleanup(key, CancelReason.LEASE_LOST)
-        if self._is_fenced:
-            self._is_fenced = False
+        if self._manager.is_fenced:
             log.info("leases_renewed_again", leases=len(held))
-            self._manager.resume(held)
+        self._manager.resume(held)
 
     async def sweep(self) -> None:
         """Remove what dead runners left. Every replica does it: it is cheap, and finds nothing twice."""
@@ -105,9 +104,8 @@ class LeaseKeeper:
             self._disconnect()
 
     def _fence_off(self) -> None:
-        if self._is_fenced or not self._manager.keys():
+        if self._manager.is_fenced or not self._manager.keys():
             return
-        self._is_fenced = True
         self._stats.leases_lost["fenced"] += len(self._manager.keys())
         log.warning("self_fenced", leases=len(self._manager.keys()), after_seconds=self._config.self_fence_seconds)
         self._manager.fence_off()

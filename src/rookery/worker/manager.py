@@ -13,10 +13,12 @@ from uuid import UUID
 
 import asyncpg
 
+from rookery.chat.errors import ChatNotFound
 from rookery.chat.messages import ChatId
 from rookery.clock import Clock
 from rookery.log import get_logger
 from rookery.loop.tools import CancelReason
+from rookery.store.errors import StoreError
 from rookery.store.machine import ChatState, states_of
 from rookery.store.machine.leases import delete_leases
 from rookery.store.machine.ownership import LeaseKey
@@ -51,12 +53,18 @@ class RunnerManager:
         self._cleaning: set[LeaseKey] = set()
         self._is_closed = False
         self._is_draining = False
+        self._is_fenced = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def is_closed(self) -> bool:
         return self._is_closed
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether all work here is stopped because the leases may be gone."""
+        return self._is_fenced
 
     def __len__(self) -> int:
         """How many runners there are, those on their way out included: they still use this process."""
@@ -86,6 +94,8 @@ class RunnerManager:
         task = self._tasks[key] = asyncio.create_task(self._run(runner), name=f"runner {chat_id}")
         self._idle.clear()
         task.add_done_callback(lambda _: self._left(key))
+        if self._is_fenced:
+            runner.fence_off()
         if self._is_draining:
             runner.drain()
         return True
@@ -107,10 +117,13 @@ class RunnerManager:
 
     def fence_off(self) -> None:
         """No lease could be renewed for too long: stop all work before somebody else may start it."""
+        self._is_fenced = True
         for runner in self._runners.values():
             runner.fence_off()
 
     def resume(self, keys: Iterable[LeaseKey]) -> None:
+        """These leases were renewed: whoever was stopped goes on. Who was spawned meanwhile does with the next beat."""
+        self._is_fenced = False
         for key in keys:
             if (runner := self._runners.get(key)) is not None:
                 runner.resume()
@@ -121,7 +134,7 @@ class RunnerManager:
             runner.drain()
 
     def close(self) -> None:
-        """Send everybody away; nothing starts any more."""
+        """Send everybody away; nothing starts any more. Their heartbeats are the caller's to release (`all_keys`)."""
         self._is_closed = True
         for key in tuple(self._runners):
             self.request_cleanup(key, CancelReason.SHUTDOWN)
@@ -154,11 +167,11 @@ class RunnerManager:
     async def _run(self, runner: Runner) -> None:
         try:
             await runner.run()
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
+        except (StoreError, ChatNotFound) as error:
             # The chat could not even be read: its lease is given back, and somebody tries again.
             log.warning("runner_failed", chat_id=runner.chat_id, error=str(error))
+        except Exception as error:
+            log.exception("runner_failed", error, chat_id=runner.chat_id)
 
     def _left(self, key: LeaseKey) -> None:
         chat_id = ChatId(key[0])
@@ -171,9 +184,11 @@ class RunnerManager:
             self._by_chat.pop(chat_id, None)
         if not self._tasks:
             self._idle.set()
-        self._inflight.start(
-            lambda: self._delete_lease(key), name="delete-heartbeat", seconds=self._config.cleanup_seconds
-        )
+        if not self._is_closed:
+            # Who closes lets go of all leases at once, and tells everybody whose chat is free: not of one that is gone.
+            self._inflight.start(
+                lambda: self._delete_lease(key), name="delete-heartbeat", seconds=self._config.cleanup_seconds
+            )
         self._on_free()
 
     async def _delete_lease(self, key: LeaseKey) -> None:

@@ -14,9 +14,9 @@ from uuid import UUID, uuid4
 from rookery.chat.errors import ChatNotFound
 from rookery.chat.messages import ChatId
 from rookery.chat.states import Status
-from rookery.clock import Clock
+from rookery.clock import Clock, DeadlineExceeded
 from rookery.log import get_logger
-from rookery.loop.tools import Cancellation, CancelReason
+from rookery.loop.tools import CancelReason
 from rookery.store.errors import StoreError
 from rookery.store.hints import ChatHint
 from rookery.store.machine import ChatState, Machine, View
@@ -80,24 +80,27 @@ class Runner:
 
     async def run(self) -> None:
         """Follow the chat until cancelled; then see every task out."""
-        with self._parts.bus.subscribe(ChatHint, self._heard, key=self.chat_id):
-            try:
+        try:
+            with self._parts.bus.subscribe(ChatHint, self._heard, key=self.chat_id):
                 # Applied directly: what an older runner's subscription still delivers would look like a lost lease.
                 self._process(await self._read())
                 while True:
                     await self._wake.wait()
                     self._wake.clear()
-                    if (mail := self._mail) is not None:
-                        self._mail = None
-                        self._process(mail)
-                    if self._must_look:
-                        self._must_look = False
-                        # The mail may have been the news already, and started the next task.
-                        if self._is_idle:
-                            await self._look()
-            finally:
-                self._cancel_active(CancelReason.SHUTDOWN)
-                await self._see_out()
+                    await self._turn()
+        finally:
+            self._cancel_active(CancelReason.SHUTDOWN)
+            await self._see_out()
+
+    async def _turn(self) -> None:
+        if (mail := self._mail) is not None:
+            self._mail = None
+            self._process(mail)
+        if self._must_look:
+            self._must_look = False
+            # The mail may have been the news already, and started the next task.
+            if self._is_idle:
+                await self._look()
 
     def deliver(self, state: ChatState) -> None:
         """Put a state in the mailbox; an older one than what lies there is dropped."""
@@ -106,7 +109,8 @@ class Runner:
             self._wake.set()
 
     def cancel_tasks(self, reason: CancelReason) -> None:
-        """Before the runner itself is cancelled, by whoever knows why."""
+        """Before the runner itself is cancelled, by whoever knows why. It starts nothing after this."""
+        self._is_through = True
         self._cancel_active(reason)
 
     def fence_off(self) -> None:
@@ -123,8 +127,19 @@ class Runner:
     def drain(self) -> None:
         """Let the task at work end, but start no other; one that only waits need not be waited for."""
         self._is_draining = True
-        if self._is_idle or (self._active is not None and self._active.handle.is_waiting):
-            self._cancel_active(CancelReason.SHUTDOWN)
+        if self._is_idle:
+            self._look_again()
+        else:
+            self._cut_wait()
+
+    def _cut_wait(self) -> None:
+        """A task that waits while the process is to stop makes room for the one that lets go of the chat."""
+        active, accepted = self._active, self._accepted
+        if not self._is_draining or active is None or accepted is None or not active.handle.is_waiting:
+            return
+        # Those that run in a drain, too, would only be started again.
+        if self._kind_of(accepted) is not active.input.kind:
+            active.cancel(CancelReason.SHUTDOWN)
             self._look_again()
 
     @property
@@ -144,10 +159,12 @@ class Runner:
         return await self._parts.machine.chat(self.chat_id).read(row)
 
     def _process(self, state: ChatState, *, is_forced: bool = False) -> None:
-        """Take a state in. Synchronous: nothing can come between looking at it and acting on it."""
+        """Take a state in. Synchronous: nothing can come between looking at it and acting on it.
+
+        Forced, the state that is known already starts its work again.
+        """
         accepted = self._accepted
-        is_news = accepted is None or state.snapshot_version > accepted.snapshot_version
-        if self._is_through or not (is_news or is_forced):
+        if self._is_through or (accepted is not None and not _is_news(accepted, state, or_same=is_forced)):
             return
         self._accepted = state
         self._records = {record for record in self._records if not record.is_done}
@@ -158,8 +175,7 @@ class Runner:
             return
         if not is_forced:
             self._stalls = 0
-        if accepted is not None:
-            self._cancel_active(self._reason(accepted, state))
+        self._cancel_active(self._reason(state))
         if not self._is_fenced:
             self._spawn(state)
 
@@ -168,7 +184,7 @@ class Runner:
         is_owner = (state.worker_id, state.runner_id) == (self._parts.worker_id, self.runner_id)
         return is_owner and state.status in _KNOWN
 
-    def _reason(self, accepted: ChatState, state: ChatState) -> CancelReason:
+    def _reason(self, state: ChatState) -> CancelReason:
         """Why the task at work is not wanted any more: it has done its work itself, or somebody changed the chat."""
         if state.status != Status.INTERRUPTING and self._active is not None:
             claimed = self._active.handle.claimed
@@ -194,7 +210,7 @@ class Runner:
             clock=parts.clock,
             config=parts.config,
             route=self.deliver,
-            cancellation=Cancellation(),
+            on_wait=self._cut_wait,
         )
         record = self._active = TaskRecord(handle, parts.work_of(kind))
         after = [other for other in self._records if other.input.key == task.key and not other.is_done]
@@ -235,35 +251,46 @@ class Runner:
             return
         except StoreError as error:
             log.warning("runner_cannot_read", chat_id=self.chat_id, error=str(error))
-            await self._parts.clock.sleep(self._parts.config.stall_backoff_seconds, "runner-read")
+            await self._rest()
             self._look_again()
             return
         accepted = self._accepted
         assert accepted is not None
-        if state.snapshot_version > accepted.snapshot_version and not _is_same_work(accepted, state):
+        if _is_news(accepted, state) and not _is_same_work(accepted, state):
             self._process(state)
         elif self._is_idle:
             self._revive(state)
+
+    async def _rest(self) -> None:
+        """Before another try to read; news end it."""
+        try:
+            async with self._parts.clock.deadline(self._parts.config.stall_backoff_seconds, "runner-read"):
+                await self._wake.wait()
+        except DeadlineExceeded:
+            pass
 
     def _revive(self, state: ChatState) -> None:
         """Start the work of a state again whose task is gone."""
         active = self._active
         if self._is_fenced or self._is_through:
             return
-        is_stall = active is not None and not active.is_cancelled
-        if active is None or not is_stall or self._kind_of(state) is not active.input.kind:
+        if active is None or not self._is_stall(active, state):
             self._process(state, is_forced=True)
             return
         self._accepted = state
-        if not self._is_ours(state):
-            self._lost()
-            return
         config = self._parts.config
         delay = min(config.stall_backoff_seconds * 2**self._stalls, config.stall_backoff_max_seconds)
         self._stalls += 1
         self._parts.stats.task_stalls[active.input.kind] += 1
         log.warning("task_stalled", chat_id=self.chat_id, task=active.input.kind, delay_seconds=delay)
         self._spawn(state, delay_seconds=delay)
+
+    def _is_stall(self, active: TaskRecord, state: ChatState) -> bool:
+        """Whether the task ended by itself and left the chat as it had found it."""
+        if active.is_cancelled or not self._is_ours(state):
+            return False
+        is_same = active.input.key == (state.history_version, state.status)
+        return is_same and self._kind_of(state) is active.input.kind
 
     def _lost(self) -> None:
         if not self._is_through:
@@ -273,6 +300,10 @@ class Runner:
     async def _see_out(self) -> None:
         for record in tuple(self._records):
             await record.left()
+
+
+def _is_news(accepted: ChatState, state: ChatState, *, or_same: bool = False) -> bool:
+    return state.snapshot_version - accepted.snapshot_version >= (0 if or_same else 1)
 
 
 def _is_same_work(accepted: ChatState, state: ChatState) -> bool:

@@ -11,11 +11,14 @@ TaskError
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
+
+import asyncpg
 
 from rookery.chat.chats import Chat, Fence
 from rookery.chat.errors import ChatNotFound, StaleFence
@@ -81,11 +84,36 @@ class TaskInput:
         )
 
 
+class TaskCancellation(Cancellation):
+    """Where a task's tools read why they are stopped. Knows of the watchdog, which cancels without asking anybody."""
+
+    __slots__ = ("_told", "watchdog")
+
+    def __init__(self) -> None:
+        self.watchdog: Deadline | None = None
+        self._told: CancelReason | None = None
+        super().__init__()
+
+    @property
+    def reason(self) -> CancelReason | None:
+        if self._told is None and self.watchdog is not None and self.watchdog.is_expired:
+            return CancelReason.TIMEOUT
+        return self._told
+
+    @reason.setter
+    def reason(self, reason: CancelReason | None) -> None:
+        self._told = reason
+
+
+def _ignore() -> None:
+    """Nobody wants to know."""
+
+
 class TaskHandle:
     """A task as its work sees it: what it may do to the chat, and how it shows that it is alive.
 
-    Made anew for each try. `claimed` is the version of the chat that this task is about to write, or has written: by
-    it the runner tells the task's own commit from somebody else's.
+    One for all tries of a task. `claimed` is the version by which this task itself is moving the chat on, or has: by
+    it the runner tells the task's own commit from somebody else's. `on_wait` hears when the task begins to wait.
     """
 
     def __init__(
@@ -96,17 +124,19 @@ class TaskHandle:
         clock: Clock,
         config: WorkerConfig,
         route: Callable[[ChatState], None],
-        cancellation: Cancellation,
+        on_wait: Callable[[], None] = _ignore,
     ) -> None:
         self.input = task
-        self.cancellation = cancellation
+        self.cancellation = TaskCancellation()
         self.claimed: int | None = None
         self.is_waiting = False
         self._machine = machine
         self._clock = clock
         self._config = config
         self._route = route
+        self._on_wait = on_wait
         self._watchdog: Deadline | None = None
+        self._tools_until: float | None = None
 
     async def update(self, fn: Callable[[Tx], Awaitable[T]], *, attempt: int | None = None) -> T:
         """Apply transitions behind the task's fence. The committed row reaches the runner before this returns."""
@@ -114,8 +144,11 @@ class TaskHandle:
         result: list[T] = []
 
         async def run(tx: Tx) -> T:
+            self.claimed = None
             outcome = await fn(tx)
-            self.claimed = tx.chat.snapshot_version
+            if (tx.chat.history_version, tx.chat.status) != self.input.key:
+                # Not for attempts and retries: after them, whoever moves the chat on is still somebody else.
+                self.claimed = tx.chat.snapshot_version
             written[:], result[:] = [tx.chat], [outcome]
             return outcome
 
@@ -126,10 +159,11 @@ class TaskHandle:
             if written and await self._is_committed(written[0]):
                 self._route(ChatState.of(written[0]))
                 return result[0]
+            self.claimed = None
             raise RetryTask(str(error)) from error
         except Exception as error:
             self.claimed = None
-            raise normalised(error) from error
+            _raise_normalised(error)
 
     async def read(self, fn: Callable[[], Awaitable[T]]) -> T:
         """Run a read of the store; what it raises means the same as in `update`."""
@@ -137,39 +171,60 @@ class TaskHandle:
         try:
             return await fn()
         except Exception as error:
-            raise normalised(error) from error
+            _raise_normalised(error)
 
     async def wait(self, seconds: float, tag: str) -> None:
         """A wait that is planned: the watchdog knows of it, and a drain need not sit it out."""
         self.progress(seconds + self._config.task_grace_seconds)
+        try:
+            with self.waiting():
+                await self._clock.sleep(seconds, tag)
+        finally:
+            self.progress()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a wait, so that the runner knows that nothing is lost if it does not end."""
         self.is_waiting = True
         try:
-            await self._clock.sleep(seconds, tag)
+            self._on_wait()
+            yield
         finally:
             self.is_waiting = False
-            self.progress()
 
     def progress(self, seconds: float | None = None) -> None:
         """Something moved. From now on, silence of this many seconds (else the usual) means that the task hangs."""
         if self._watchdog is not None:
-            self._watchdog.reset(self._config.task_idle_seconds if seconds is None else seconds)
+            self._watchdog.reset(self._patience_seconds() if seconds is None else seconds)
 
     def tool_progress(self, latest_deadline: float | None) -> None:
-        """Like `progress`, as the loop tells it: until when (monotonic) its tools may be silent."""
-        if latest_deadline is None:
-            self.progress()
-            return
-        remaining = max(latest_deadline - self._clock.monotonic(), 0.0) + self._config.task_grace_seconds
-        self.progress(max(remaining, self._config.task_idle_seconds))
+        """Like `progress`, as the loop tells it: until when (monotonic) its tools may be silent; None: none runs."""
+        self._tools_until = latest_deadline
+        self.progress()
 
     async def watched(self, work: Callable[[TaskHandle], Awaitable[None]]) -> None:
         """Run the work under the watchdog; `DeadlineExceeded` when it has shown no life for too long."""
-        async with self._clock.deadline(self._config.task_idle_seconds, f"task-idle-{self.input.kind}") as watchdog:
-            self._watchdog = watchdog
-            try:
-                await work(self)
-            finally:
-                self._watchdog = None
+        watchdog = self._clock.deadline(self._config.task_idle_seconds, f"task-idle-{self.input.kind}")
+        self._tools_until = None
+        try:
+            async with watchdog:
+                self._watchdog = self.cancellation.watchdog = watchdog
+                try:
+                    await work(self)
+                finally:
+                    self._watchdog = self.cancellation.watchdog = None
+        except TaskExit as exit_:
+            if watchdog.is_expired:
+                # Work that takes any cancellation for a reason to leave. Nobody asked it to: it hung.
+                raise DeadlineExceeded(f"task-idle-{self.input.kind}", self._config.task_idle_seconds) from exit_
+            raise
+
+    def _patience_seconds(self) -> float:
+        """A running tool may be silent until its deadline, whatever else of the task shows life meanwhile."""
+        idle = self._config.task_idle_seconds
+        if self._tools_until is None:
+            return idle
+        return max(idle, self._tools_until - self._clock.monotonic() + self._config.task_grace_seconds)
 
     async def _is_committed(self, written: Chat) -> bool:
         """Whether the COMMIT whose answer was lost has happened: then the row is the one that was written."""
@@ -178,12 +233,27 @@ class TaskHandle:
         except ChatNotFound:
             return False
         except Exception as error:
-            raise normalised(error) from error
+            self.claimed = None
+            _raise_normalised(error)
         return ChatState.of(found) == ChatState.of(written)
 
 
 async def _row(view: View) -> Chat:
     return view.chat
+
+
+# What a database that fails for a moment raises where nobody has judged it yet.
+_PASSING = (
+    DatabaseUnavailable,
+    CommitOutcomeUnknown,
+    LockTimeout,
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.InsufficientResourcesError,
+)
 
 
 def normalised(error: Exception) -> Exception:
@@ -192,9 +262,17 @@ def normalised(error: Exception) -> Exception:
         return error
     if isinstance(error, StaleFence | ChatNotFound):
         return TaskExit(str(error))
-    if isinstance(error, DatabaseUnavailable | CommitOutcomeUnknown | LockTimeout):
-        return RetryTask(str(error))
+    # What the subclasses of InterfaceError report are our mistakes; itself it means a connection that is gone.
+    if isinstance(error, _PASSING) or type(error) is asyncpg.InterfaceError:
+        return RetryTask(str(error) or type(error).__name__)
     return error
+
+
+def _raise_normalised(error: Exception) -> NoReturn:
+    meant = normalised(error)
+    if meant is error:
+        raise error  # not "from" itself: whoever follows the causes would never come to an end
+    raise meant from error
 
 
 Work = Callable[[TaskHandle], Awaitable[None]]
@@ -214,9 +292,16 @@ class TaskRecord:
     def is_done(self) -> bool:
         return self._task is None or self._task.done()
 
-    def start(self, run: Callable[[TaskRecord], Awaitable[None]], on_done: Callable[[TaskRecord], None]) -> None:
-        task = self._task = asyncio.create_task(_awaited(run(self)), name=f"{self.input.kind} {self.input.chat_id}")
-        task.add_done_callback(lambda _: on_done(self))
+    def start(
+        self, run: Callable[[TaskRecord], Coroutine[Any, Any, None]], on_done: Callable[[TaskRecord], None]
+    ) -> None:
+        def done(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.exception("task_broken", error, chat_id=self.input.chat_id, task=self.input.kind)
+            on_done(self)
+
+        self._task = asyncio.create_task(run(self), name=f"{self.input.kind} {self.input.chat_id}")
+        self._task.add_done_callback(done)
 
     def cancel(self, reason: CancelReason) -> None:
         """Ask it to leave; nobody waits for it here. The first reason is the one that counts."""
@@ -234,10 +319,6 @@ class TaskRecord:
 
     async def run(self) -> None:
         await self.handle.watched(self._work)
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
 
 
 class TaskLoop:
@@ -260,12 +341,16 @@ class TaskLoop:
             for predecessor in after:
                 await predecessor.left()
             if delay_seconds:
-                await self._clock.sleep(delay_seconds, f"task-stall-{task.kind}")
+                await self._pause(record, delay_seconds, f"task-stall-{task.kind}")
             delay = self._config.task_backoff_seconds
             while not await self._try(record):
                 self._stats.task_retries[task.kind] += 1
-                await self._clock.sleep(delay, f"task-retry-{task.kind}")
+                await self._pause(record, delay, f"task-retry-{task.kind}")
                 delay = min(delay * 2, self._config.task_backoff_max_seconds)
+
+    async def _pause(self, record: TaskRecord, seconds: float, tag: str) -> None:
+        with record.handle.waiting():
+            await self._clock.sleep(seconds, tag)
 
     async def _try(self, record: TaskRecord) -> bool:
         """Whether the task is through."""
@@ -273,12 +358,6 @@ class TaskLoop:
             await record.run()
         except TaskExit as exit_:
             log.debug("task_exit", reason=str(exit_))
-        except DeadlineExceeded as error:
-            log.warning("task_hangs", error=str(error))
-            return False
-        except RetryTask as error:
-            log.warning("task_retry", error=str(error))
-            return False
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
@@ -287,6 +366,19 @@ class TaskLoop:
             log.warning("task_retry", error="A call inside was cancelled by itself.")
             return False
         except Exception as error:
-            log.exception("task_failed", error)
-            return False
+            if not record.is_cancelled:
+                _log_failure(error)
+                return False
+            # Its way to say that it was cancelled. That it was asked to leave is all that counts.
+            log.debug("task_left", error=str(error) or type(error).__name__)
         return True
+
+
+def _log_failure(error: Exception) -> None:
+    match error:
+        case DeadlineExceeded():
+            log.warning("task_hangs", error=str(error))
+        case RetryTask():
+            log.warning("task_retry", error=str(error))
+        case _:
+            log.exception("task_failed", error)
