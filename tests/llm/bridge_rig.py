@@ -21,7 +21,9 @@ from pydantic_ai.usage import RequestUsage
 
 from rookery.chat.messages import Role
 from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptPart, PromptText
+from rookery.llm.bridge.factory import BridgeClients, bridge_model
 from rookery.llm.bridge.model import BridgeModel
+from rookery.llm.secrets import SecretStr
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -268,3 +270,23 @@ async def ask(call: Call, *, caps: Capabilities = _NO_CAPS, **options: Any) -> t
     model = PlayedModel([text("Yes.")], **options)
     parts = await drain(bridged(model, caps=caps), call)
     return model.asked[0], warnings_of(parts)
+
+
+def model_at(
+    url: str | None,
+    clients: BridgeClients | None = None,
+    *,
+    model: str = "openai-chat:gpt-4o",
+    provider_type: str = "bridge",
+    key: SecretStr | None = SecretStr(KEY + "\n"),  # noqa: B008 - immutable
+) -> BridgeModel:
+    return bridge_model(
+        provider_id=ID,
+        provider_type=provider_type,
+        provider_name="Fake",
+        model=model,
+        caps=Capabilities(),
+        key=key,
+        base_url=url,
+        clients=clients,
+    )

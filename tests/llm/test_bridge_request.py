@@ -177,6 +177,23 @@ async def test_top_k_is_sent_on_bedrock_to_the_families_that_take_it(variant: st
     assert ("top_k" in asked.settings, "top_k" in warnings) == (is_sent, not is_sent)
 
 
+async def test_claude_on_bedrock_thinks_within_its_limit_and_without_sampling() -> None:
+    profile: Any = {
+        "bedrock_thinking_variant": "anthropic",
+        "bedrock_top_k_variant": "anthropic",
+        "supports_thinking": True,
+    }
+    call = asking(max_output_tokens=9000, temperature=0.5, effort=Effort.HIGH)
+
+    thinking, warnings = await ask(call, profile=profile, system="bedrock")
+    calm, none = await ask(msgspec.structs.replace(call, effort=None), profile=profile, system="bedrock")
+
+    assert thinking.settings["max_tokens"] == 16384 + 4096
+    assert "temperature" not in thinking.settings
+    assert set(warnings) == {"temperature"}
+    assert (calm.settings["max_tokens"], calm.settings["temperature"], none) == (9000, 0.5, {})
+
+
 async def test_tool_that_does_not_exist_cannot_be_forced() -> None:
     asked, warnings = await ask(asking(tools=(LOOK,), tool_choice="jump"))
 

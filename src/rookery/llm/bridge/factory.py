@@ -7,6 +7,7 @@ the library before a model is made.
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ MAX_KEPT = 64
 _CONNECT_SECONDS = 10.0
 # These name the library's provider by themselves; a `bridge` row has it in the model's name, `groq:llama-3.3-70b`.
 _KINDS: Mapping[str, str] = {ProviderType.GOOGLE: "google", ProviderType.BEDROCK: "bedrock"}
+_GOOGLE_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 _ACCESS_KEY_STARTS = ("AKIA", "ASIA")
 
 
@@ -204,8 +206,8 @@ def _build(
 
 
 def _kind_and_name(provider_type: str, model: str, *, key: SecretStr | None) -> tuple[str, str]:
-    if provider_type == ProviderType.GOOGLE and key is None:
-        # The machine's own credentials are those of Google Cloud; the other endpoint knows keys only.
+    if provider_type == ProviderType.GOOGLE and key is None and not any(map(os.environ.get, _GOOGLE_KEYS)):
+        # What else a machine has are credentials of Google Cloud; the other endpoint knows keys only.
         return "google-cloud", model
     if provider_type in _KINDS:
         return _KINDS[provider_type], model

@@ -14,7 +14,8 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool, WebSearchUserLocation
 from pydantic_ai.output import OutputObjectDefinition
-from pydantic_ai.settings import ModelSettings
+from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP
+from pydantic_ai.settings import ModelSettings, ThinkingLevel
 from pydantic_ai.tools import ToolDefinition
 
 from rookery.chat.messages import Effort
@@ -24,6 +25,8 @@ from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 
 Profile: TypeAlias = Mapping[str, Any]
 
+# As on the native wire (models.md, "Request" of Anthropic).
+_BEYOND_BUDGET = 4096
 _SAMPLING = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
 
@@ -67,10 +70,9 @@ class _Maker:
     def settings(self, headers: Mapping[str, str], read_seconds: float) -> dict[str, Any]:
         call = self._call
         settings: dict[str, Any] = dict(self._transport(headers, read_seconds))
-        if call.max_output_tokens is not None:
-            settings["max_tokens"] = min(call.max_output_tokens, self._caps.max_output or call.max_output_tokens)
-        settings |= self._sampling()
         settings |= self._thinking()
+        settings |= self._limit(settings.get("thinking"))
+        settings |= self._sampling()
         settings |= self._tool_choice()
         if self._profile.get("supports_cache", False):
             # Where a provider caches only what it is told to, a chat would pay for its whole history at every step.
@@ -93,6 +95,26 @@ class _Maker:
             return
         yield "extra_headers", sent
 
+    def _limit(self, thinking: object) -> dict[str, int]:
+        asked = self._call.max_output_tokens
+        if asked is None:
+            return {}
+        if self._has_budget() and isinstance(thinking, str):
+            # The budget counts as output; a limit below it is refused, and one just above leaves nothing to say.
+            asked = max(asked, ANTHROPIC_THINKING_BUDGET_MAP[cast(ThinkingLevel, thinking)] + _BEYOND_BUDGET)
+        return {"max_tokens": min(asked, self._caps.max_output or asked)}
+
+    def _has_budget(self) -> bool:
+        """Whether the call makes a Claude model think with a budget, which has rules of its own."""
+        profile = self._profile
+        is_claude = self._model.system == "bedrock" and profile.get("bedrock_thinking_variant") == "anthropic"
+        return is_claude and self._asks_to_think() and not profile.get("bedrock_supports_adaptive_thinking", False)
+
+    def _asks_to_think(self) -> bool:
+        profile = self._profile
+        can_think = profile.get("supports_thinking", False) or profile.get("thinking_always_enabled", False)
+        return can_think and self._call.effort not in (None, Effort.NONE)
+
     def _sampling(self) -> dict[str, float | int]:
         sent: dict[str, float | int] = {}
         for name in _SAMPLING:
@@ -106,7 +128,9 @@ class _Maker:
         return sent
 
     def _is_dropped(self, name: str) -> bool:
-        """On Bedrock only some families take `top_k`, and the profile says which."""
+        """Claude takes no sampling while it thinks; and of the families on Bedrock only some take `top_k`."""
+        if self._has_budget():
+            return True
         return name == "top_k" and self._model.system == "bedrock" and not self._profile.get("bedrock_top_k_variant")
 
     def _thinking(self) -> dict[str, Any]:
@@ -145,11 +169,9 @@ class _Maker:
         takes_choice = self._model.system != "bedrock" or profile.get("bedrock_supports_tool_choice", False)
         if not takes_choice or not profile.get("supports_forced_tool_choice", True):
             return "This model cannot be made to use a tool"
-        effort = self._call.effort
-        can_think = profile.get("supports_thinking", False) or profile.get("thinking_always_enabled", False)
-        is_asked = can_think and effort not in (None, Effort.NONE)
+        is_asked = self._asks_to_think()
         thinks = is_asked or profile.get("thinking_always_enabled", False)
-        if effort is None:
+        if self._call.effort is None:
             thinks = thinks or profile.get("thinking_enabled_by_default", False)
         takes_both = profile.get("supports_forced_tool_choice_with_thinking", True)
         if is_asked and self._model.system in ("bedrock", "anthropic"):
