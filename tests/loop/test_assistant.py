@@ -310,6 +310,11 @@ async def test_an_answer_of_nothing_is_an_empty_outcome_and_counted() -> None:
     assert stats.events == [("started", (1, 6)), ("empty", "played-1")]
 
 
+async def test_blank_text_is_no_answer_but_thoughts_are_worth_keeping() -> None:
+    assert (await generate(*said(" \n"), DONE)).is_empty
+    assert not (await generate(ReasoningDelta("r", "hm"), DONE)).is_empty
+
+
 # Figures
 
 

@@ -82,10 +82,15 @@ async def test_a_delta_without_a_start_opens_its_block_and_an_open_block_is_flus
 
 async def test_empty_blocks_are_dropped() -> None:
     outcome = await generate(
-        TextStart("a"), TextEnd("a"), ReasoningStart("r"), ReasoningEnd("r"), TextEnd("nobody"), DONE
+        TextStart("a"),
+        TextEnd("a", {"item_id": "msg_1"}),
+        ReasoningStart("r"),
+        ReasoningEnd("r"),
+        TextEnd("nobody"),
+        DONE,
     )
 
-    assert outcome.is_empty
+    assert outcome.content == ()
 
 
 async def test_an_id_that_is_used_again_makes_a_second_block() -> None:

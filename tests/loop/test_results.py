@@ -97,6 +97,25 @@ def test_long_json_stays_json_of_the_same_shape() -> None:
         assert len(bytes(result.result.result)) <= BUDGET
 
 
+def test_a_heap_of_small_values_is_cut_as_text() -> None:
+    output = {"rows": [{"n": number, "name": "abc"} for number in range(60_000)]}
+
+    result = shape(ToolOutput(output))
+
+    text = value(result)["output"]
+    assert text.startswith('{"rows":[{"n":0,"name":"abc"}')
+    assert text.endswith('{"n":59999,"name":"abc"}]}')
+    assert isinstance(result.result.result, Raw)
+    assert len(bytes(result.result.result)) <= BUDGET
+
+
+def test_characters_are_whole_however_long_the_bytes_are() -> None:
+    text = "é" * results.LARGE_BYTES
+
+    assert results.clean_text(b"x" + text.encode()) == "x" + text
+    assert results.clean_text(text.encode()[:-1]) == text[:-1] + "\ufffd"
+
+
 def test_long_errors_are_cut_too() -> None:
     result = shape(ToolOutput("e" * 1_000_000, is_error=True))
 

@@ -151,7 +151,8 @@ class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        return not self.content
+        """Whether there is nothing to commit: blank text is no answer either."""
+        return all(isinstance(part, Text) and not part.text.strip() for part in self.content)
 
     @property
     def local_calls(self) -> tuple[ToolCall, ...]:
@@ -173,11 +174,9 @@ async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup)
     await _store_files(draft, setup)
     content = draft.content()
     _refuse_refusal(content, finish, setup.provider_name, draft.usage)
-    if not content:
-        setup.stats.empty_response(model)
     assert runtime_ms is not None
     assert meter.invoked_at is not None
-    return AssistantOutcome(
+    outcome = AssistantOutcome(
         content=content,
         finish_reason=_reason(finish.reason, content, allow_pause=setup.allow_pause),
         usage=draft.usage,
@@ -192,6 +191,9 @@ async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup)
         model=draft.started.model,
         warnings=draft.warnings,
     )
+    if outcome.is_empty:
+        setup.stats.empty_response(model)
+    return outcome
 
 
 async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: StepSetup) -> Finish:

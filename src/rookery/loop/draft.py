@@ -197,7 +197,7 @@ class StepDraft:
 
     def _text(self, block: _Words) -> parts.Text | None:
         text = "".join(block.pieces)
-        if not text and not block.meta:
+        if not text:
             return None
         return parts.Text(text, block.is_refusal, self._stamped(block.meta))
 

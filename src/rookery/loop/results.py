@@ -5,6 +5,7 @@ Pure, and possibly slow: a result may have any size. `needs_thread` says which o
 
 from __future__ import annotations
 
+import codecs
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,10 @@ log = get_logger("loop.results")
 LARGE_BYTES = 256 * 1024
 # Chosen: a text longer than this is not asked whether it is JSON. Parsing holds up everybody, in a thread as well.
 _MAX_JSON_CHARS = 4 * 1024 * 1024
+# Chosen: JSON longer than this is cut as text instead of value by value.
+_MAX_CUT_BYTES = 1024 * 1024
+# What `{"output": ...}` adds; half the budget besides, because quotes are escaped when JSON becomes a string.
+_WRAPPING_BYTES = 32
 # Chosen: less says nothing about what the result was.
 _MIN_CAPPED_BYTES = 256
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -111,7 +116,7 @@ def _value(output: ToolOutput, max_bytes: int) -> tuple[Raw, bool]:
 
 def clean_text(value: str | bytes) -> str:
     """Text that can be stored, with U+FFFD for what never was text: zero bytes and halves of surrogate pairs."""
-    text = value if isinstance(value, str) else value.decode("utf-8", "replace")
+    text = value if isinstance(value, str) else _decode(value)
     text = text.replace("\0", "\ufffd")
     try:
         text.encode()
@@ -119,6 +124,13 @@ def clean_text(value: str | bytes) -> str:
         # Only now: the pattern is a hundred times slower than the check.
         return _SURROGATES.sub("\ufffd", text)
     return text
+
+
+def _decode(data: bytes) -> str:
+    """In pieces: decoding much that is no text takes long, and nobody else gets to run while a piece is decoded."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pieces = [decoder.decode(data[start : start + LARGE_BYTES]) for start in range(0, len(data), LARGE_BYTES)]
+    return "".join((*pieces, decoder.decode(b"", final=True)))
 
 
 def _text(text: str, max_bytes: int, *, is_error: bool) -> tuple[Raw, bool]:
@@ -189,8 +201,13 @@ def _cleaned(value: Json) -> Json:
 
 
 def _fitted(raw: Raw, max_bytes: int) -> tuple[Raw, bool]:
-    if len(bytes(raw)) <= max_bytes:
+    size = len(bytes(raw))
+    if size <= max_bytes:
         return raw, False
+    if size > max(_MAX_CUT_BYTES, 4 * max_bytes):
+        # Long strings are gone by now: this is a heap of small values, and cutting those one by one takes seconds.
+        half = truncation.cut_text(bytes(raw).decode(), max_bytes // 2 - _WRAPPING_BYTES)
+        return parts.json_raw({"output": half}), True
     return truncation.cut_json(raw, max_bytes), True
 
 

@@ -135,9 +135,7 @@ class MemoryLedger:
         self.finished: dict[UUID, str] = {}
         self.begun: set[UUID] = set()
 
-    async def begin(
-        self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str
-    ) -> LedgerRun:
+    async def begin(self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str) -> LedgerRun:
         if token in self.finished:
             return LedgerRun(LedgerState.FINISHED, self.finished[token])
         if token in self.begun:

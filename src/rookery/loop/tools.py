@@ -244,9 +244,7 @@ class LedgerRun(msgspec.Struct, frozen=True):
 class Ledger(Protocol):
     """Remembers across crashes which calls were begun and what they gave. What it raises fails the whole batch."""
 
-    async def begin(
-        self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str
-    ) -> LedgerRun:
+    async def begin(self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str) -> LedgerRun:
         """Write down that the run starts; `new` only to the first who says so."""
 
     async def finish(self, token: UUID, content: str) -> None:

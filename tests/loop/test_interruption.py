@@ -1,0 +1,130 @@
+"""What the loop shows is what an interruption keeps: live parts of a step, folded by `chat.interrupted`."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from uuid import UUID
+
+from msgspec import Raw
+
+from rookery.chat import interrupted, parts
+from rookery.chat.interrupted import LivePart
+from rookery.chat.messages import NewMessage, Role
+from rookery.chat.toolcalls import OpenCall
+from rookery.llm.types import (
+    ReasoningDelta,
+    ReasoningEnd,
+    ReasoningStart,
+    TextDelta,
+    ToolCall,
+    ToolInputDelta,
+    ToolInputStart,
+    ToolResult,
+    Usage,
+    UsageUpdate,
+)
+from rookery.loop import assistant, messages, scripted
+from rookery.loop.assistant import StepMeter
+from rookery.loop.tools import Attachment, ToolOutput
+from rookery.testing import FakeClock
+from tests.loop.rig import CONFIG_ID, HELLO, BatchRig, Played, PlayedModel, Shown, call, said, step
+from tests.waiting import until
+
+AT = datetime(2030, 1, 2, tzinfo=UTC)
+
+
+async def interrupt(*played: Played) -> tuple[NewMessage, ...]:
+    """The rows of a step that streams this and is then interrupted, four seconds after it began."""
+    clock, shown, meter, reached = FakeClock(), Shown(), StepMeter(), asyncio.Event()
+    model = PlayedModel([*played, reached.set, asyncio.Event()])
+    task = asyncio.create_task(assistant.generate_assistant(model, HELLO, step(clock, shown, meter=meter)))
+    await reached.wait()
+    await clock.advance(4)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return kept(shown, meter, clock)
+
+
+def kept(shown: Shown, meter: StepMeter, clock: FakeClock, *open_calls: OpenCall) -> tuple[NewMessage, ...]:
+    return interrupted.rows(
+        [LivePart(role, part) for role, part in shown.all],
+        at=AT,
+        model_config_id=CONFIG_ID,
+        figures=messages.interrupted_figures(meter, monotonic=clock.monotonic(), context_limit=1000),
+        committed=open_calls,
+    )
+
+
+async def test_half_a_text_is_kept_with_usage_and_run_time() -> None:
+    (row,) = await interrupt(UsageUpdate(Usage(input=12, output=1)), TextDelta("a", "Half a "), TextDelta("a", "sent"))
+
+    assert row.content == (parts.Text("Half a sent"),)
+    assert row.figures is not None
+    assert (row.figures.input_tokens, row.figures.runtime_ms) == (12, 4000)
+    assert (row.figures.finish_reason, row.figures.context_limit) == ("interrupted", 1000)
+
+
+async def test_thoughts_are_kept_without_a_proof_and_finished_ones_keep_their_times() -> None:
+    (row,) = await interrupt(
+        ReasoningStart("r", {"signature": "x"}), ReasoningDelta("r", "hm"), ReasoningEnd("r"), *said("So:")
+    )
+
+    thought, text = row.content
+    assert isinstance(thought, parts.Reasoning)
+    assert (thought.text, thought.provider_meta, text) == ("hm", None, parts.Text("So:"))
+    assert thought.completed_at == FakeClock().now()
+
+
+async def test_a_half_written_call_is_dropped_and_a_complete_one_answered() -> None:
+    row, result = await interrupt(
+        ToolInputStart("c1", "read"),
+        ToolInputDelta("c1", '{"path":'),
+        ToolInputDelta("c1", '"a"}'),
+        ToolInputStart("c2", "read"),
+        ToolInputDelta("c2", '{"pa'),
+    )
+
+    assert [part.tool_call_id for part in row.content if isinstance(part, parts.ToolCall)] == ["c1"]
+    assert result.role is Role.TOOL
+
+
+async def test_a_call_whose_id_was_replaced_is_one_call() -> None:
+    row, result = await interrupt(
+        ToolInputStart("", "read"), ToolInputDelta("", "{}"), ToolCall("", "read", "{}"), *said("and")
+    )
+
+    (made, _) = row.content
+    (answer,) = result.content
+    assert isinstance(made, parts.ToolCall)
+    assert isinstance(answer, parts.ToolResult)
+    assert made.tool_call_id == answer.tool_call_id != ""
+
+
+async def test_results_of_the_providers_own_tools_stay_with_their_calls() -> None:
+    (row,) = await interrupt(
+        ToolCall("s1", "web_search", "{}", True), ToolResult("s1", "web_search", Raw(b'{"found":1}')), *said("It")
+    )
+
+    assert [type(part) for part in row.content] == [parts.ToolCall, parts.ToolResult, parts.Text]
+
+
+async def test_nothing_shown_is_nothing_kept() -> None:
+    assert await interrupt() == ()
+
+
+async def test_finished_results_of_a_running_batch_are_kept_with_their_files() -> None:
+    file = Attachment(UUID(int=6), "text/plain", "a.txt")
+    rig = BatchRig([scripted.giving(ToolOutput({"a": 1}, attachments=(file,))), scripted.hanging()])
+    task = rig.start(call("give"), call("hang"))
+    await until(lambda: rig.shown.results())
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    rows = kept(rig.shown, StepMeter(), rig.clock, OpenCall(1, "call_give", "give"), OpenCall(1, "call_hang", "hang"))
+
+    given, hung = rows
+    assert [type(part) for part in given.content] == [parts.ToolResult, parts.File]
+    (synthetic,) = hung.content
+    assert isinstance(synthetic, parts.ToolResult)
+    assert synthetic.is_error
