@@ -6,11 +6,13 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import anyio.to_thread
 import pytest
 from pydantic_ai.models.function import FunctionModel
 
@@ -185,6 +187,21 @@ async def test_failure_to_build_is_not_remembered() -> None:
 
     assert error_of(await drain(model)).detail == "not yet"
     assert (await generate(model, asking())).text == "Here."
+
+
+async def test_streams_of_bedrock_do_not_use_up_the_threads() -> None:
+    """Each holds a thread while it waits, as the package of Bedrock does; one more than usual must still go through."""
+    count = int(anyio.to_thread.current_default_thread_limiter().total_tokens) + 1
+    all_wait = threading.Barrier(count)
+
+    def reading() -> Waiting:
+        return Waiting(lambda: anyio.to_thread.run_sync(lambda: all_wait.wait(timeout=20)))
+
+    answers = [[reading(), text("Yes.")] for _ in range(count)]
+    model = bridged(PlayedModel(*answers, system="bedrock"))
+    drained = await asyncio.gather(*(drain(model) for _ in range(count)))
+
+    assert all(finish_of(parts).reason is FinishReason.STOP for parts in drained)
 
 
 # Closing

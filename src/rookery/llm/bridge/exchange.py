@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeAlias
 
+import anyio.to_thread
 from pydantic_ai.messages import ModelResponseStreamEvent
 from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.providers import Provider
@@ -29,6 +30,9 @@ KeepOpen: TypeAlias = Callable[[Provider[Any]], Awaitable[None]]
 
 # Chosen: who closes a stream waits for it; a library that hangs on the way out is left behind.
 CLOSE_SECONDS = 0.9
+# Chosen: more streams than a replica runs. A stream of Bedrock holds a thread while it waits; with the usual 40 the
+# next one would wait for it, and so would everything else in this process that uses threads.
+THREADS = 500
 
 
 class Bridged:
@@ -108,6 +112,9 @@ class _Exchange:
 
     async def open(self) -> StreamedResponse:
         built, provider = self._built, self._model.provider
+        if self._model.system == "bedrock":
+            limiter = anyio.to_thread.current_default_thread_limiter()
+            limiter.total_tokens = max(limiter.total_tokens, THREADS)
         try:
             if self._keep_open is not None and provider is not None:
                 await self._keep_open(provider)
