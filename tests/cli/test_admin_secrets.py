@@ -158,7 +158,7 @@ async def test_lost_key_file_is_not_replaced_by_a_fresh_one(tmp_path: Path) -> N
     done = await asyncio.to_thread(rookery, tmp_path, "admin", "rotate-secrets", "--status", *arguments)
 
     assert done.returncode == 2
-    assert "is missing. Restore it from a backup" in done.stderr
+    assert "restore it from a backup" in done.stderr
     assert not (data_dir / secrets.KEY_FILE).exists()
 
 

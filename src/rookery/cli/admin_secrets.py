@@ -80,7 +80,10 @@ def require_ring(settings: Settings) -> KeyRing:
     """The ring there is. None is made here: a fresh one opens nothing, and would hide that the file is lost."""
     path = settings.data_dir / secrets.KEY_FILE
     if settings.secret_keys is None and settings.database_url is None and not path.exists():
-        raise _refused(f"The key file {path} is missing. Restore it from a backup, or set ROOKERY_SECRET_KEYS.")
+        raise _refused(
+            f"There is no key file {path}. The first start of `rookery serve` makes it; if keys were saved before, "
+            "restore it from a backup."
+        )
     ring = load_ring(settings)
     if ring is None:
         raise _refused(NO_RING)
