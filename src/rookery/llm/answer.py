@@ -37,11 +37,6 @@ class Answer:
         self._next = opened.chunks().__anext__
         reader.start(refusals.find_request_id(opened.headers, hide), hide)
 
-    @property
-    def is_done(self) -> bool:
-        """The terminal part was given out."""
-        return self._reader.is_done
-
     async def first(self) -> Sequence[StreamPart]:
         """The first batch; it has at least one part."""
         if self._opened is None:

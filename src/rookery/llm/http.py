@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
@@ -37,6 +38,7 @@ _MAX_HEADER_BYTES = 65_536
 # Chosen: providers end the body right behind the last event; waiting this long for it keeps the connection usable.
 _DRAIN_SECONDS = 0.05
 
+_PROXY_NAMES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=POOL_SECONDS + CONNECT_SECONDS, sock_connect=CONNECT_SECONDS)
 
 
@@ -198,9 +200,10 @@ async def _ssl_context(tls: Tls) -> ssl.SSLContext | bool:
 
 def _find_proxy(url: str) -> str | None:
     """The proxy that the environment names for this URL. Looked up for each request: it is a few dict reads."""
-    proxies = getproxies()
-    if not proxies:
+    # `getproxies` goes through the whole environment, which took longer than all else here.
+    if not any(name in os.environ for name in _PROXY_NAMES):
         return None
+    proxies = getproxies()
     parsed = URL(url)
     if not parsed.host or proxy_bypass(f"{parsed.host}:{parsed.port}"):
         return None

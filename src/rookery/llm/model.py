@@ -113,7 +113,8 @@ class WireModel:
         while True:
             request = self._built(call, is_first=not tried)
             fold = self._format.fold(call)
-            answer = Answer(await self._open(call, request), AnswerReader(fold, self._provider), hide=self._hide)
+            reader = AnswerReader(fold, self._provider)
+            answer = Answer(await self._open(call, request), reader, hide=self._hide)
             try:
                 parts = await answer.first()
                 again = self._repaired(call, parts[0], tried)
@@ -121,7 +122,7 @@ class WireModel:
                     # From here on the consumer has seen something: no second answer may follow.
                     for part in _opening(parts, request):
                         yield part
-                    while not answer.is_done:
+                    while not reader.is_done:
                         for part in await answer.more():
                             yield part
                     return
