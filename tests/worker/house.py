@@ -23,7 +23,8 @@ from rookery.chat.transitions import BusyBehavior
 from rookery.clock import Clock, SystemClock
 from rookery.llm.connect import Connector, default_scripts
 from rookery.llm.directory import Directory
-from rookery.llm.scripted import Script, Scripts
+from rookery.llm.scripted import Script, Scripts, Step
+from rookery.llm.types import Call
 from rookery.loop.config import LoopConfig
 from rookery.loop.tools import Tool
 from rookery.store import machine, messages, model_configs, providers
@@ -182,8 +183,8 @@ async def open_house(
         yield house
 
 
-def _steps(script: Script, call: object) -> Sequence[object]:
-    return script(call) if callable(script) else script  # type: ignore[arg-type]
+def _steps(script: Script, call: Call) -> Sequence[Step]:
+    return script(call) if callable(script) else script
 
 
 class _Nobody:
