@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.llm import errors
-from rookery.llm.errors import Broken, TransportError, classify, find_replay_fault, from_response, from_transport
+from rookery.llm.errors import Broken, TransportError, classify, from_response, from_transport
 from rookery.llm.refusals import bare_urls, find_context_numbers, find_request_id, parse_retry_after, read_body
+from rookery.llm.replay_faults import find_replay_fault
 from rookery.llm.types import MAX_DETAIL, ErrorKind, ReplayFault
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -43,7 +45,6 @@ ROWS: list[tuple[int | None, str, str, ErrorKind, bool]] = [
     (None, "", "unsupported model", ErrorKind.CONFIG, False),
     (400, "", "", ErrorKind.CONFIG, False),
     (404, "", "", ErrorKind.CONFIG, False),
-    (413, "", "", ErrorKind.CONFIG, False),
     (422, "", "", ErrorKind.CONFIG, False),
     (403, "", "", ErrorKind.AUTH, False),
     (None, "permission_error", "", ErrorKind.AUTH, False),
@@ -68,6 +69,64 @@ ROWS: list[tuple[int | None, str, str, ErrorKind, bool]] = [
     (418, "", "", ErrorKind.GENERIC, False),
     (302, "", "", ErrorKind.GENERIC, False),
     (None, "something_new", "what", ErrorKind.GENERIC, False),
+    # Words, where there is no status or none that says more.
+    (None, "", "ai budget of this team", ErrorKind.USAGE_LIMIT, False),
+    (None, "", "quota exceeded", ErrorKind.USAGE_LIMIT, False),
+    (None, "", "Authentication failed", ErrorKind.AUTH, False),
+    (400, "", "Invalid API key", ErrorKind.AUTH, False),
+    (400, "", "invalid_api_key", ErrorKind.AUTH, False),
+    (None, "", "Rate limit reached", ErrorKind.RATE_LIMIT, True),
+    (400, "", "Rate limit reached", ErrorKind.RATE_LIMIT, True),
+    (None, "", "you are rate-limited", ErrorKind.RATE_LIMIT, True),
+    (400, "", "Too many requests", ErrorKind.RATE_LIMIT, True),
+    (None, "", "rate_limit", ErrorKind.RATE_LIMIT, True),
+    (None, "", "Internal Server Error", ErrorKind.GENERIC, True),
+    (400, "", "Internal Server Error", ErrorKind.GENERIC, True),
+    (None, "", "upstream timed out", ErrorKind.TIMEOUT, True),
+    (200, "", "Service Unavailable", ErrorKind.TIMEOUT, True),
+    (500, "", "internal server error: timeout", ErrorKind.TIMEOUT, True),
+    (None, "", "the stream closed before its end", ErrorKind.TIMEOUT, True),
+    (None, "", "stream error: stream ID 5; CANCEL; received from peer", ErrorKind.TIMEOUT, True),
+    (None, "", "stream error: stream ID 5; PROTOCOL_ERROR; timeout", ErrorKind.GENERIC, False),
+    (None, "", "malformed configuration", ErrorKind.CONFIG, False),
+    (None, "", "Unable to locate credentials", ErrorKind.CONFIG, False),
+    # A request that is itself at fault may quote any of these words.
+    (400, "", "Invalid schema for function 'run': properties.timeout", ErrorKind.CONFIG, False),
+    (404, "", "This model is unavailable in your region", ErrorKind.CONFIG, False),
+    (422, "", "'timeout' must be a number", ErrorKind.CONFIG, False),
+    # Switched off: it travels as a 503.
+    (503, "provider_disabled", "", ErrorKind.PROVIDER_DISABLED, False),
+    (503, "", "provider_disabled: switched off", ErrorKind.PROVIDER_DISABLED, False),
+    # A limit that time does not lift, even at 429.
+    (429, "", "AI budget of $5 reached", ErrorKind.USAGE_LIMIT, False),
+    (400, "", "AI budget of $5 reached", ErrorKind.USAGE_LIMIT, False),
+    (429, "", "error: insufficient_quota", ErrorKind.USAGE_LIMIT, False),
+    # Settings are settings at every status that is not about the key.
+    (503, "", "Model not found", ErrorKind.CONFIG, False),
+    (429, "", "model_not_found", ErrorKind.CONFIG, False),
+    (403, "", "unsupported model", ErrorKind.CONFIG, False),
+    (401, "", "invalid model", ErrorKind.AUTH, False),
+    # Too long.
+    (413, "", "", ErrorKind.CONTEXT_OVERFLOW, False),
+    (400, "request_too_large", "", ErrorKind.CONTEXT_OVERFLOW, False),
+    (400, "", "Context length exceeded", ErrorKind.CONTEXT_OVERFLOW, False),
+    (400, "", "error context_exceeded", ErrorKind.CONTEXT_OVERFLOW, False),
+    (400, "context_exceeded", "", ErrorKind.CONTEXT_OVERFLOW, False),
+    (429, "", "context_length_exceeded", ErrorKind.CONTEXT_OVERFLOW, False),
+    (503, "", "maximum context length", ErrorKind.CONTEXT_OVERFLOW, False),
+    # The answer that the request built on is forgotten.
+    (400, "previous_response_not_found", "", ErrorKind.GENERIC, True),
+    (404, "", "Previous response with id 'resp_1' not found.", ErrorKind.GENERIC, True),
+    (401, "", "previous_response_not_found", ErrorKind.GENERIC, True),
+    # Codes know better than words and statuses.
+    (401, "rate_limit_error", "unauthorized", ErrorKind.RATE_LIMIT, True),
+    (None, "rate_limit_exceeded", "quota of requests per minute", ErrorKind.RATE_LIMIT, True),
+    (429, "model_not_found", "rate limit", ErrorKind.CONFIG, False),
+    # Order among words.
+    (400, "", "overloaded, check your quota", ErrorKind.OVERLOADED, True),
+    (401, "", "unauthorized: billing", ErrorKind.USAGE_LIMIT, False),
+    (403, "", "forbidden: rate limit", ErrorKind.AUTH, False),
+    (400, "", "rate limit, provider_disabled", ErrorKind.RATE_LIMIT, True),
 ]
 
 
@@ -109,6 +168,9 @@ def test_provider_may_decide_about_retrying(status: int, said: str, expected: bo
         ({"retry-after-ms": "1500.5"}, 1.5005),
         ({"retry-after-ms": "1500", "retry-after": "60"}, 1.5),
         ({"retry-after-ms": "soon", "retry-after": "60"}, 60),
+        ({"retry-after-ms": "0", "retry-after": "60"}, 60),
+        ({"retry-after-ms": "-1", "retry-after": "60"}, 60),
+        ({"retry-after-ms": "0"}, None),
         ({"retry-after": format_datetime(NOW + timedelta(seconds=90), usegmt=True)}, 90),
         ({"retry-after": format_datetime(NOW - timedelta(hours=1), usegmt=True)}, 0),
         ({"retry-after": "Sun Mar  1 12:00:30 2026"}, 30),
@@ -213,6 +275,11 @@ def test_request_id_is_found_in_either_header(headers: dict[str, str], request_i
         (b'{"error":{"message":"g","code":404,"status":"NOT_FOUND"}}', "application/json", "g", "NOT_FOUND"),
         (b'[{"error":{"message":"in a list"}}]', "application/json", "in a list", None),
         (b'{"error":"only text"}', "application/json", "only text", None),
+        (b'{"error":"Bad Request","message":"why"}', "application/json", "why", None),
+        (b'{"error":"bad_request","message":"why"}', "application/json", "why", "bad_request"),
+        (b'{"error":"bad_request","message":"why","code":"c"}', "application/json", "why", "c"),
+        (b'{"error":"why","message":" "}', "application/json", "why", None),
+        (b'{"error":"why","detail":"more"}', "application/json", "why", None),
         (b'{"message":"top","code":"x"}', "application/json", "top", "x"),
         (b'{"detail":"of a framework"}', "application/json", "of a framework", None),
         (b'{"error":{"message":""},"message":"top"}', "application/json", "top", None),
@@ -237,6 +304,51 @@ def test_detail_and_code_are_found_in_every_envelope(
     error = from_response("Acme", 500, headers={"content-type": content_type}, body=body)
 
     assert (error.detail, error.code) == (detail, code)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "kind", "detail", "code"),
+    [
+        (
+            'POST "https://a.example/v1": 429 Too Many Requests {"error":{"message":"why","code":"c"}}',
+            *(429, ErrorKind.RATE_LIMIT, "why", "c"),
+        ),
+        ('it failed: GET "https://a.example": 401 {"message":"why"} (twice)', 401, ErrorKind.AUTH, "why", None),
+        (
+            'POST "https://a.example": 400 {"error":{"message":"why","type":"overloaded_error"}}',
+            *(400, ErrorKind.OVERLOADED, "why", "overloaded_error"),
+        ),
+        (
+            'POST "https://a.example": 502 {"message":"GET \\"https://b.example\\": 500 {}"}',
+            *(502, ErrorKind.TIMEOUT, 'GET "https://b.example": 500 {}', None),
+        ),
+        ('PUT "x": 503 {"a":1}', 503, ErrorKind.TIMEOUT, 'PUT "x": 503 {"a":1}', None),
+        ('PUT "x": 503 {broken', 503, ErrorKind.TIMEOUT, 'PUT "x": 503 {broken', None),
+        ('Say "x": 503 {"message":"why"}', None, ErrorKind.GENERIC, 'Say "x": 503 {"message":"why"}', None),
+    ],
+)
+def test_answer_that_a_gateway_passes_on_is_unwrapped(
+    text: str, status: int | None, kind: ErrorKind, detail: str, code: str | None
+) -> None:
+    body = msgspec.json.encode({"error": {"message": text}})
+
+    error = from_response("Acme", 200, headers={}, body=body)
+
+    assert (error.status, error.kind, error.detail, error.code) == (status or 200, kind, detail, code)
+    assert classify("Acme", text=text).status == status
+    assert classify("Acme", 418, text=text).status == 418
+
+
+@pytest.mark.parametrize(
+    "text", ["1" * 60_000 + " prompt is too long", "prompt is too long: " + "1," * 30_000, "a." * 30_000]
+)
+def test_hostile_text_is_not_searched_again_from_each_of_its_places(text: str) -> None:
+    started = time.process_time()
+
+    classify("Acme", 400, text=bare_urls(text))
+
+    # Some hundredths of a second; searched from each place, it takes several seconds to minutes.
+    assert time.process_time() - started < 1.5
 
 
 @given(
@@ -306,4 +418,5 @@ def test_every_way_a_connection_breaks_has_its_row() -> None:
 
 
 def test_bare_urls_keep_what_is_not_secret() -> None:
+    assert bare_urls(f"{'x' * 99}://me:pw@h/p?q and ://no") == f"{'x' * 99}://h/p and ://no"
     assert bare_urls("a http://h:80/p/q?x b postgres://u:p@h/d#f c") == "a http://h:80/p/q b postgres://h/d c"

@@ -240,7 +240,7 @@ def test_history_that_could_not_be_repaired_is_a_mismatch(fault: ReplayFault) ->
     [
         errors.classify("Acme", 400, codes=("context_length_exceeded",)),
         errors.classify("Acme", 413),
-        errors.classify("Acme", 413, codes=("request_too_large",)),
+        errors.classify("Acme", 400, text="context length exceeded"),
     ],
 )
 def test_prompt_that_is_too_long_may_be_helped_by_a_summary(error: ProviderError) -> None:

@@ -21,7 +21,8 @@ import msgspec
 
 from rookery.llm import refusals
 from rookery.llm.refusals import Hide
-from rookery.llm.types import ErrorKind, FinishReason, ProviderError, ReplayFault, Usage
+from rookery.llm.replay_faults import find_replay_fault
+from rookery.llm.types import ErrorKind, FinishReason, ProviderError, Usage
 from rookery.redaction import hide_secrets
 
 # Longer waits are not made: a person can decide better what to do meanwhile (models.md, "Retry-After").
@@ -84,7 +85,10 @@ class NoObject(LlmError):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: matches by any of status, code or text. Codes and texts are compared in lower case."""
+    """One row: matches by any of status, code or words. Codes and words are compared in lower case.
+
+    `unless_statuses`: there the words mean nothing. `own_text`: what the provider said is not searched.
+    """
 
     kind: ErrorKind
     retry: bool
@@ -93,74 +97,116 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     codes: frozenset[str] = frozenset()
     code_parts: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
-    unless_status: int | None = None
+    pattern: re.Pattern[str] | None = None
+    unless_statuses: frozenset[int] = frozenset()
+    own_text: bool = False
 
-    def matches(self, status: int | None, codes: tuple[str, ...], text: str) -> bool:
-        if self.unless_status is not None and status == self.unless_status:
+    def has_code(self, codes: Iterable[str]) -> bool:
+        return any(code in self.codes or any(part in code for part in self.code_parts) for code in codes)
+
+    def is_said(self, status: int | None, text: str, own: str) -> bool:
+        if status in self.statuses:
+            return True
+        if status in self.unless_statuses:
             return False
-        return (
-            status in self.statuses
-            or any(code in self.codes for code in codes)
-            or any(part in code for part in self.code_parts for code in codes)
-            or any(words in text for words in self.texts)
+        searched = own if self.own_text else text
+        return any(words in searched for words in self.texts) or (
+            self.pattern is not None and self.pattern.search(searched) is not None
         )
+
+
+def _statuses(*statuses: int) -> frozenset[int]:
+    return frozenset(statuses)
 
 
 def _codes(*codes: str) -> frozenset[str]:
     return frozenset(codes)
 
 
+CHAIN_BROKEN = Rule(
+    kind=ErrorKind.GENERIC,
+    retry=True,
+    message="{provider} no longer knows the answer that this request builds on. Try again.",
+    codes=_codes("previous_response_not_found"),
+    texts=("previous_response_not_found",),
+    pattern=re.compile(r"\A(?=.*previous response with id)(?=.*not found)", re.DOTALL),
+)
+CLOSED_EARLY = Rule(
+    kind=ErrorKind.TIMEOUT,
+    retry=True,
+    message="The connection to {provider} broke before the answer was complete. Try again.",
+    texts=("stream closed before", "stream ended before"),
+)
 _OVERLOADED = Rule(
     kind=ErrorKind.OVERLOADED,
     retry=True,
     message="{provider} is overloaded. Try again in a moment.",
-    statuses=frozenset({529}),
+    statuses=_statuses(529),
     codes=_codes("overloaded_error"),
     texts=("overloaded",),
 )
 _NO_CREDIT = "The account at {provider} has no credit or quota left. Check its billing, or use another key."
-_USAGE_CODES = Rule(
+_USAGE = Rule(
     kind=ErrorKind.USAGE_LIMIT,
     retry=False,
     message=_NO_CREDIT,
-    statuses=frozenset({402}),
+    statuses=_statuses(402),
     codes=_codes("insufficient_quota", "billing_error"),
+    texts=("insufficient_quota", "ai budget of"),
 )
 # A 429 that talks of quota is a rate limit: several providers call their requests per minute so.
-_USAGE_TEXTS = Rule(
+_USAGE_WORDS = Rule(
     kind=ErrorKind.USAGE_LIMIT,
     retry=False,
     message=_NO_CREDIT,
     texts=("quota", "billing", "payment required"),
-    unless_status=429,
-)
-_OVERFLOW = Rule(
-    kind=ErrorKind.CONTEXT_OVERFLOW,
-    retry=False,
-    message="The chat is longer than this model can read at once. Compact it, or use a model with a larger window.",
-    codes=_codes("context_length_exceeded"),
-    texts=("prompt is too long", "maximum context length", "input is too long"),
+    unless_statuses=_statuses(429),
 )
 _AUTH = Rule(
     kind=ErrorKind.AUTH,
     retry=False,
     message="{provider} did not accept the API key. Check the key of this provider.",
-    statuses=frozenset({401}),
+    statuses=_statuses(401),
     codes=_codes("authentication_error", "invalid_api_key"),
-    texts=("unauthorized",),
+    texts=("authentication", "unauthorized", "invalid api key", "invalid_api_key"),
+)
+_OVERFLOW = Rule(
+    kind=ErrorKind.CONTEXT_OVERFLOW,
+    retry=False,
+    message="The chat is longer than this model can read at once. Compact it, or use a model with a larger window.",
+    statuses=_statuses(413),
+    codes=_codes("context_length_exceeded", "context_exceeded", "request_too_large"),
+    texts=(
+        *("context length exceeded", "context_length_exceeded", "context_exceeded", "maximum context length"),
+        *("prompt is too long", "input is too long"),
+    ),
 )
 _NO_MODEL = Rule(
     kind=ErrorKind.CONFIG,
     retry=False,
     message="{provider} does not offer this model. Check the model's name and whether the key may use it.",
     codes=_codes("model_not_found"),
-    texts=("invalid model", "unsupported model"),
+    texts=("invalid model", "model not found", "model_not_found", "unsupported model"),
+)
+_REJECTED = Rule(
+    kind=ErrorKind.CONFIG,
+    retry=False,
+    message="{provider} did not accept the request. Check the settings of this model and provider.",
+    texts=(
+        *("malformed config", "unable to locate credentials", "could not resolve credentials"),
+        *("default credentials were not found", "could not find default credentials"),
+    ),
+)
+_NOT_FOUND = Rule(
+    kind=ErrorKind.CONFIG,
+    retry=False,
+    message="{provider} did not find what it was asked for. Check the base URL of this provider and the model's name.",
 )
 _FORBIDDEN = Rule(
     kind=ErrorKind.AUTH,
     retry=False,
     message="{provider} does not allow this with the API key in use. Check what the key may do.",
-    statuses=frozenset({403}),
+    statuses=_statuses(403),
     codes=_codes("permission_error"),
     texts=("forbidden",),
 )
@@ -168,8 +214,17 @@ _RATE_LIMIT = Rule(
     kind=ErrorKind.RATE_LIMIT,
     retry=True,
     message="{provider} limits how often it can be asked. Try again later, or raise the limit there.",
-    statuses=frozenset({429}),
+    statuses=_statuses(429),
     codes=_codes("rate_limit_error", "rate_limit_exceeded"),
+    texts=("rate limit", "rate_limit", "rate-limited", "too many requests"),
+    own_text=True,
+)
+_DISABLED = Rule(
+    kind=ErrorKind.PROVIDER_DISABLED,
+    retry=False,
+    message="{provider} is switched off where this request was sent. Ask an administrator, or use another provider.",
+    codes=_codes("provider_disabled"),
+    texts=("provider_disabled",),
 )
 _POLICY = Rule(
     kind=ErrorKind.CONTENT_FILTER,
@@ -178,31 +233,26 @@ _POLICY = Rule(
     codes=_codes("content_filter", "content_policy_violation", "responsibleaipolicyviolation"),
     code_parts=("_policy",),
 )
-_REJECTED = Rule(
-    kind=ErrorKind.CONFIG,
-    retry=False,
-    message="{provider} did not accept the request. Check the settings of this model and provider.",
-    statuses=frozenset({400, 404, 413, 422}),
-)
 _UNREACHABLE = Rule(
     kind=ErrorKind.TIMEOUT,
     retry=True,
     message="{provider} could not be reached, or did not answer in time. Try again.",
-    statuses=frozenset({408, 409, 502, 503, 504}),
+    statuses=_statuses(408, 502, 503, 504),
     codes=_codes("timeout_error"),
 )
 _SERVER = Rule(
     kind=ErrorKind.GENERIC,
     retry=True,
     message="{provider} failed to answer because of a fault on its side. Try again.",
-    statuses=frozenset(range(500, 600)),
+    statuses=_statuses(500),
     codes=_codes("api_error", "server_error", "internal_error"),
+    texts=("server error",),
+    own_text=True,
 )
 _REDIRECT = Rule(
     kind=ErrorKind.GENERIC,
     retry=False,
     message="{provider} answered with a redirect, which is not followed. Check the base URL of this provider.",
-    statuses=frozenset(range(300, 400)),
 )
 _OTHER = Rule(
     kind=ErrorKind.GENERIC,
@@ -215,57 +265,88 @@ _REPLAY = Rule(
     message="{provider} does not accept the history of this chat. Edit an earlier message, or use another model.",
 )
 
-# First match wins. "400 otherwise" stands behind every row that a code or a text decides, because those know more.
-RULES: tuple[Rule, ...] = (
+# Names and numbers of RFC 9113. These resets get better by themselves if the other side sent them, and no others do.
+_PASSING_RESETS = r"(?:no_error|internal_error|refused_stream|cancel|enhance_your_calm)"
+_PASSING_NUMBERS = rf"(?:errorcodes\.)?(?:{_PASSING_RESETS}|0|2|7|8|11), remote_reset:true"
+# A reset of one HTTP/2 stream, as Go's and Python's libraries print it. Its code is the whole truth, even if the words
+# beside it sound like a timeout.
+_LASTING_RESET = msgspec.structs.replace(
+    _OTHER,
+    pattern=re.compile(
+        rf"stream error: stream id \d+; (?!{_PASSING_RESETS}\W+received from peer)"
+        rf"|<streamreset stream_id:\d+, error_code:(?!{_PASSING_NUMBERS})"
+    ),
+)
+# Not where the request itself is at fault: such refusals quote it, and tools like to have a parameter named timeout.
+_UNREACHABLE_WORDS = msgspec.structs.replace(
+    _UNREACHABLE,
+    statuses=frozenset(),
+    codes=frozenset(),
+    pattern=re.compile(
+        r"timeout|timed out|unavailable|connection reset|connection refused|\beof\b|broken pipe|bad gateway|client conn"
+        r"|goaway|http2 stream closed|http2: stream closed|closed network connection"
+        rf"|\b{_PASSING_RESETS}\W+received from peer|error_code:{_PASSING_NUMBERS}"
+    ),
+    unless_statuses=_statuses(400, 404, 422),
+)
+
+# First match wins (worker.md, "Error classification"); what a code says beats all statuses and words. Settings stand
+# before the rows that they are an exception to: a model that is not there is not found at 403, 429 and 503 as well.
+_BEFORE_CODES: tuple[Rule, ...] = (CHAIN_BROKEN, CLOSED_EARLY)
+_RULES: tuple[Rule, ...] = (
+    _OVERLOADED,
+    _USAGE,
+    _USAGE_WORDS,
     _AUTH,
+    _OVERFLOW,
     _NO_MODEL,
+    _REJECTED,
     _FORBIDDEN,
     _RATE_LIMIT,
+    _DISABLED,
     _POLICY,
-    _REJECTED,
     _UNREACHABLE,
+    _LASTING_RESET,
+    _UNREACHABLE_WORDS,
     _SERVER,
-    _REDIRECT,
 )
-_BEFORE_REPLAY: tuple[Rule, ...] = (_OVERLOADED, _USAGE_CODES, _USAGE_TEXTS, _OVERFLOW)
 
 
-# Replay faults (models.md, "Replay ladder"). Backquotes are taken out of the text first.
-_FAULT_CODES = {"invalid_encrypted_content": ReplayFault.UNPROVEN_REASONING}
-_FAULT_TEXTS: tuple[tuple[re.Pattern[str], ReplayFault], ...] = (
-    (re.compile(r"bound to a different conversation"), ReplayFault.STALE_THINKING),
-    (
-        re.compile(
-            r"signature.*thinking|thinking.*signature|invalid_encrypted_content|item with id .*not found"
-            r"|without its required '?reasoning'? item|without its required following item",
-            re.DOTALL,
-        ),
-        ReplayFault.UNPROVEN_REASONING,
-    ),
-    (
-        re.compile(
-            r"no tool (output|call) found for (function|custom tool|computer) call"
-            r"|tool_use ids were found without tool_result"
-            r"|tool_use ids must be unique|multiple tool_result blocks with id|unexpected tool_use_id found"
-            r"|duplicate item found with id|duplicate (tool|call|item)\w* ids?"
-            r"|tool_calls'? must be followed by tool messages|'?tool'? must be a response to a prece"
-        ),
-        ReplayFault.BROKEN_PAIRS,
-    ),
-)
-# 404 because that is how a stored item that is gone is answered; no status and 200 are errors inside a stream.
-_FAULT_STATUSES = frozenset({None, 200, 400, 404})
+def find_rule(
+    status: int | None, codes: Iterable[str], *, text: str, own: str | None = None, is_transport: bool = False
+) -> Rule | None:
+    """The row for a failure, if anything in it is known. Codes and texts are in lower case.
+
+    `own` is the text without what the provider is quoted with, where both are known. `is_transport`: its type says
+    already that an exchange broke.
+    """
+    own, named = text if own is None else own, tuple(codes)
+    for rule in _BEFORE_CODES:
+        if rule.has_code(named) or rule.is_said(status, text, own):
+            return rule
+    for rule in _RULES:
+        if rule.has_code(named):
+            return rule
+    for rule in _RULES:
+        if rule.is_said(status, text, own) or (is_transport and rule is _UNREACHABLE_WORDS):
+            return rule
+    return None
 
 
-def find_replay_fault(status: int | None, codes: Iterable[str], text: str) -> ReplayFault | None:
-    """Which rung of the ladder answers this refusal, if it is about the replayed history at all."""
-    if status not in _FAULT_STATUSES:
-        return None
-    for code in codes:
-        if code in _FAULT_CODES:
-            return _FAULT_CODES[code]
-    plain = text.replace("`", "").lower()
-    return next((fault for pattern, fault in _FAULT_TEXTS if pattern.search(plain)), None)
+def _by_status(status: int | None) -> Rule:
+    """What a bare status means to a client, where nothing that was said is known (models.md, "Error mapping")."""
+    match status:
+        case 400 | 422:
+            return _REJECTED
+        case 404:
+            return _NOT_FOUND
+        case 409:
+            return _UNREACHABLE
+        case int() if 300 <= status < 400:
+            return _REDIRECT
+        case int() if 500 <= status < 600:
+            return _SERVER
+    return _OTHER
 
 
 def classify(
@@ -284,17 +365,22 @@ def classify(
     it: it starts the message.
     """
     named = tuple(code for code in codes if isinstance(code, str) and code)
+    detail = text
+    if wrapped := refusals.unwrap(text):
+        # A gateway tells what another server told it: its own status stands, if it has one that says anything.
+        status = wrapped.status if status in (None, 200) else status
+        named, detail = (*named, *wrapped.codes), wrapped.text or text
     folded = tuple(code.lower() for code in named)
     lowered = text.lower()
-    fault, rule = _find_rule(status, folded, lowered)
+    fault = find_replay_fault(status, folded, lowered)
+    rule = _REPLAY if fault else find_rule(status, folded, text=lowered) or _by_status(status)
     used, maximum = refusals.find_context_numbers(text) if rule is _OVERFLOW else (None, None)
-    detail = text
     retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower(), rule.retry)
     retry_after = refusals.parse_retry_after(headers, now)
     if retry_after is not None and retry_after > MAX_RETRY_AFTER:
         retryable = False
         until = (now or datetime.now(UTC)) + retry_after
-        detail = f"Possible again at {until:%Y-%m-%d %H:%M} UTC. {text}"
+        detail = f"Possible again at {until:%Y-%m-%d %H:%M} UTC. {detail}"
     return ProviderError(
         kind=rule.kind,
         message=rule.message.format(provider=provider),
@@ -311,21 +397,16 @@ def classify(
     )
 
 
-def _find_rule(status: int | None, codes: tuple[str, ...], text: str) -> tuple[ReplayFault | None, Rule]:
-    for rule in _BEFORE_REPLAY:
-        if rule.matches(status, codes, text):
-            return None, rule
-    if fault := find_replay_fault(status, codes, text):
-        return fault, _REPLAY
-    return None, next((rule for rule in RULES if rule.matches(status, codes, text)), _OTHER)
+def is_chain_broken(error: ProviderError) -> bool:
+    """Whether the provider forgot the answer that the request built on: sending everything helps."""
+    said = (error.detail or "").lower()
+    return CHAIN_BROKEN.has_code(((error.code or "").lower(),)) or CHAIN_BROKEN.is_said(None, said, said)
 
 
 _TRANSPORT_RULES: Mapping[Broken, Rule] = {
     Broken.CONNECT: _UNREACHABLE,
     Broken.WRITE: _UNREACHABLE,
-    Broken.CUT: msgspec.structs.replace(
-        _UNREACHABLE, message="The connection to {provider} broke before the answer was complete. Try again."
-    ),
+    Broken.CUT: CLOSED_EARLY,
     # Nothing of this gets better by itself.
     Broken.CERTIFICATE: Rule(
         kind=ErrorKind.CONFIG,

@@ -41,13 +41,13 @@ def read_body(body: bytes, content_type: str) -> tuple[tuple[object, ...], str]:
 def read_envelope(document: Mapping[str, Any]) -> tuple[tuple[object, ...], str]:
     """`{"error": {...}}`, `{"error": "text"}` or the fields at the top, as providers and gateways have them."""
     error = document.get("error")
-    if isinstance(error, str) and error:
-        return (document.get("code"),), _shown(error)
     inner = error if isinstance(error, dict) else {}
-    texts = (inner.get("message"), document.get("message"), document.get("detail"))
+    # `{"error": "Bad Request", "message": "why"}`: beside a message, the error is only a title, and perhaps a code.
+    texts = (inner.get("message"), document.get("message"), error, document.get("detail"))
     text = next((said for said in texts if isinstance(said, str) and said.strip()), "")
+    title = error if isinstance(error, str) and error != text and not re.search(r"\s", error) else None
     kind = None if document.get("type") == "error" else document.get("type")
-    codes = (inner.get("code"), inner.get("type"), inner.get("status"), document.get("code"), kind)
+    codes = (inner.get("code"), inner.get("type"), inner.get("status"), document.get("code"), kind, title)
     return codes, _shown(text)
 
 
@@ -55,10 +55,32 @@ def _shown(text: str) -> str:
     return "" if text.lstrip()[:1] == "<" else text
 
 
+class Wrapped(msgspec.Struct, frozen=True):
+    """What another server answered. `text` is empty if its body says nothing that can be read."""
+
+    status: int
+    codes: tuple[str, ...]
+    text: str
+
+
+# Every piece has an end or stops at a quote: texts come from outside, and a search may not take longer than reading.
+_WRAPPED = re.compile(r'\b[A-Z]{3,7} "[^"]*": (\d{3})\b[^{]{0,100}(?=\{)')
+
+
+def unwrap(text: str) -> Wrapped | None:
+    """The inner answer of `METHOD "url": code text {json}`: so gateways and libraries tell what they were told."""
+    found = _WRAPPED.search(text)
+    if found is None:
+        return None
+    body = text[found.end() : text.rfind("}") + 1]
+    codes, said = read_body(body.encode("utf-8", "replace"), "application/json")
+    return Wrapped(int(found[1]), tuple(code for code in codes if isinstance(code, str) and code), said)
+
+
 def parse_retry_after(headers: Mapping[str, str], now: datetime | None = None) -> timedelta | None:
     """How long the provider wants to be left alone; milliseconds beat seconds and dates. Nonsense is no answer."""
     milliseconds = _float(headers.get("retry-after-ms"))
-    if milliseconds is not None:
+    if milliseconds is not None and milliseconds > 0:
         return _wait(milliseconds / 1000)
     value = headers.get("retry-after")
     seconds = _float(value)
@@ -94,7 +116,7 @@ def find_request_id(headers: Mapping[str, str], hide: Hide = by_look) -> str | N
     return printable(hide(value))[:200] if value else None
 
 
-_URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)([^\s\"'<>/?#]*)([^\s\"'<>?#]*)[^\s\"'<>]*")
+_URL = re.compile(r"(?<=[A-Za-z0-9+.-])(://)([^\s\"'<>/?#]*)([^\s\"'<>?#]*)[^\s\"'<>]*")
 
 
 def bare_urls(text: str) -> str:
@@ -110,12 +132,15 @@ def clean_detail(text: str, hide: Hide = hide_secrets, *, max_chars: int = MAX_D
     return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
 
 
-_USED_OVER_MAX = re.compile(r"(\d[\d,]*)\s*tokens?\s*>\s*(\d[\d,]*)")
+# Bounded, and begun at the first digit only: a long row of digits would otherwise be searched from each of them.
+_DIGITS = r"(?<![\d,])(\d[\d,]{0,30})"
+_USED_OVER_MAX = re.compile(rf"{_DIGITS}\s{{0,5}}tokens?\s{{0,5}}>\s{{0,5}}{_DIGITS}")
 _MAX_THEN_USED = re.compile(
-    r"maximum context length (?:is|of) (\d[\d,]*).{0,80}?(?:requested|resulted in|contains?|has)[^\d]{0,40}?(\d[\d,]*)",
+    rf"maximum context length (?:is|of) {_DIGITS}.{{0,80}}?(?:requested|resulted in|contains?|has)"
+    rf"[^\d]{{0,40}}?{_DIGITS}",
     re.DOTALL,
 )
-_MAX_ONLY = re.compile(r"(?:maximum context length (?:is|of)|maximum of|limit of) (\d[\d,]*)")
+_MAX_ONLY = re.compile(rf"(?:maximum context length (?:is|of)|maximum of|limit of) {_DIGITS}")
 
 
 def find_context_numbers(text: str) -> tuple[int | None, int | None]:

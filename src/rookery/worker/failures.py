@@ -179,32 +179,22 @@ def _causes(failure: BaseException) -> Iterator[BaseException]:
 
 
 def _of_provider(error: ProviderError, provider: str | None) -> Classified:
-    """The clients' own judgement, except for what only a whole chat can act on."""
-    name = provider or error.provider
+    """The clients' own judgement."""
     plain = Classified(
         kind=error.kind,
         message=error.message,
         retryable=error.retryable,
         detail=error.detail,
-        provider=name,
+        provider=provider or error.provider,
         status_code=error.status,
         retry_after=error.retry_after,
+        chain_broken=errors.is_chain_broken(error),
+        context_overflow=error.kind is ErrorKind.CONTEXT_OVERFLOW,
     )
-    if strangers.is_chain_broken(((error.code or "").lower(),), (error.detail or "").lower()):
-        return _replaced(plain, ErrorKind.GENERIC, retryable=True, chain_broken=True)
     if error.replay_fault is not None:
         # What the provider said names its own items, which mean nothing to anybody here.
         return msgspec.structs.replace(plain, message=_MISMATCH, detail=HISTORY_MISMATCH)
-    if error.kind is ErrorKind.CONTEXT_OVERFLOW:
-        return msgspec.structs.replace(plain, context_overflow=True)
-    if error.status == 413:
-        return _replaced(plain, ErrorKind.CONTEXT_OVERFLOW, retryable=False, context_overflow=True)
     return plain
-
-
-def _replaced(failure: Classified, kind: ErrorKind, **changes: bool) -> Classified:
-    message = _say(_MESSAGES[kind], failure.provider)
-    return msgspec.structs.replace(failure, kind=kind, message=message, **changes)
 
 
 _UNUSABLE_KINDS: Mapping[Unusable | None, ErrorKind] = {
