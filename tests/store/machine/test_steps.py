@@ -360,6 +360,22 @@ async def test_retry_at_rest_needs_a_row_that_waits_for_an_answer(rig: Rig) -> N
         assert await rig.state(chat_id) is State.R0
 
 
+async def test_notice_neither_asks_nor_answers_for_a_retry(rig: Rig) -> None:
+    notice = NewMessage(role=Role.SYSTEM, content=text("The workspace was started."))
+    unanswered, answered = await rig.create(), await rig.create()
+    await rig.commit(unanswered, calling(call("a", "run")), result("a", "run"), notice, notice)
+    await rig.commit(answered, assistant("done"), notice)
+    for chat_id in (unanswered, answered):
+        await rig.update(chat_id, machine.finish_turn)
+
+    await rig.update(unanswered, machine.retry_turn)
+    with pytest.raises(TransitionNotAllowed) as refusal:
+        await rig.update(answered, machine.retry_turn)
+
+    assert await rig.state(unanswered) is State.R0
+    assert refusal.value.cause == "complete"
+
+
 async def test_retry_after_a_finished_answer_is_refused(rig: Rig) -> None:
     chat_id = await rig.create()
     await rig.commit(chat_id, assistant("done"))

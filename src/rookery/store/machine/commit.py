@@ -19,11 +19,12 @@ from rookery.chat.transitions import Transition
 from rookery.store.machine import backlog, rows, turn
 from rookery.store.machine.bundle import Tx, transition
 
-# One chat as a range, ordered by it: see store/messages.py.
+# One chat as a range, ordered by it: see store/messages.py. System notices neither ask nor answer.
 _LAST_LIVE_ROLE = """
     SELECT role
       FROM chat_messages
      WHERE chat_id >= $1 AND chat_id <= $1 AND NOT deleted AND NOT compressed
+       AND role IN ('user', 'assistant', 'tool')
      ORDER BY chat_id DESC, id DESC
      LIMIT 1
 """
