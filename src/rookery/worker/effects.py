@@ -18,7 +18,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat import compaction, parts, titles
+from rookery.chat import compaction, titles
 from rookery.chat.chats import Chat, LastError
 from rookery.chat.decide import TurnEnd
 from rookery.chat.messages import ChatId, Message, Role, Visibility
@@ -56,6 +56,13 @@ _STATES = {
     TurnEnd.COMPLETE: "the turn is finished",
     TurnEnd.STOP_AFTER_TOOL: "the turn is finished and waits for the user's decision",
 }
+
+
+class _Compacted(msgspec.Struct, frozen=True):
+    summary: str = ""
+
+
+_SUMMARY = msgspec.json.Decoder(_Compacted)
 
 
 class PushKind(StrEnum):
@@ -299,9 +306,10 @@ def _summary_in(message: Message) -> str:
     """The text of a compaction, from the result that people see."""
     for part in _parts(message):
         if isinstance(part, ToolResult) and part.tool_name == compaction.TOOL_NAME:
-            result = part.result
-            found = parts.json_value(result) if isinstance(result, msgspec.Raw) else None
-            return str(found.get("summary") or "") if isinstance(found, dict) else ""
+            try:
+                return _SUMMARY.decode(part.result).summary if isinstance(part.result, msgspec.Raw) else ""
+            except msgspec.DecodeError:
+                return ""
     return ""
 
 

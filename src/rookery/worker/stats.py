@@ -20,3 +20,10 @@ class WorkerStats:
     empty_responses: int = 0
     auto_archived: int = 0
     lease_renew_seconds: float = 0.0  # of the last beat
+    jobs: Counter[str] = field(default_factory=Counter)  # runs of housekeeping that were seen through, by job
+    jobs_failed: Counter[str] = field(default_factory=Counter)  # by job
+    job_seconds: dict[str, float] = field(default_factory=dict)  # of the last run, by job
+    purged: Counter[str] = field(default_factory=Counter)  # by what was removed
+    # Of the whole deployment, so the same on every replica; by pool.
+    agents_active: dict[str, int] = field(default_factory=dict)
+    agents_queued: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,452 @@
+"""What follows an outcome: who gets which label, summary, hint and push, and what comes too late."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from rookery.chat import parts, titles
+from rookery.chat.decide import TurnEnd
+from rookery.chat.messages import NewMessage, Role, Visibility
+from rookery.chat.parts import FileReference, Text, ToolResult
+from rookery.chat.prompt import PromptRow
+from rookery.chat.transitions import BusyBehavior
+from rookery.llm.scripted import Fail, Wait
+from rookery.llm.types import ErrorKind
+from rookery.store import machine
+from rookery.store.hints import WatchKind
+from rookery.worker import effects
+from rookery.worker.effects import PushKind
+from tests.store.machine.rig import FAILED, assistant, call, calling
+from tests.waiting import until
+from tests.worker.titling_rig import LONG, Desk, open_desk, saying
+
+
+@pytest.fixture
+async def desk(database_url: str) -> AsyncIterator[Desk]:
+    async with open_desk(database_url) as made:
+        yield made
+
+
+async def test_finished_turn_gets_a_label_then_a_hint_and_a_push(desk: Desk) -> None:
+    chat_id = await desk.answered(title="Login")
+
+    chat = await desk.finish_and_wait(chat_id)
+
+    assert await desk.label(chat_id) == "Login test fixed"
+    assert (WatchKind.SUMMARY_CHANGE, chat_id) in desk.watched()
+    (push,) = desk.pushes.sent
+    assert (push.kind, push.owner_id, push.chat_id, push.text) == (
+        PushKind.FINISHED,
+        chat.owner_id,
+        chat_id,
+        "Login test fixed",
+    )
+    (asked,) = desk.asked_for("Label")
+    assert "Title: Login" in asked
+    assert "It is fixed now" in asked
+
+
+async def test_label_moves_no_version_of_the_chat(desk: Desk) -> None:
+    chat_id = await desk.answered()
+
+    chat = await desk.finish_and_wait(chat_id)
+
+    after = await desk.rig.load(chat_id)
+    assert (after.snapshot_version, after.history_version) == (chat.snapshot_version, chat.history_version)
+    assert after.updated_at == chat.updated_at
+
+
+async def test_late_label_never_overwrites_a_newer_turn_and_is_not_pushed(desk: Desk) -> None:
+    desk.answers["Label"] = [(Wait(5), *saying(label="Old news only")), saying(label="New turn done")]
+    chat_id = await desk.answered("Short.")
+    await desk.finish(chat_id)
+    await desk.clock.until_waiting("scripted-wait")
+
+    await desk.rig.send(chat_id, "go on")
+    await desk.rig.commit(chat_id, assistant("Done, too."))
+    await desk.finish(chat_id)
+    await until(lambda: desk.pushes.sent)
+    await desk.clock.fire("scripted-wait")
+    await desk.inflight.wait_idle()
+
+    assert await desk.label(chat_id) == "New turn done"
+    assert [push.text for push in desk.pushes.sent] == ["New turn done"]
+    assert desk.watched() == [(WatchKind.SUMMARY_CHANGE, chat_id)]
+    assert [row["status"] for row in await desk.ledger()] == ["ok", "ok"]
+
+
+async def test_late_label_stays_away_from_a_chat_that_is_at_work_again(desk: Desk) -> None:
+    desk.answers["Label"] = [(Wait(5), *saying(label="Old news only"))]
+    chat_id = await desk.answered("Short.")
+    await desk.finish(chat_id)
+    await desk.clock.until_waiting("scripted-wait")
+
+    await desk.rig.send(chat_id, "go on")
+    await desk.clock.fire("scripted-wait")
+    await desk.inflight.wait_idle()
+
+    assert await desk.label(chat_id) is None
+    assert desk.pushes.sent == []
+
+
+async def test_late_summary_never_overwrites_that_of_a_newer_turn(desk: Desk) -> None:
+    desk.answers["Summary"] = [(Wait(5), *saying(summary="The old one.")), saying(summary="The new one.")]
+    chat_id = await desk.answered()
+    await desk.finish(chat_id)
+    await desk.clock.until_waiting("scripted-wait")
+
+    await desk.rig.send(chat_id, "go on")
+    await desk.rig.commit(chat_id, assistant(LONG))
+    await desk.finish(chat_id)
+    await until(lambda: len(desk.asked_for("Summary")) == 2 and len(desk.inflight) == 1)
+    await desk.clock.fire("scripted-wait")
+    await desk.inflight.wait_idle()
+
+    assert await desk.summary(chat_id) == "The new one."
+
+
+@pytest.mark.parametrize("babble", ["One", "The agent is done now", "Word after word after word again"])
+async def test_label_that_breaks_the_rules_is_replaced(desk: Desk, babble: str) -> None:
+    desk.answers["Label"] = [saying(label=babble)]
+    chat_id = await desk.answered()
+
+    await desk.finish_and_wait(chat_id)
+
+    assert await desk.label(chat_id) == titles.FINISHED_LABEL
+    assert [push.text for push in desk.pushes.sent] == [titles.FINISHED_LABEL]
+
+
+async def test_failing_model_leaves_the_fallback_label_and_a_row_in_the_ledger(desk: Desk) -> None:
+    desk.answers["Label"] = [(Fail(ErrorKind.AUTH, retryable=False),)]
+    chat_id = await desk.answered("Short.")
+
+    await desk.finish_and_wait(chat_id)
+
+    assert await desk.label(chat_id) == titles.FINISHED_LABEL
+    assert [(row["purpose"], row["status"]) for row in await desk.ledger()] == [("quickgen", "failed")]
+
+
+async def test_turn_without_words_gets_the_fallback_without_asking(desk: Desk) -> None:
+    chat_id = await desk.rig.create()
+    await desk.rig.commit(chat_id, calling(call("c1", provider_executed=True)))
+
+    await desk.finish_and_wait(chat_id)
+
+    assert await desk.label(chat_id) == titles.FINISHED_LABEL
+    assert desk.asked == []
+
+
+async def test_words_of_an_earlier_turn_are_not_this_turns(desk: Desk) -> None:
+    chat_id = await desk.answered()
+    await desk.finish_and_wait(chat_id)
+    desk.asked.clear()
+    await desk.rig.send(chat_id, "and silently?")
+    await desk.rig.commit(chat_id, calling(call("c1", provider_executed=True)))
+
+    await desk.finish_and_wait(chat_id)
+
+    assert await desk.label(chat_id) == titles.FINISHED_LABEL
+    assert desk.asked_for("Label") == []
+
+
+async def test_turn_at_the_step_limit_says_so_without_asking(desk: Desk) -> None:
+    chat_id = await desk.answered("Short.")
+
+    await desk.finish_and_wait(chat_id, TurnEnd.MAX_STEPS)
+
+    assert await desk.label(chat_id) == effects.STEP_LIMIT_LABEL
+    assert desk.asked == []
+
+
+async def test_turn_that_stopped_for_a_decision_is_described_as_waiting(desk: Desk) -> None:
+    chat_id = await desk.answered("Here is the plan.")
+
+    await desk.finish_and_wait(chat_id, TurnEnd.STOP_AFTER_TOOL)
+
+    (asked,) = desk.asked_for("Label")
+    assert "waits for the user" in asked
+
+
+async def test_failing_push_delays_nothing_and_the_label_stays(desk: Desk) -> None:
+    desk.pushes.error = ConnectionError("the push service is down")
+    chat_id = await desk.answered()
+
+    await desk.finish_and_wait(chat_id)
+    await desk.turn(chat_id, "Done again.")
+
+    assert await desk.label(chat_id) == "Login test fixed"
+    assert desk.pushes.sent == []
+
+
+async def test_hanging_push_holds_up_nothing_and_ends_at_its_limit(desk: Desk) -> None:
+    chat_id = await desk.answered("Short.")
+    desk.pushes.gate.clear()
+    await desk.finish(chat_id)
+    await until(lambda: desk.pushes.begun == 1)
+
+    await desk.rig.send(chat_id, "go on")
+    await desk.rig.commit(chat_id, assistant("Done, too."))
+    await desk.finish(chat_id)
+    await until(lambda: desk.pushes.begun == 2)
+    await desk.clock.advance(600)
+    await desk.inflight.wait_idle()
+
+    assert await desk.label(chat_id) == "Login test fixed"
+    assert desk.pushes.sent == []
+
+
+async def test_hanging_model_holds_up_neither_the_next_step_nor_its_label(desk: Desk) -> None:
+    desk.answers["Label"] = [(Wait(1000),), saying(label="New turn done")]
+    chat_id = await desk.answered("Short.")
+    await desk.finish(chat_id)
+    await desk.clock.until_waiting("scripted-wait")
+
+    await desk.rig.send(chat_id, "go on")
+    await desk.rig.commit(chat_id, assistant("Done, too."))
+    await desk.finish(chat_id)
+    await until(lambda: desk.pushes.sent)
+
+    assert await desk.label(chat_id) == "New turn done"
+    assert len(desk.inflight) == 1
+
+
+async def test_broken_publisher_does_not_cost_the_push(desk: Desk) -> None:
+    chat_id = await desk.answered()
+    chat = await desk.finish(chat_id)
+    desk.rig.published.failing = True
+
+    await desk.inflight.wait_idle()
+
+    assert [push.snapshot_version for push in desk.pushes.sent] == [chat.snapshot_version]
+
+
+async def test_queued_message_that_takes_over_clears_the_label(desk: Desk) -> None:
+    chat_id = await desk.answered()
+    await desk.set_label(chat_id, "Something older")
+    await desk.rig.send(chat_id, "next", BusyBehavior.QUEUE)
+
+    await desk.finish_and_wait(chat_id)
+
+    assert await desk.label(chat_id) is None
+    assert desk.watched() == [(WatchKind.SUMMARY_CHANGE, chat_id)]
+    assert (desk.asked, desk.pushes.sent) == ([], [])
+
+
+async def test_failed_turn_clears_the_label_and_pushes_the_error(desk: Desk) -> None:
+    chat_id = await desk.rig.create()
+    await desk.set_label(chat_id, "Something older")
+
+    await desk.fail(chat_id, FAILED)
+    await desk.inflight.wait_idle()
+
+    assert await desk.label(chat_id) is None
+    assert [(push.kind, push.text) for push in desk.pushes.sent] == [(PushKind.FAILED, FAILED.message)]
+    assert desk.watched() == [(WatchKind.SUMMARY_CHANGE, chat_id)]
+
+
+async def test_error_that_was_retried_meanwhile_is_not_pushed(desk: Desk) -> None:
+    chat_id = await desk.rig.create()
+    await desk.rig.update(chat_id, lambda tx: machine.finish_error(tx, FAILED))
+    failed = await desk.rig.load(chat_id)
+    await desk.rig.update(chat_id, machine.retry_turn)
+
+    desk.effects.turn_failed(failed, FAILED)
+    await desk.inflight.wait_idle()
+
+    assert desk.pushes.sent == []
+
+
+async def test_chat_that_waits_for_its_client_is_labelled_so(desk: Desk) -> None:
+    chat_id = await desk.rig.create()
+    await desk.rig.commit(chat_id, calling(call("c1")))
+    await desk.rig.update(chat_id, lambda tx: machine.enter_requires_action(tx, timeout_seconds=60))
+    desk.rig.published.clear()
+
+    desk.effects.action_required(await desk.rig.load(chat_id))
+    await desk.inflight.wait_idle()
+
+    assert await desk.label(chat_id) == titles.WAITING_LABEL
+    assert desk.watched() == [(WatchKind.SUMMARY_CHANGE, chat_id)]
+
+
+@pytest.mark.parametrize("is_promoted", [True, False])
+async def test_interrupted_turn_has_no_label(desk: Desk, is_promoted: bool) -> None:
+    chat_id = await desk.rig.create()
+    await desk.set_label(chat_id, "Something older")
+
+    desk.effects.interrupted(await desk.rig.load(chat_id), is_promoted=is_promoted)
+    await desk.inflight.wait_idle()
+
+    assert await desk.label(chat_id) is None
+    assert desk.pushes.sent == []
+
+
+async def test_subagents_report_becomes_the_summary_of_its_chat_and_nothing_else(desk: Desk) -> None:
+    root = await desk.rig.create()
+    child = await desk.rig.child(root)
+    report = "# Report\n\nThe **clock** was wrong. It is set. Tests pass. Nothing is open.\n\nMore."
+    await desk.rig.commit(child, assistant(report))
+
+    await desk.finish_and_wait(child)
+
+    assert await desk.summary(child) == "The clock was wrong. It is set. Tests pass."
+    assert await desk.label(child) is None
+    assert desk.watched() == [(WatchKind.SUMMARY_CHANGE, child)]
+    assert (desk.asked, desk.pushes.sent) == ([], [])
+
+
+async def test_subagents_errors_and_interruptions_leave_no_trace(desk: Desk) -> None:
+    root = await desk.rig.create()
+    child = await desk.rig.child(root)
+    await desk.set_label(child, "Kept as it is")
+
+    chat = await desk.fail(child, FAILED)
+    desk.effects.interrupted(chat, is_promoted=False)
+    desk.effects.action_required(chat)
+    await desk.inflight.wait_idle()
+
+    assert await desk.label(child) == "Kept as it is"
+    assert (desk.watched(), desk.pushes.sent) == ([], [])
+
+
+async def test_summary_is_made_after_the_first_turn_and_then_after_every_third(desk: Desk) -> None:
+    chat_id = await desk.answered()
+    await desk.finish_and_wait(chat_id)
+
+    counts = [len(desk.asked_for("Summary"))]
+    for _ in range(6):
+        await desk.turn(chat_id)
+        counts.append(len(desk.asked_for("Summary")))
+
+    assert counts == [1, 1, 1, 2, 2, 2, 3]
+    assert await desk.summary(chat_id) == "The login test was fixed."
+
+
+async def test_summary_reads_both_sides_and_is_announced(desk: Desk) -> None:
+    chat_id = await desk.answered()
+
+    await desk.finish_and_wait(chat_id)
+
+    (read,) = desk.asked_for("Summary")
+    assert read.startswith("User: hello\n\nAssistant: The login test failed")
+    assert desk.watched() == [(WatchKind.SUMMARY_CHANGE, chat_id)] * 2
+
+
+async def test_short_chat_gets_no_summary(desk: Desk) -> None:
+    chat_id = await desk.answered("Short.")
+
+    await desk.finish_and_wait(chat_id)
+
+    assert desk.asked_for("Summary") == []
+
+
+@pytest.mark.parametrize("answer", [saying(summary="x" * 1001), (Fail(ErrorKind.AUTH, retryable=False),)])
+async def test_failed_summary_keeps_the_old_one_and_is_made_up_for(desk: Desk, answer: tuple[Fail, ...]) -> None:
+    chat_id = await desk.answered()
+    await desk.finish_and_wait(chat_id)
+    desk.answers["Summary"] = [answer, saying(summary="The new one.")]
+    found = []
+
+    for _ in range(4):
+        await desk.turn(chat_id)
+        found.append(await desk.summary(chat_id))
+
+    assert found == ["The login test was fixed."] * 3 + ["The new one."]
+
+
+async def test_write_waits_for_a_database_that_is_away_for_a_moment(desk: Desk) -> None:
+    chat_id = await desk.rig.create()
+    await desk.set_label(chat_id, "Something older")
+    chat = await desk.rig.load(chat_id)
+    await desk.rig.sql("ALTER TABLE chats RENAME TO chats_away")
+
+    desk.effects.interrupted(chat, is_promoted=False)
+    await desk.clock.until_waiting("effect-retry")
+    await desk.rig.sql("ALTER TABLE chats_away RENAME TO chats")
+    await desk.clock.fire("effect-retry")
+    await desk.inflight.wait_idle()
+
+    assert await desk.label(chat_id) is None
+
+
+async def test_chat_that_is_deleted_meanwhile_is_no_error(desk: Desk) -> None:
+    desk.answers["Label"] = [(Wait(5), *saying(label="Login test fixed"))]
+    chat_id = await desk.answered("Short.")
+    await desk.finish(chat_id)
+    await desk.clock.until_waiting("scripted-wait")
+
+    await desk.rig.machine.bundle(lambda bundle: machine.delete_family(bundle, chat_id))
+    await desk.clock.fire("scripted-wait")
+    await desk.inflight.wait_idle()
+
+    assert desk.pushes.sent == []
+    assert [(row["chat_id"], row["status"]) for row in await desk.ledger()] == [(None, "ok")]
+
+
+async def test_summary_is_due_again_once_a_compaction_took_turns_away(desk: Desk) -> None:
+    chat_id = await desk.answered()
+    boundary = NewMessage(
+        role=Role.USER, content=(Text("The story so far."),), visibility=Visibility.MODEL, compressed=True
+    )
+    await desk.rig.commit(chat_id, boundary)
+    await desk.rig.commit(chat_id, assistant("And on."))
+    step = await desk.load(chat_id)
+    long_ago, soon = datetime(2020, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(days=1)
+
+    assert effects.is_summary_due(None, step.history)
+    assert effects.is_summary_due(long_ago, step.history)
+    assert not effects.is_summary_due(soon, step.history)
+
+
+async def test_conversation_tells_turns_and_what_was_compacted(desk: Desk) -> None:
+    quoted = FileReference("a.py", 1, 2, "print()")
+    first = NewMessage(role=Role.USER, content=(Text("look at"), quoted), created_by=desk.rig.user)
+    hidden = NewMessage(role=Role.USER, content=(Text("for the model"),), visibility=Visibility.MODEL)
+    summary = ToolResult("s1", "chat_summarized", result=parts.json_raw({"summary": "It began."}))
+    chat_id = await desk.rig.create(first)
+    await desk.rig.commit(chat_id, assistant("One."), hidden)
+    await desk.rig.commit(chat_id, assistant("Two."))
+    await desk.rig.commit(chat_id, NewMessage(role=Role.TOOL, content=(summary,), compressed=True))
+    await desk.rig.commit(chat_id, assistant("Three."))
+
+    told = effects.conversation((await desk.load(chat_id)).history.rows)
+
+    assert told == [
+        ("User", "look at a.py: print()"),
+        ("Assistant", "One.\n\nTwo."),
+        ("Summary of what came before", "It began."),
+        ("Assistant", "Three."),
+    ]
+
+
+async def test_row_that_cannot_be_read_is_passed_over(desk: Desk) -> None:
+    chat_id = await desk.answered("Readable.")
+    rows = (await desk.load(chat_id)).history.rows
+    unreadable = msgspec.structs.replace(rows[-1].message, content="{", parsed=None)
+
+    told = effects.conversation((*rows, PromptRow(unreadable, rows[-1].figures)))
+
+    assert told[-1] == ("Assistant", "Readable.")
+
+
+async def test_long_history_is_summarised_as_well(desk: Desk) -> None:
+    chat_id = await desk.rig.create()
+    await desk.rig.commit(chat_id, *(assistant(f"Step {number} went well.") for number in range(250)))
+
+    await desk.finish_and_wait(chat_id)
+
+    assert await desk.summary(chat_id) == "The login test was fixed."
+
+
+async def test_nothing_is_started_once_the_process_stops(desk: Desk) -> None:
+    chat_id = await desk.answered()
+    await desk.inflight.close(0)
+
+    await desk.finish_and_wait(chat_id)
+
+    assert await desk.label(chat_id) is None
+    assert desk.asked == []

@@ -1,0 +1,450 @@
+"""The jobs beside all chats: what each does, on whom, and that none of them ends with a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from rookery.chat.messages import ChatId
+from rookery.chat.states import State
+from rookery.store import auto_archive, machine, pins
+from rookery.store.hints import WatchKind
+from rookery.testing.clock import FakeClock
+from rookery.worker import housekeeping
+from rookery.worker.config import WorkerConfig
+from rookery.worker.housekeeping import (
+    AutoArchive,
+    CapacityGauges,
+    Digest,
+    Housekeeping,
+    Job,
+    SearchBackfill,
+    ToolRunPurge,
+    UsageRollUp,
+)
+from rookery.worker.stats import WorkerStats
+from tests.store.machine.rig import Rig, assistant, make_rig
+from tests.waiting import until
+
+NOW = datetime(2030, 1, 31, 15, 30, tzinfo=UTC)
+OLD = NOW - timedelta(days=40)
+
+
+class Digests:
+    """Keeps what is sent to owners; `failing` ones get nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[Digest] = []
+        self.failing: set[UUID] = set()
+
+    async def __call__(self, digest: Digest) -> None:
+        if digest.owner_id in self.failing:
+            raise ConnectionError("no mail today")
+        self.sent.append(digest)
+
+
+class House:
+    def __init__(self, rig: Rig, database_url: str, past: asyncpg.Connection) -> None:
+        self.rig = rig
+        self.url = database_url
+        self.clock = FakeClock(NOW)
+        self.stats = WorkerStats()
+        self.digests = Digests()
+        self._past = past
+
+    def archive(self, *, batch: int = 1000) -> AutoArchive:
+        return AutoArchive(
+            self.rig.machine,
+            self.rig.pool,
+            self.connect,
+            clock=self.clock,
+            stats=self.stats,
+            send_digest=self.digests,
+            batch=batch,
+        )
+
+    async def connect(self) -> asyncpg.Connection:
+        return await asyncpg.connect(self.url)
+
+    async def settings(self, **values: object) -> None:
+        await self.rig.sql(
+            "INSERT INTO settings (key, value) VALUES ('chats', $1)"
+            " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            json.dumps(values),
+        )
+
+    async def age(self, chat_id: ChatId, at: datetime = OLD) -> None:
+        """Past the triggers, which keep such times as they are."""
+        await self._past.execute("UPDATE chats SET created_at = $2, updated_at = $2 WHERE id = $1", chat_id, at)
+        await self._past.execute("UPDATE chat_messages SET created_at = $2 WHERE chat_id = $1", chat_id, at)
+
+    async def old_root(self, title: str = "A chat", *, owner: UUID | None = None, at: datetime = OLD) -> ChatId:
+        chat_id = await self.rig.create(title=title, **({} if owner is None else {"owner_id": owner}))
+        await self.rig.update(chat_id, machine.finish_turn)
+        await self.age(chat_id, at)
+        self.rig.published.clear()
+        return chat_id
+
+    async def old_child(self, root: ChatId, *, is_busy: bool = False) -> ChatId:
+        child = await self.rig.child(root)
+        if not is_busy:
+            await self.rig.update(child, machine.finish_turn)
+        await self.age(child)
+        self.rig.published.clear()
+        return child
+
+    async def user(self) -> UUID:
+        found = await self.rig.value("INSERT INTO users (username) VALUES ($1) RETURNING id", f"u{uuid4().hex}")
+        assert isinstance(found, UUID)
+        return found
+
+    async def is_archived(self, chat_id: ChatId) -> bool:
+        return (await self.rig.load(chat_id)).archived
+
+
+@pytest.fixture
+async def house(database_url: str) -> AsyncIterator[House]:
+    past = await asyncpg.connect(database_url.replace("rookery@", "postgres@"))
+    await past.execute("SET session_replication_role = replica")
+    async with make_rig(database_url) as rig:
+        yield House(rig, database_url, past)
+    await past.close()
+
+
+# Auto-archive
+
+
+async def test_nothing_is_archived_by_default(house: House) -> None:
+    chat_id = await house.old_root()
+
+    await house.archive()()
+
+    assert not await house.is_archived(chat_id)
+
+
+async def test_old_family_is_archived_as_a_whole_announced_and_counted(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    root = await house.old_root("The old one")
+    child = await house.old_child(root)
+
+    await house.archive()()
+
+    assert await house.is_archived(root)
+    assert await house.is_archived(child)
+    assert [(hint.kind, hint.chat_id) for hint in house.rig.published.watch()] == [
+        (WatchKind.ARCHIVED, root),
+        (WatchKind.ARCHIVED, child),
+    ]
+    assert house.stats.auto_archived == 2
+    assert house.digests.sent == [Digest(owner_id=house.rig.user, titles=("The old one",), more=0)]
+
+
+async def test_further_runs_of_the_same_day_archive_nothing_new(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    midnight = NOW.replace(hour=0, minute=0) - timedelta(days=30)
+    due = await house.old_root(at=midnight - timedelta(seconds=1))
+    tomorrow = await house.old_root(at=midnight)
+    archive = house.archive()
+    await archive()
+
+    await house.clock.advance(8 * 3600)
+    await archive()
+
+    assert await house.is_archived(due)
+    assert not await house.is_archived(tomorrow)
+    assert len(house.digests.sent) == 1
+
+    await house.clock.advance(3600)
+    await archive()
+
+    assert await house.is_archived(tomorrow)
+
+
+async def test_active_child_blocks_its_family_only(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    blocked, free = await house.old_root(), await house.old_root()
+    busy = await house.old_child(blocked, is_busy=True)
+
+    await house.archive()()
+
+    assert not await house.is_archived(blocked)
+    assert not await house.is_archived(busy)
+    assert await house.is_archived(free)
+
+
+async def test_pinned_chat_stays(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    chat_id = await house.old_root()
+    async with house.rig.pool.acquire() as conn, conn.transaction():
+        await pins.pin(conn, chat_id, user_id=house.rig.user)
+
+    await house.archive()()
+
+    assert not await house.is_archived(chat_id)
+
+
+async def test_family_that_becomes_busy_after_it_was_listed_is_passed_over(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    first, second, third = [await house.old_root(str(number), at=OLD + timedelta(hours=number)) for number in range(3)]
+    blocker = await house.connect()
+    await blocker.execute("BEGIN")
+    await blocker.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", first)
+    running = asyncio.create_task(house.archive()())
+    await _until_blocked(house)
+
+    await house.rig.send(second, "hello again")
+    await blocker.execute("ROLLBACK")
+    await running
+    await blocker.close()
+
+    assert [await house.is_archived(each) for each in (first, second, third)] == [True, False, True]
+    assert house.digests.sent[0].titles == ("0", "2")
+
+
+async def test_family_that_was_used_and_rests_again_since_it_was_listed_is_passed_over(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    house.clock = FakeClock(datetime.now(UTC) - timedelta(seconds=1))
+    long_ago = house.clock.now() - timedelta(days=40)
+    first, second = [await house.old_root(at=long_ago + timedelta(hours=number)) for number in range(2)]
+    blocker = await house.connect()
+    await blocker.execute("BEGIN")
+    await blocker.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", first)
+    running = asyncio.create_task(house.archive()())
+    await _until_blocked(house)
+
+    await house.rig.send(second, "hello again")
+    await house.rig.commit(second, assistant("Welcome back."))
+    await house.rig.update(second, machine.finish_turn)
+    await blocker.execute("ROLLBACK")
+    await running
+    await blocker.close()
+
+    assert [await house.is_archived(each) for each in (first, second)] == [True, False]
+
+
+async def _until_blocked(house: House) -> None:
+    """Until somebody waits for a row that another holds."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    await until(lambda: house.rig.value(query))
+
+
+async def test_only_one_replica_archives_at_a_time(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    chat_id = await house.old_root()
+    other = await house.connect()
+    assert await auto_archive.try_lock(other)
+
+    await house.archive()()
+    assert not await house.is_archived(chat_id)
+
+    await other.close()
+    await house.archive()()
+    assert await house.is_archived(chat_id)
+
+
+async def test_lock_is_free_after_a_run(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    await house.archive()()
+
+    other = await house.connect()
+    await until(lambda: auto_archive.try_lock(other))
+    await other.close()
+
+
+async def test_run_takes_the_oldest_first_and_no_more_than_its_batch(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    newer, oldest = await house.old_root(at=OLD + timedelta(days=1)), await house.old_root(at=OLD)
+
+    await house.archive(batch=1)()
+
+    assert await house.is_archived(oldest)
+    assert not await house.is_archived(newer)
+
+
+async def test_owners_get_one_digest_each_and_one_failure_stops_no_other(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    first, second = await house.user(), await house.user()
+    for number in range(27):
+        await house.old_root(f"Chat {number}", owner=first, at=OLD + timedelta(minutes=number))
+    await house.old_root("Mine", owner=second, at=OLD - timedelta(days=1))
+    house.digests.failing = {second}
+
+    await house.archive()()
+
+    (digest,) = house.digests.sent
+    assert (digest.owner_id, digest.titles[0], len(digest.titles), digest.more) == (first, "Chat 0", 25, 2)
+    assert house.stats.auto_archived == 28
+
+
+# The other jobs
+
+
+async def test_search_finds_what_was_written(house: House) -> None:
+    chat_id = await house.rig.create()
+    await house.rig.commit(chat_id, assistant("kingfisher"))
+
+    await SearchBackfill(house.rig.pool)()
+
+    assert await house.rig.value("SELECT count(*) FROM chat_message_search WHERE tsv IS NULL") == 0
+    assert await house.rig.value("SELECT count(*) FROM chat_message_search WHERE tsv @@ 'kingfisher'::tsquery") == 1
+
+
+async def test_usage_is_summed_by_day(house: House) -> None:
+    await house.rig.sql(
+        "INSERT INTO model_usage (owner_id, purpose, provider_id, model, key_source, status, input_tokens,"
+        " runtime_ms, at)"
+        " SELECT $1, 'turn', id, 'scripted', 'central', 'ok', 7, 0, $2"
+        " FROM model_providers, generate_series(1, 2)",
+        house.rig.user,
+        NOW - timedelta(hours=1),
+    )
+    roll_up = UsageRollUp(house.rig.pool, clock=house.clock)
+
+    await roll_up()
+    await roll_up()
+
+    assert await house.rig.value("SELECT array_agg(input_tokens) FROM usage_daily") == [14]
+
+
+async def test_old_tool_runs_are_removed_in_batches_and_counted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "PURGE_BATCH", 2)
+    chat_id = await house.rig.create()
+    for age in ("31 days", "32 days", "33 days", "1 day"):
+        await house.rig.sql(
+            "INSERT INTO chat_tool_runs (token, chat_id, message_id, tool_call_id, tool_name, started_at)"
+            f" VALUES ($1, $2, 1, 'c', 't', now() - interval '{age}')",
+            uuid4(),
+            chat_id,
+        )
+
+    await ToolRunPurge(house.rig.pool, stats=house.stats)()
+
+    assert await house.rig.value("SELECT count(*) FROM chat_tool_runs") == 1
+    assert house.stats.purged["tool_runs"] == 3
+
+
+async def test_gauges_show_who_works_and_who_waits_in_each_pool(house: House) -> None:
+    await house.settings(running_roots=1)
+    working, _ = await house.rig.create(), await house.rig.create()
+    await house.rig.acquire(working)
+    child = await house.rig.child(working)
+    await house.rig.acquire(child)
+
+    await CapacityGauges(house.rig.pool, stats=house.stats)()
+
+    assert house.stats.agents_active == {"root": 1, "subagent": 1}
+    assert house.stats.agents_queued == {"root": 1, "subagent": 0}
+
+
+# The loop
+
+
+def keeping(house: House, *jobs: Job) -> Housekeeping:
+    return Housekeeping(jobs, clock=house.clock, rng=Random(1), stats=house.stats)
+
+
+async def test_job_waits_for_its_first_run_and_then_from_the_end_of_each(house: House) -> None:
+    begun: list[float] = []
+
+    async def work() -> None:
+        begun.append(house.clock.monotonic())
+        await house.clock.sleep(100, "working")
+
+    running = asyncio.create_task(keeping(house, Job("slow", 60, work)).run())
+    await house.clock.fire("job-slow")
+    await house.clock.fire("working")
+    await house.clock.fire("job-slow")
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert 30 <= begun[0] <= 36
+    assert 160 <= begun[1] - begun[0] <= 172
+
+
+async def test_failing_job_is_counted_goes_on_and_disturbs_no_other(house: House) -> None:
+    async def broken() -> None:
+        raise asyncpg.PostgresConnectionError("gone")
+
+    async def buggy() -> None:
+        raise KeyError("a bug")
+
+    done = asyncio.Event()
+
+    async def fine() -> None:
+        if house.stats.jobs["fine"] == 1:
+            done.set()
+
+    jobs = (Job("broken", 10, broken), Job("buggy", 10, buggy), Job("fine", 10, fine))
+    running = asyncio.create_task(keeping(house, *jobs).run())
+    await house.clock.until_waiting("job-fine")
+    await house.clock.advance(60)
+    await done.wait()
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert house.stats.jobs_failed["broken"] >= 2
+    assert house.stats.jobs_failed["buggy"] >= 2
+    assert set(house.stats.jobs_failed) == {"broken", "buggy"}
+
+
+async def test_setting_that_cannot_be_read_fails_only_the_jobs_that_need_it(house: House) -> None:
+    await house.settings(auto_archive_days="often")
+    jobs = housekeeping.make_jobs(
+        house.rig.machine,
+        house.rig.pool,
+        house.connect,
+        clock=house.clock,
+        config=WorkerConfig(),
+        stats=house.stats,
+    )
+    keeper = keeping(house, *jobs)
+
+    outcome = {job.name: await keeper.run_once(job) for job in jobs}
+
+    assert outcome == {
+        "auto_archive": False,
+        "search_backfill": True,
+        "usage_rollup": True,
+        "purge_tool_runs": True,
+        "capacity_gauges": False,
+    }
+    assert set(house.stats.job_seconds) == {"search_backfill", "usage_rollup", "purge_tool_runs"}
+
+
+async def test_archived_families_are_reported_although_the_run_broke_off(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    done = await house.old_root("Done")
+    broken = await house.old_root("Broken", at=OLD + timedelta(hours=1))
+    await house.rig.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END $$"
+    )
+    await house.rig.sql(
+        "CREATE TRIGGER refuse BEFORE UPDATE ON chats FOR EACH ROW"
+        f" WHEN (NEW.archived AND NEW.id = '{broken}') EXECUTE FUNCTION refuse()"
+    )
+
+    with pytest.raises(asyncpg.DiskFullError):
+        await house.archive()()
+
+    assert await house.is_archived(done)
+    assert [digest.titles for digest in house.digests.sent] == [("Done",)]
+
+
+async def test_invalid_chat_does_not_stop_the_run(house: House) -> None:
+    await house.settings(auto_archive_days=30)
+    root, free = await house.old_root(), await house.old_root(at=OLD + timedelta(hours=1))
+    await house.rig.force(root, "queue_len = 3")
+    assert await house.rig.state(root) is State.INVALID
+
+    await house.archive()()
+
+    assert not await house.is_archived(root)
+    assert await house.is_archived(free)
