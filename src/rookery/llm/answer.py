@@ -21,9 +21,12 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Answer:
-    """Batches of parts as they arrive. `opened` may be an error already: then that is all there is to read."""
+    """Batches of parts as they arrive. `opened` may be an error already: then that is all there is to read.
 
-    __slots__ = ("_hide", "_next", "_opened", "_reader", "_refusal")
+    Behind the first batch the driver reads on by itself, from `next_chunk`.
+    """
+
+    __slots__ = ("_hide", "_opened", "_reader", "_refusal", "next_chunk")
 
     def __init__(self, opened: HttpStream | ProviderError, reader: AnswerReader, *, hide: Hide) -> None:
         self._reader = reader
@@ -34,7 +37,7 @@ class Answer:
             self._refusal = opened
             return
         self._opened = opened
-        self._next = opened.chunks().__anext__
+        self.next_chunk = opened.chunks().__anext__
         reader.start(refusals.find_request_id(opened.headers, hide), hide)
 
     async def first(self) -> Sequence[StreamPart]:
@@ -47,18 +50,15 @@ class Answer:
             return await self._whole(self._opened)
         parts: Sequence[StreamPart] = ()
         while not parts:
-            parts = await self.more()
-        return parts
+            try:
+                parts = self._reader.feed(await self.next_chunk())
+            except (StopAsyncIteration, TransportError) as stop:
+                parts = self.stopped(stop)
+        return self.told(parts) if self._reader.is_done else parts
 
-    async def more(self) -> Sequence[StreamPart]:
-        """What the next bytes say, which may be nothing yet."""
-        try:
-            parts = self._reader.feed(await self._next())
-        except StopAsyncIteration:
-            parts = self._reader.end()
-        except TransportError as error:
-            return self._cut(error)
-        return self._told(parts) if self._reader.is_done else parts
+    def stopped(self, stop: StopAsyncIteration | TransportError) -> Sequence[StreamPart]:
+        """The last batch, when there are no more bytes: the body is over, or the connection broke."""
+        return self._cut(stop) if isinstance(stop, TransportError) else self._reader.end()
 
     async def leave(self) -> None:
         """Keep the connection for others if the answer is complete; drop it at once if it is not."""
@@ -75,14 +75,14 @@ class Answer:
             body = await opened.read(MAX_EVENT_BYTES + 1)
         except TransportError as error:
             return self._cut(error)
-        return self._told(self._reader.whole(body))
+        return self.told(self._reader.whole(body))
 
     def _cut(self, error: TransportError) -> Sequence[StreamPart]:
         self._reader.is_done = True
         failure = errors.from_transport(self._reader.provider, error, hide=self._hide)
         return (StreamError(msgspec.structs.replace(failure, request_id=self._reader.request_id)),)
 
-    def _told(self, parts: Sequence[StreamPart]) -> Sequence[StreamPart]:
+    def told(self, parts: Sequence[StreamPart]) -> Sequence[StreamPart]:
         """The same parts; an error at their end gets the request's id."""
         if not parts or not isinstance(last := parts[-1], StreamError) or last.error.request_id is not None:
             return parts

@@ -122,8 +122,15 @@ class WireModel:
                     # From here on the consumer has seen something: no second answer may follow.
                     for part in _opening(parts, request):
                         yield part
-                    while not reader.is_done:
-                        for part in await answer.more():
+                    # Here and not in a method: a layer less for every token.
+                    is_done = reader.is_done
+                    while not is_done:
+                        try:
+                            parts = reader.feed(await answer.next_chunk())
+                        except (StopAsyncIteration, TransportError) as stop:
+                            parts = answer.stopped(stop)
+                        is_done = reader.is_done
+                        for part in answer.told(parts) if is_done else parts:
                             yield part
                     return
             finally:

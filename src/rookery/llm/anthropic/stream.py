@@ -120,6 +120,9 @@ class AnthropicFold:
         if event.data == DONE:
             return _nothing
         name = event.name or events.decode_named(event.data).type
+        if not name and b'"error"' in event.data:
+            # Gateways of other makes fail in the form of their own wire.
+            return self._on_error
         if name not in self._handlers:
             self.unknown[name] = self.unknown.get(name, 0) + 1
         return self._handlers.get(name, _nothing)
