@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -100,6 +101,16 @@ async def test_progress_names_the_latest_deadline_of_those_that_run() -> None:
     assert rig.progress == [10, 1000, 1000, None]
 
 
+async def test_a_tool_that_ends_as_its_time_is_up_keeps_its_result() -> None:
+    async def behave(ctx: ToolContext, made: ToolCall) -> ToolOutput:
+        ctx.set_deadline(0)
+        return ToolOutput("just in time")
+
+    (done,) = await BatchRig([ScriptedTool("close", behave)]).run(call("close"))
+
+    assert value(done) == {"output": "just in time"}
+
+
 async def test_a_tool_that_fails_while_it_is_stopped_is_late_not_broken() -> None:
     async def behave(ctx: ToolContext, made: ToolCall) -> ToolOutput:
         try:
@@ -107,12 +118,18 @@ async def test_a_tool_that_fails_while_it_is_stopped_is_late_not_broken() -> Non
         finally:
             raise OSError("cannot clean up")
 
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     rig = BatchRig([ScriptedTool("messy", behave, deadline_seconds=60)])
     task = rig.start(call("messy"))
     await rig.clock.until_waiting("tool")
     await rig.clock.advance(60)
 
     assert "within 1 min" in value((await task)[0])["error"]
+    # Its error was looked at: nobody hears of it from the garbage collector.
+    del task
+    gc.collect()
+    assert complaints == []
 
 
 async def test_a_tool_that_ignores_its_cancellation_does_not_hold_up_the_batch() -> None:

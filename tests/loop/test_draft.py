@@ -215,6 +215,20 @@ async def test_ids_repeated_within_a_step_become_two_calls_each_with_its_own_pre
     assert deltas == [("call_0", '{"path":"a"}'), (second.tool_call_id, '{"path":"b"}')]
 
 
+async def test_calls_of_one_id_written_side_by_side_are_told_apart_by_their_order() -> None:
+    outcome = await generate(
+        ToolInputStart("same", "first"),
+        ToolInputStart("same", "second"),
+        ToolCall("same", "first", '{"n":1}'),
+        ToolCall("same", "second", '{"n":2}'),
+        CALLS,
+    )
+
+    first, second = outcome.local_calls
+    assert (first.tool_call_id, first.tool_name, first.args) == ("same", "first", Raw(b'{"n":1}'))
+    assert (second.tool_name, second.args) == ("second", Raw(b'{"n":2}'))
+
+
 async def test_provider_executed_calls_keep_their_id_and_have_their_result_inside() -> None:
     clock, shown = FakeClock(), Shown()
 

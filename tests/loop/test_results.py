@@ -218,7 +218,8 @@ def test_the_largest_are_cut_first_and_small_ones_stay_whole() -> None:
     assert (capped[0], capped[2]) == (done[0], done[2])
     assert capped[1].is_truncated
     assert capped[3].is_truncated
-    assert min(sizes_of(capped)[1], sizes_of(capped)[3]) > 4_000
+    # What the small ones leave goes to the large ones, and they use it.
+    assert min(sizes_of(capped)[1], sizes_of(capped)[3]) > 8_000
 
 
 @given(st.lists(st.integers(0, 30_000), min_size=1, max_size=12), st.integers(10_000, 60_000))
@@ -231,6 +232,14 @@ def test_a_capped_batch_fits_and_nothing_small_was_touched(sizes: list[int], all
     kept = [size for before, after, size in zip(done, capped, sizes_of(tuple(done)), strict=True) if after is before]
     cut = [size for before, after, size in zip(done, capped, sizes_of(tuple(done)), strict=True) if after is not before]
     assert not cut or max(kept, default=0) <= min(cut)
+
+
+def test_escapes_count_when_a_batch_is_capped() -> None:
+    quoted = shape(ToolOutput('"\n' * 20_000), max_bytes=10**9)
+
+    (capped,) = results.cap_batch([quoted], 10_000)
+
+    assert 8_000 < sizes_of((capped,))[0] <= 10_000
 
 
 def test_media_does_not_count() -> None:

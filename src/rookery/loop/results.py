@@ -27,7 +27,7 @@ LARGE_BYTES = 256 * 1024
 _MAX_JSON_CHARS = 4 * 1024 * 1024
 # Chosen: JSON longer than this is cut as text instead of value by value.
 _MAX_CUT_BYTES = 1024 * 1024
-# What `{"output": ...}` adds; half the budget besides, because quotes are escaped when JSON becomes a string.
+# More than `{"output": ...}` adds to its text.
 _WRAPPING_BYTES = 32
 # Chosen: less says nothing about what the result was.
 _MIN_CAPPED_BYTES = 256
@@ -206,6 +206,7 @@ def _fitted(raw: Raw, max_bytes: int) -> tuple[Raw, bool]:
         return raw, False
     if size > max(_MAX_CUT_BYTES, 4 * max_bytes):
         # Long strings are gone by now: this is a heap of small values, and cutting those one by one takes seconds.
+        # Half the budget, because its quotes are escaped when JSON becomes a string.
         half = truncation.cut_text(bytes(raw).decode(), max_bytes // 2 - _WRAPPING_BYTES)
         return parts.json_raw({"output": half}), True
     return truncation.cut_json(raw, max_bytes), True
@@ -279,5 +280,20 @@ def _text_bytes(result: CallResult) -> int:
 def _cut(result: CallResult, max_bytes: int) -> CallResult:
     value = result.result.result
     assert not isinstance(value, msgspec.UnsetType)
-    part = msgspec.structs.replace(result.result, result=truncation.cut_json(value, max_bytes))
+    part = msgspec.structs.replace(result.result, result=_cut_value(value, max_bytes))
     return msgspec.structs.replace(result, result=part, is_truncated=True)
+
+
+def _cut_value(raw: Raw, max_bytes: int) -> Raw:
+    """Plain text to just its length, escapes included; all else by the rule for JSON, which goes down in halves."""
+    value = parts.json_value(raw)
+    match value:
+        case {"output": str(text)} | {"error": str(text)} if len(value) == 1:
+            (key,) = value
+            allowed = max_bytes - _WRAPPING_BYTES
+            for _ in range(4):
+                cut = parts.json_raw({key: truncation.cut_text(text, allowed)})
+                if len(bytes(cut)) <= max_bytes:
+                    return cut
+                allowed = allowed * max_bytes // len(bytes(cut)) - _WRAPPING_BYTES
+    return truncation.cut_json(raw, max_bytes)
