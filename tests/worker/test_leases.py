@@ -1,0 +1,334 @@
+"""Leases are kept by one beat for all, lost in time, and nobody works on without one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from rookery.loop.tools import CancelReason
+from rookery.store import machine
+from rookery.worker.runner import Runner
+from rookery.worker.tasks import TaskKind
+from tests.store.machine.rig import assistant
+from tests.waiting import until
+from tests.worker.rig import Replica, Site, make_site
+
+
+@pytest.fixture
+async def site(database_url: str) -> AsyncIterator[Site]:
+    async with make_site(database_url) as made:
+        yield made
+
+
+@pytest.fixture
+async def replica(site: Site) -> Replica:
+    return await site.replica()
+
+
+async def drive(site: Site, replica: Replica, count: int) -> list[Runner]:
+    runners = [await replica.drive(await site.rig.create()) for _ in range(count)]
+    await replica.works.started(count)
+    return runners
+
+
+async def at_rest(replica: Replica) -> None:
+    """The watch and the beat both wait for their time."""
+    await replica.clock.until_waiting("heartbeat")
+    await replica.clock.until_waiting("self-fence")
+
+
+# Beating.
+
+
+async def test_beat_renews_every_lease(site: Site, replica: Replica) -> None:
+    runners = await drive(site, replica, 3)
+    await site.age_leases(25)
+    assert await site.fresh() == set()
+
+    await replica.leases.beat()
+
+    assert await site.fresh() == {runner.key for runner in runners}
+    assert len(replica.works.live()) == 3
+
+
+async def test_beat_moves_no_version_and_tells_nobody(site: Site, replica: Replica) -> None:
+    (runner,) = await drive(site, replica, 1)
+    before = await site.rig.load(runner.chat_id)
+    replica.published.hints.clear()
+
+    await replica.leases.beat()
+
+    assert (await site.rig.load(runner.chat_id)).snapshot_version == before.snapshot_version
+    assert replica.published.hints == []
+
+
+async def test_beat_writes_a_row_again_that_was_swept(site: Site, replica: Replica) -> None:
+    (runner,) = await drive(site, replica, 1)
+    await site.age_leases()
+    await replica.leases.sweep()
+    assert await site.heartbeats() == set()
+
+    await replica.leases.beat()
+
+    assert await site.fresh() == {runner.key}
+    assert len(replica.works.live()) == 1
+
+
+async def test_deleting_one_chat_while_fifty_beat_renews_the_other_leases(site: Site, replica: Replica) -> None:
+    runners = await drive(site, replica, 50)
+    await site.age_leases(25)
+    await site.delete(runners[7].chat_id)
+
+    await replica.leases.beat()
+
+    assert await site.fresh() == {runner.key for runner in runners} - {runners[7].key}
+    await replica.gone(runners[7])
+    assert len(replica.manager.keys()) == 49
+    assert len(replica.works.live()) == 49
+
+
+async def test_runners_that_leave_are_not_renewed(site: Site, replica: Replica) -> None:
+    staying, leaving = await drive(site, replica, 2)
+    run = replica.works.by_chat()[leaving.chat_id][0]
+    run.is_stubborn = True
+    replica.manager.request_cleanup(leaving.key)
+    await site.age_leases(25)
+
+    await replica.leases.beat()
+
+    assert await site.fresh() == {staying.key}
+
+
+async def test_beats_come_every_interval_and_sweep_what_the_dead_left(site: Site, replica: Replica) -> None:
+    (runner,) = await drive(site, replica, 1)
+    dead = await site.rig.create()
+    await site.rig.acquire(dead)
+    replica.start(replica.leases.run())
+
+    for _ in range(3):
+        await site.age_leases(11)
+        await replica.clock.fire("heartbeat")
+        await until(lambda: site.fresh())
+    assert len(await site.heartbeats()) == 2
+    await replica.clock.fire("heartbeat")  # at 36 s: the first one after the sweep is due
+
+    await until(lambda: _is_swept(site, dead))
+    assert await site.heartbeats() == {runner.key}
+
+
+async def _is_swept(site: Site, chat_id: object) -> bool:
+    return chat_id not in {chat for chat, _ in await site.heartbeats()}
+
+
+# Taken over.
+
+
+async def test_takeover_without_notifications_ends_the_old_runner_within_one_beat(site: Site, replica: Replica) -> None:
+    other = await site.replica()
+    (old,) = await drive(site, replica, 1)
+    step = replica.works.runs[0]
+    await site.age_leases()
+    new = await other.drive(old.chat_id)
+    await other.works.started(1)
+
+    # What the old one commits before it knows does not count.
+    committed = asyncio.ensure_future(
+        step.handle.update(lambda tx: machine.commit_step(tx, [assistant("from the past")]))
+    )
+    await asyncio.wait([committed])
+    assert type(committed.exception()).__name__ == "TaskExit"
+    replica.start(replica.leases.run())
+    await replica.clock.fire("heartbeat")
+    await replica.gone(old)
+
+    assert replica.clock.monotonic() == 9.0
+    assert step.reason is CancelReason.LEASE_LOST
+    assert len(await site.rig.history(old.chat_id)) == 1
+    assert replica.stats.leases_lost == {"taken": 1}
+    assert (await site.rig.load(old.chat_id)).runner_id == new.runner_id
+    assert await site.heartbeats() == {new.key}
+    assert len(other.works.live()) == 1
+
+
+async def test_lease_given_up_during_the_beat_is_not_counted_as_lost(site: Site, replica: Replica) -> None:
+    (runner,) = await drive(site, replica, 1)
+    async with site.rig.pool.acquire() as conn, conn.transaction():
+        await conn.execute("LOCK TABLE chat_heartbeats IN ACCESS EXCLUSIVE MODE")
+        beat = asyncio.ensure_future(replica.leases.beat())
+        await until(lambda: _waits_for_a_lock(site))
+        await conn.execute(
+            "UPDATE chats SET worker_id = NULL, runner_id = NULL, snapshot_version = snapshot_version + 1"
+        )
+        replica.manager.request_cleanup(runner.key)
+    await beat
+
+    assert replica.stats.leases_lost == {}
+
+
+async def _waits_for_a_lock(site: Site) -> bool:
+    return bool(
+        await site.rig.value(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+    )
+
+
+# Out of reach.
+
+
+async def test_database_out_of_reach_stops_all_work_in_time_and_lets_it_go_on_afterwards(
+    site: Site, replica: Replica
+) -> None:
+    runners = await drive(site, replica, 3)
+    replica.start(replica.leases.run())
+    replica.start(replica.leases.run_watch())
+    await at_rest(replica)
+    replica.cut_off()
+
+    for beat in (9.0, 18.0):
+        await replica.clock.fire("heartbeat")
+        assert replica.clock.monotonic() == beat
+        await at_rest(replica)
+    assert len(replica.works.live()) == 3
+    await replica.clock.fire("self-fence")
+    assert replica.clock.monotonic() == 24.0  # a lease lasts 30 s
+    await until(lambda: not replica.works.live())
+    assert {run.reason for run in replica.works.runs} == {CancelReason.LEASE_LOST}
+    assert replica.leases.is_fenced
+    assert replica.stats.leases_lost == {"fenced": 3}
+    assert len(replica.manager.keys()) == 3  # the runners stay
+
+    replica.is_cut_off = False
+    await replica.clock.fire("heartbeat")
+
+    await replica.works.started(6)
+    assert {run.handle.input.runner_id for run in replica.works.live()} == {runner.runner_id for runner in runners}
+    assert not replica.leases.is_fenced
+    assert replica.stats.task_stalls == {}
+
+
+async def test_after_the_outage_what_is_owned_elsewhere_stays_there(site: Site, replica: Replica) -> None:
+    other = await site.replica()
+    kept, taken = await drive(site, replica, 2)
+    replica.manager.fence_off()
+    await until(lambda: not replica.works.live())
+    await site.age_leases(31, taken.chat_id)
+    await other.drive(taken.chat_id)
+    await other.works.started(1)
+
+    await replica.leases.beat()
+
+    await replica.works.started(3)
+    await replica.gone(taken)
+    assert [run.handle.input.runner_id for run in replica.works.live()] == [kept.runner_id]
+    assert len(other.works.live()) == 1
+
+
+async def test_chat_that_moved_during_the_outage_goes_on_from_where_it_is(site: Site, replica: Replica) -> None:
+    (runner,) = await drive(site, replica, 1)
+    replica.manager.fence_off()
+    await until(lambda: not replica.works.live())
+    await site.rig.run(runner.chat_id, machine.interrupt)
+
+    await replica.leases.beat()
+
+    assert (await replica.works.started(2)).kind is TaskKind.INTERRUPT
+
+
+async def test_watch_fences_while_a_beat_hangs(site: Site, replica: Replica) -> None:
+    await drive(site, replica, 2)
+    replica.start(replica.leases.run())
+    replica.start(replica.leases.run_watch())
+    await at_rest(replica)
+    async with site.rig.pool.acquire() as conn, conn.transaction():
+        await conn.execute("LOCK TABLE chat_heartbeats IN ACCESS EXCLUSIVE MODE")
+        for _ in range(2):
+            await replica.clock.fire("heartbeat")
+            await replica.clock.fire("renew-leases")  # given up after 5 s
+            await at_rest(replica)
+        with replica.clock.trap("renew-leases"):
+            await replica.clock.fire("self-fence")
+
+            await until(lambda: not replica.works.live())
+            assert replica.clock.monotonic() == 24.0
+    await replica.clock.fire("heartbeat")
+    await replica.works.started(4)
+
+
+async def test_failed_beats_that_are_made_up_for_in_time_stop_nothing(site: Site, replica: Replica) -> None:
+    (runner,) = await drive(site, replica, 1)
+    run = replica.works.runs[0]
+    replica.start(replica.leases.run())
+    replica.start(replica.leases.run_watch())
+    await at_rest(replica)
+    replica.cut_off()
+    await replica.clock.fire("heartbeat")
+    await at_rest(replica)
+    replica.is_cut_off = False
+    await site.age_leases(25)
+    await replica.clock.fire("heartbeat")
+    await until(lambda: site.fresh())
+
+    await replica.clock.fire("self-fence")  # was due at 24 s; renewed at 18 s
+
+    assert replica.clock.monotonic() == 24.0
+    assert not run.is_over
+    assert replica.manager.keys() == [runner.key]
+
+
+async def test_lost_connection_is_replaced_at_the_next_beat(site: Site, replica: Replica) -> None:
+    (runner,) = await drive(site, replica, 1)
+    await replica.leases.beat()
+    await site.rig.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND query LIKE '%chat_heartbeats%' AND pid <> pg_backend_pid()"
+    )
+    await site.age_leases(25)
+
+    await replica.leases.beat()
+    await replica.leases.beat()
+
+    assert await site.fresh() == {runner.key}
+
+
+async def test_process_without_runners_is_never_fenced(replica: Replica) -> None:
+    replica.start(replica.leases.run_watch())
+    replica.cut_off()
+
+    await replica.clock.advance(120.0)
+
+    assert not replica.leases.is_fenced
+
+
+async def test_full_pool_costs_no_lease(site: Site) -> None:
+    async with asyncpg.create_pool(site.url, min_size=0, max_size=1) as pool:
+        replica = await site.replica(pool=pool)
+        (runner,) = await drive(site, replica, 1)
+        await site.age_leases(25)
+        async with pool.acquire():
+            await replica.leases.beat()
+
+        assert await site.fresh() == {runner.key}
+
+
+async def test_runner_that_came_during_the_fence_goes_on_with_a_later_beat(site: Site, replica: Replica) -> None:
+    """It was acquired just before the fence, and spawned while the beat that lifts it was on the way."""
+    await drive(site, replica, 1)
+    late = await replica.acquire(await site.rig.create())
+    replica.manager.fence_off()
+    await until(lambda: not replica.works.live())
+    async with site.rig.pool.acquire() as conn, conn.transaction():
+        await conn.execute("LOCK TABLE chat_heartbeats IN ACCESS EXCLUSIVE MODE")
+        beat = asyncio.ensure_future(replica.leases.beat())
+        await until(lambda: _waits_for_a_lock(site))
+        replica.manager.spawn(late[0], late[1])  # type: ignore[arg-type]
+    await beat
+    await replica.works.started(2)
+
+    await replica.leases.beat()
+
+    await replica.works.started(3)
+    assert len(replica.works.live()) == 2

@@ -1,0 +1,373 @@
+"""The runners of a process: coming, going, being told, and what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from rookery.chat.messages import ChatId
+from rookery.chat.states import Status
+from rookery.loop.tools import CancelReason
+from rookery.store import machine
+from rookery.store.machine import ChatState
+from rookery.worker.tasks import TaskKind
+from tests.store.machine.rig import assistant
+from tests.waiting import until
+from tests.worker.rig import Replica, Site, make_site
+
+
+@pytest.fixture
+async def site(database_url: str) -> AsyncIterator[Site]:
+    async with make_site(database_url) as made:
+        yield made
+
+
+@pytest.fixture
+async def replica(site: Site) -> Replica:
+    return await site.replica()
+
+
+# Coming.
+
+
+async def test_key_that_is_spawned_twice_has_one_runner(site: Site, replica: Replica) -> None:
+    chat_id, runner_id = await replica.acquire(await site.rig.create())
+
+    assert replica.manager.spawn(ChatId(chat_id), runner_id)
+    assert replica.manager.spawn(ChatId(chat_id), runner_id)
+
+    run = await replica.works.started(1)
+    await replica.turns()
+    assert replica.works.live() == [run]
+    assert len(replica.manager) == 1
+
+
+async def test_key_that_is_being_cleaned_up_is_not_spawned_again(site: Site, replica: Replica) -> None:
+    runner = await replica.drive(await site.rig.create())
+    run = await replica.works.started(1)
+    run.is_stubborn = True
+
+    replica.manager.request_cleanup(runner.key)
+    replica.manager.spawn(runner.chat_id, runner.runner_id)
+    await replica.turns()
+
+    assert replica.manager.runner(runner.key) is None
+    run.let_go.set()
+    await replica.gone(runner)
+    assert replica.works.runs == [run]
+
+
+async def test_nothing_is_spawned_after_the_close(replica: Replica) -> None:
+    replica.manager.close()
+
+    assert not replica.manager.spawn(ChatId(uuid4()), uuid4())
+
+    assert len(replica.manager) == 0
+    await replica.manager.wait_idle()
+
+
+async def test_two_runners_of_one_chat_coexist_until_the_old_one_has_left(site: Site, replica: Replica) -> None:
+    """This process takes again what it had lost, while the old runner still unwinds."""
+    chat_id = await site.rig.create()
+    old = await replica.drive(chat_id)
+    first = await replica.works.started(1)
+    first.is_stubborn = True
+    await site.age_leases()
+
+    new = await replica.drive(chat_id)
+    second = await replica.works.started(2)
+    await until(lambda: first.is_cancelled)
+
+    assert second.handle.input.runner_id == new.runner_id != old.runner_id
+    assert replica.manager.keys() == [new.key]
+    assert set(replica.manager.all_keys()) == {old.key, new.key}
+    first.let_go.set()
+    await replica.gone(old)
+    assert replica.works.live() == [second]
+    assert await site.heartbeats() == {new.key}
+
+
+# Going.
+
+
+async def test_cleanup_sends_the_runner_away_once_and_deletes_its_heartbeat(site: Site, replica: Replica) -> None:
+    runner = await replica.drive(await site.rig.create())
+    other = await replica.drive(await site.rig.create())
+    await replica.works.started(2)
+
+    for _ in range(3):
+        replica.manager.request_cleanup(runner.key, CancelReason.LEASE_LOST)
+    await replica.gone(runner)
+    replica.manager.request_cleanup(runner.key)
+
+    run = replica.works.by_chat()[runner.chat_id][0]
+    assert run.reason is CancelReason.LEASE_LOST
+    assert await site.heartbeats() == {other.key}
+    assert replica.manager.keys() == [other.key]
+    assert replica.frees == 1
+
+
+async def test_cleanup_before_the_first_step_of_the_runner_leaves_nothing(site: Site, replica: Replica) -> None:
+    runner = await replica.drive(await site.rig.create())
+
+    replica.manager.request_cleanup(runner.key)
+    await replica.gone(runner)
+
+    assert replica.works.runs == []
+    assert replica.bus.stats().get("ChatHint", 0) == 0
+    assert await site.heartbeats() == set()
+
+
+async def test_cleanup_of_an_unknown_key_does_nothing(replica: Replica) -> None:
+    replica.manager.request_cleanup((uuid4(), uuid4()))
+
+    assert len(replica.manager) == 0
+
+
+async def test_runner_that_leaves_hears_nothing_any_more(site: Site, replica: Replica) -> None:
+    runner = await replica.drive(await site.rig.create())
+    run = await replica.works.started(1)
+    run.is_stubborn = True
+    assert replica.bus.stats()["ChatHint"] == 1
+
+    replica.manager.request_cleanup(runner.key)
+    await until(lambda: run.is_cancelled)
+
+    assert replica.bus.stats().get("ChatHint", 0) == 0
+    await replica.machine.chat(runner.chat_id).update(machine.interrupt)
+    await replica.turns()
+    assert replica.works.runs == [run]
+
+
+async def test_cleanup_while_the_runner_reads_starts_nothing(site: Site, replica: Replica) -> None:
+    runner = await replica.drive(await site.rig.create())
+    run = await replica.works.started(1)
+    async with site.rig.pool.acquire() as conn, conn.transaction():
+        await conn.execute("LOCK TABLE chats IN ACCESS EXCLUSIVE MODE")
+        run.end()
+        await until(lambda: runner.active is None)
+        await replica.turns()
+        replica.manager.request_cleanup(runner.key)
+    await replica.gone(runner)
+
+    assert replica.works.runs == [run]
+
+
+async def test_manager_is_idle_only_when_those_who_leave_have_left(site: Site, replica: Replica) -> None:
+    runner = await replica.drive(await site.rig.create())
+    run = await replica.works.started(1)
+    run.is_stubborn = True
+    replica.manager.request_cleanup(runner.key)
+    idle = asyncio.ensure_future(replica.manager.wait_idle())
+    await until(lambda: run.is_cancelled)
+    await replica.turns()
+
+    assert not idle.done()
+    assert len(replica.manager) == 1  # it still uses this process
+    run.let_go.set()
+    await asyncio.wait_for(idle, 10)
+    assert len(replica.manager) == 0
+
+
+async def test_close_stops_everybody_and_leaves_the_heartbeats_to_be_released(site: Site, replica: Replica) -> None:
+    """Whoever closes tells the others which chats are free; it finds them by the heartbeats."""
+    for _ in range(3):
+        await replica.drive(await site.rig.create())
+    await replica.works.started(3)
+    keys = set(replica.manager.all_keys())
+
+    replica.manager.close()
+    replica.manager.close()
+    await replica.manager.wait_idle()
+    await replica.inflight.wait_idle()
+
+    assert [run.reason for run in replica.works.runs] == [CancelReason.SHUTDOWN] * 3
+    assert replica.manager.is_closed
+    assert await site.heartbeats() == keys
+    async with site.rig.pool.acquire() as conn:
+        hints = await machine.release_leases(conn, keys)
+    assert {hint.chat_id for hint in hints} == {chat_id for chat_id, _ in keys}
+
+
+async def test_thousand_runners_leave_nothing_behind(site: Site) -> None:
+    replica = await site.replica()
+    chat_id = await site.rig.create()
+    tasks = len(asyncio.all_tasks())
+
+    for _ in range(1000):
+        assert replica.manager.spawn(chat_id, uuid4())  # never its owner, so each leaves after its first look
+        if len(replica.manager) > 50:
+            await replica.manager.wait_idle()
+    await replica.manager.wait_idle()
+    await replica.inflight.wait_idle()
+
+    assert replica.works.runs == []
+    assert len(asyncio.all_tasks()) == tasks
+    assert replica.bus.stats().get("ChatHint", 0) == 0
+    assert (replica.manager._by_chat, replica.manager._cleaning, replica.manager._runners) == ({}, set(), {})
+
+
+# The sync loop.
+
+
+async def test_sync_tells_runners_what_they_did_not_hear(site: Site, replica: Replica) -> None:
+    chats = [await site.rig.create() for _ in range(3)]
+    runners = [await replica.drive(chat_id) for chat_id in chats]
+    await replica.works.started(3)
+    await site.rig.run(chats[0], machine.interrupt)  # unheard
+    await site.rig.acquire(chats[1])  # a takeover, unheard
+    await replica.turns()
+    assert len(replica.works.live()) == 3
+
+    await replica.manager.sync()
+
+    await replica.gone(runners[1])
+    await until(lambda: len(replica.works.runs) == 4)
+    await until(lambda: len(replica.works.live()) == 2)
+    assert replica.works.kinds(chats[0]) == [TaskKind.GENERATION, TaskKind.INTERRUPT]
+    assert [run.kind for run in replica.works.live(chats[2])] == [TaskKind.GENERATION]
+
+
+async def test_sync_ends_the_runners_of_deleted_chats(site: Site, replica: Replica) -> None:
+    gone, kept = await replica.drive(await site.rig.create()), await replica.drive(await site.rig.create())
+    await replica.works.started(2)
+    await site.delete(gone.chat_id)
+
+    await replica.manager.sync()
+    await replica.gone(gone)
+
+    assert replica.manager.keys() == [kept.key]
+
+
+async def test_sync_comes_every_interval(site: Site, replica: Replica) -> None:
+    chat_id = await site.rig.create()
+    await replica.drive(chat_id)
+    await replica.works.started(1)
+    replica.start(replica.manager.run_sync())
+    await replica.clock.fire("sync")
+    assert replica.clock.monotonic() == 15.0
+    await replica.clock.until_waiting("sync")
+    await site.rig.run(chat_id, machine.interrupt)
+
+    await replica.clock.fire("sync")
+
+    interrupt = await replica.works.started(2)
+    assert interrupt.kind is TaskKind.INTERRUPT
+
+
+async def test_sync_without_a_database_changes_nothing(site: Site) -> None:
+    pool = await asyncpg.create_pool(site.url, min_size=0, max_size=4)
+    replica = await site.replica(pool=pool)
+    runner = await replica.drive(await site.rig.create())
+    run = await replica.works.started(1)
+    pool.terminate()
+
+    await replica.manager.sync()
+
+    assert replica.manager.keys() == [runner.key]
+    assert not run.is_over
+
+
+async def test_sync_without_runners_asks_nothing(site: Site) -> None:
+    pool = await asyncpg.create_pool(site.url, min_size=0, max_size=1)
+    replica = await site.replica(pool=pool)
+
+    await replica.manager.sync()
+
+    assert pool.get_size() == 0
+    await pool.close()
+
+
+async def test_old_state_from_a_slow_sync_does_not_end_a_newer_runner(site: Site, replica: Replica) -> None:
+    chat_id = await site.rig.create()
+    unowned = ChatState.of(await site.rig.load(chat_id))
+    runner = await replica.drive(chat_id)
+
+    replica.manager.route(unowned)
+    run = await replica.works.started(1)
+    replica.manager.route(unowned)
+    await replica.turns()
+
+    assert replica.works.live() == [run]
+    assert replica.manager.keys() == [runner.key]
+
+
+# Draining.
+
+
+async def test_drain_lets_steps_end_and_lets_go_of_every_chat(site: Site, replica: Replica) -> None:
+    chats = [await site.rig.create() for _ in range(3)]
+    for chat_id in chats:
+        await replica.drive(chat_id)
+    await replica.works.started(3)
+    steps = list(replica.works.runs)
+
+    replica.manager.drain()
+    replica.manager.drain()
+    await replica.turns()
+    assert [step.is_over for step in steps] == [False] * 3
+    for step in steps:
+        step.commit(lambda tx: machine.commit_step(tx, [assistant("the last step here")]))
+    await replica.manager.wait_idle()
+    await replica.inflight.wait_idle()
+
+    for chat_id in chats:
+        row = await site.rig.load(chat_id)
+        assert (row.status, row.worker_id) == (Status.RUNNING, None)
+        assert len(await site.rig.history(chat_id)) == 2
+    assert await site.heartbeats() == set()
+
+
+async def test_runner_spawned_during_the_drain_lets_go_of_its_chat(site: Site, replica: Replica) -> None:
+    replica.manager.drain()
+
+    runner = await replica.drive(await site.rig.create())
+    await replica.gone(runner)
+
+    assert replica.works.kinds() == [TaskKind.ABANDON]
+
+
+async def test_close_cuts_the_drain(site: Site, replica: Replica) -> None:
+    await replica.drive(await site.rig.create())
+    run = await replica.works.started(1)
+    replica.manager.drain()
+
+    replica.manager.close()
+    await replica.manager.wait_idle()
+
+    assert run.reason is CancelReason.SHUTDOWN
+    assert replica.works.runs == [run]
+
+
+# Fenced off.
+
+
+async def test_runner_spawned_while_fenced_does_no_work_before_it_is_resumed(site: Site, replica: Replica) -> None:
+    replica.manager.fence_off()
+
+    runner = await replica.drive(await site.rig.create())
+    await until(lambda: runner._accepted is not None)
+    await replica.turns()
+    assert replica.works.runs == []
+    replica.manager.resume([runner.key])
+
+    assert (await replica.works.started(1)).kind is TaskKind.GENERATION
+    assert not replica.manager.is_fenced
+
+
+async def test_only_those_whose_lease_was_renewed_go_on(site: Site, replica: Replica) -> None:
+    one, two = await replica.drive(await site.rig.create()), await replica.drive(await site.rig.create())
+    await replica.works.started(2)
+
+    replica.manager.fence_off()
+    await until(lambda: not replica.works.live())
+    replica.manager.resume([one.key])
+    await replica.works.started(3)
+    await replica.turns()
+
+    assert [run.handle.input.runner_id for run in replica.works.live()] == [one.runner_id]
+    assert two.active is None
