@@ -261,6 +261,7 @@ class Replica:
 
     def _freed(self) -> None:
         self.frees += 1
+        self.acquirer.wake()
 
     async def _limits(self) -> Limits:
         return self.limits

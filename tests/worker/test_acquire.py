@@ -1,0 +1,453 @@
+"""Finding chats that want to be driven and taking them: in order, once each, and only what may be taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from rookery.chat.messages import ChatId
+from rookery.chat.states import State
+from rookery.chat.transitions import BusyBehavior
+from rookery.store import machine
+from rookery.store.hints import ChatHint, OwnershipHint
+from rookery.store.machine.capacity import Limits
+from rookery.worker.tasks import TaskKind
+from tests.store.machine.proxy import Fault, Proxy
+from tests.waiting import until
+from tests.worker.rig import Replica, Site, make_site
+
+
+@pytest.fixture
+async def site(database_url: str) -> AsyncIterator[Site]:
+    async with make_site(database_url) as made:
+        yield made
+
+
+@pytest.fixture
+async def replica(site: Site) -> Replica:
+    return await site.replica()
+
+
+async def owners(site: Site) -> dict[ChatId, UUID | None]:
+    async with site.rig.pool.acquire() as conn:
+        records = await conn.fetch("SELECT id, worker_id FROM chats")
+    return {ChatId(record["id"]): record["worker_id"] for record in records}
+
+
+def taken(replica: Replica) -> list[UUID]:
+    """The chats of this replica, in the order in which it took them."""
+    keys = replica.manager.keys()
+    return [chat_id for chat_id, _ in keys]
+
+
+# Who gets what.
+
+
+async def test_two_workers_share_two_hundred_chats_and_each_chat_has_one_task(site: Site) -> None:
+    chats = [await site.rig.create() for _ in range(200)]
+    replicas = [await site.replica(), await site.replica()]
+
+    for replica in replicas:
+        replica.start(replica.acquirer.run())
+    await until(lambda: sum(len(replica.works.runs) for replica in replicas) >= 200, timeout=60)
+    for replica in replicas:
+        await replica.clock.until_waiting("acquire")
+        await replica.turns()
+
+    runs = Counter(run.handle.input.chat_id for replica in replicas for run in replica.works.runs)
+    assert runs == Counter(chats)
+    found = await owners(site)
+    for replica in replicas:
+        assert replica.works.runs, "neither is left without work"
+        assert {run.kind for run in replica.works.runs} == {TaskKind.GENERATION}
+        assert {chat for chat, owner in found.items() if owner == replica.worker_id} == set(replica.works.by_chat())
+        assert replica.clock.monotonic() == 0.0  # no pass waited for the timer
+
+
+async def test_locked_chat_is_skipped_not_waited_for(site: Site, replica: Replica) -> None:
+    locked, free = await site.rig.create(), await site.rig.create()
+    async with site.rig.pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", locked)
+        async with asyncio.timeout(3):  # a lock is waited for up to 5 s
+            assert await replica.acquirer.run_pass() == 1
+
+    assert taken(replica) == [free]
+    assert replica.stats.acquired == {"won": 1, "lost": 1}
+
+
+@pytest.mark.parametrize("state", [State.W, State.E0, State.E1, State.XW, State.XE0])
+async def test_idle_errored_and_archived_chats_are_never_taken(site: Site, replica: Replica, state: State) -> None:
+    await site.rig.chat(state)
+
+    assert await replica.acquirer.run_pass() == 0
+
+    assert len(replica.manager) == 0
+    assert replica.stats.acquired == {}
+
+
+async def test_fresh_lease_is_never_taken(site: Site, replica: Replica) -> None:
+    other = await site.replica()
+    runner = await other.drive(await site.rig.create())
+    await site.age_leases(25)
+
+    assert await replica.acquirer.run_pass() == 0
+
+    assert (await site.rig.load(runner.chat_id)).runner_id == runner.runner_id
+
+
+async def test_stale_lease_is_taken_with_a_new_runner_id(site: Site, replica: Replica) -> None:
+    other = await site.replica()
+    old = await other.drive(await site.rig.create())
+    await other.works.started(1)
+    replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+    await replica.clock.fire("acquire")
+    await replica.clock.until_waiting("acquire")
+    assert len(replica.manager) == 0
+    await site.age_leases(31)
+
+    await replica.clock.fire("acquire")
+    run = await replica.works.started(1)
+
+    assert run.handle.input.runner_id != old.runner_id
+    assert run.handle.input.worker_id == replica.worker_id
+    assert replica.clock.monotonic() <= 2 * 5.0 * 1.2
+
+
+async def test_chat_of_a_process_that_is_gone_is_taken_at_once(site: Site, replica: Replica) -> None:
+    other = await site.replica()
+    runner = await other.drive(await site.rig.create())
+    await site.rig.sql("DELETE FROM replicas WHERE id = $1", other.worker_id)
+
+    assert await replica.acquirer.run_pass() == 1
+
+    assert taken(replica) == [runner.chat_id]
+
+
+async def test_interrupts_come_before_deadlines_and_these_before_steps(site: Site, replica: Replica) -> None:
+    chats = {state: await site.rig.chat(state) for state in (State.R0, State.A0, State.I0)}
+
+    await replica.acquirer.run_pass()
+
+    assert taken(replica) == [chats[State.I0], chats[State.A0], chats[State.R0]]
+
+
+async def test_message_to_a_waiting_chat_does_not_change_its_place(site: Site, replica: Replica) -> None:
+    first, second = await site.rig.create(), await site.rig.create()
+    await site.rig.send(first, "and this", BusyBehavior.QUEUE)
+
+    await replica.acquirer.run_pass()
+
+    assert taken(replica) == [first, second]
+
+
+# How much.
+
+
+async def test_pass_takes_at_most_its_batch_and_asks_for_another(site: Site) -> None:
+    replica = await site.replica(acquire_batch=3)
+    for _ in range(7):
+        await site.rig.create()
+
+    assert await replica.acquirer.run_pass() == 3
+    replica.start(replica.acquirer.run())
+    await replica.works.started(7)
+
+    assert replica.clock.monotonic() == 0.0
+
+
+async def test_replica_takes_no_more_than_it_may_run(site: Site) -> None:
+    replica = await site.replica(max_runners=2)
+    for _ in range(4):
+        await site.rig.create()
+    replica.start(replica.acquirer.run())
+    await replica.works.started(2)
+    await replica.clock.until_waiting("acquire")
+
+    await replica.clock.fire("acquire")
+    await replica.clock.until_waiting("acquire")
+
+    assert len(replica.manager) == 2
+    assert replica.stats.acquired == {"won": 2}
+
+
+async def test_replica_that_is_not_fit_takes_nothing(site: Site, replica: Replica) -> None:
+    await site.rig.create()
+    replica.is_fit = False
+
+    assert await replica.acquirer.run_pass() == 0
+    replica.is_fit = True
+    assert await replica.acquirer.run_pass() == 1
+
+
+async def test_replica_that_becomes_unfit_stops_in_the_middle_of_a_pass(site: Site, replica: Replica) -> None:
+    for _ in range(3):
+        await site.rig.create()
+    replica.bus.subscribe(ChatHint, lambda _: setattr(replica, "is_fit", False))
+
+    assert await replica.acquirer.run_pass() == 1
+
+
+async def test_replica_that_lost_its_leases_takes_nothing(site: Site, replica: Replica) -> None:
+    await site.rig.create()
+    replica.manager.fence_off()
+
+    assert await replica.acquirer.run_pass() == 0
+    replica.manager.resume([])
+    assert await replica.acquirer.run_pass() == 1
+
+
+# Capacity.
+
+
+async def test_full_pool_costs_one_refusal_per_pass_and_raises_no_hint(site: Site) -> None:
+    replica = await site.replica(limits=Limits(running_roots=2, running_subagents=0))
+    for _ in range(6):
+        await site.rig.create()
+    assert await replica.acquirer.run_pass() == 2
+    waiting = [chat for chat, owner in (await owners(site)).items() if owner is None]
+    before = {chat: await site.rig.trace(chat) for chat in waiting}
+    replica.stats.acquired.clear()
+    replica.published.hints.clear()
+
+    assert await replica.acquirer.run_pass() == 0
+
+    assert replica.stats.acquired == {"full": 1}
+    assert replica.published.hints == []
+    assert {chat: await site.rig.trace(chat) for chat in waiting} == before
+    assert not replica.acquirer._wanted.is_set()  # nor does it wake itself
+
+
+async def test_full_pool_of_roots_does_not_hide_a_subagent(site: Site) -> None:
+    replica = await site.replica(limits=Limits(running_roots=1, running_subagents=1), acquire_batch=1)
+    root = await site.rig.create()
+    assert await replica.acquirer.run_pass() == 1
+    for _ in range(5):
+        await site.rig.create()
+    child = await site.rig.child(root)
+
+    assert await replica.acquirer.run_pass() == 1
+
+    assert taken(replica) == [root, child]
+
+
+async def test_interrupts_are_taken_although_the_pool_is_full(site: Site) -> None:
+    replica = await site.replica(limits=Limits(running_roots=1, running_subagents=0))
+    await site.rig.create()
+    assert await replica.acquirer.run_pass() == 1
+    refused = await site.rig.create()
+    interrupted = await site.rig.chat(State.I0)
+
+    assert await replica.acquirer.run_pass() == 1
+
+    assert taken(replica)[1] == interrupted
+    assert (await site.rig.load(refused)).worker_id is None
+
+
+# When.
+
+
+async def test_first_pass_comes_at_once_and_then_one_per_interval(site: Site, replica: Replica) -> None:
+    await site.rig.create()
+    replica.start(replica.acquirer.run())
+    await replica.works.started(1)
+    assert replica.clock.monotonic() == 0.0
+    times = []
+
+    for count in range(2, 6):
+        await replica.clock.until_waiting("acquire")
+        await site.rig.create()  # unheard
+        await replica.clock.fire("acquire")
+        await replica.works.started(count)
+        times.append(replica.clock.monotonic())
+
+    gaps = [after - before for before, after in zip([0.0, *times], times, strict=False)]
+    assert all(4.0 <= gap <= 6.0 for gap in gaps)
+    assert len(set(gaps)) > 1  # replicas do not march in step
+
+
+async def test_hint_from_another_replica_wakes_this_one(site: Site, replica: Replica) -> None:
+    other = await site.replica()
+    await replica.listen()
+    other.start(other.notifier.run())
+    replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+
+    spec = site.rig.spec()
+    await other.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
+
+    await replica.works.started(1)
+    assert replica.clock.monotonic() == 0.0
+
+
+async def test_busy_replica_lets_idle_ones_go_first_after_a_hint(site: Site, replica: Replica) -> None:
+    for _ in range(4):
+        await replica.drive(await site.rig.create())
+    replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+    chat_id = await site.rig.create()
+
+    replica.bus.dispatch(OwnershipHint(chat_id=chat_id, snapshot_version=1))
+    await replica.clock.until_waiting("acquire-delay")
+    assert replica.clock.waiting("acquire-delay")[0].due == pytest.approx(4 * 0.005)
+    replica.bus.dispatch(OwnershipHint(chat_id=chat_id, snapshot_version=1))  # part of the same pass
+    await replica.clock.fire("acquire-delay")
+
+    await replica.works.started(5)
+    await replica.clock.until_waiting("acquire")
+    await replica.clock.fire("acquire")
+    await replica.clock.until_waiting("acquire")
+    assert replica.clock.waiting("acquire-delay") == []  # the timer's pass is nobody's race
+
+
+async def test_delay_after_a_hint_has_a_limit(site: Site) -> None:
+    replica = await site.replica(acquire_delay_per_runner_seconds=0.2)
+    for _ in range(3):
+        await replica.drive(await site.rig.create())
+    replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+
+    replica.bus.dispatch(OwnershipHint(chat_id=taken(replica)[0], snapshot_version=1))
+    await replica.clock.until_waiting("acquire-delay")
+
+    assert replica.clock.waiting("acquire-delay")[0].due == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("way", ["wake", "resync"])
+async def test_free_slot_and_new_connection_ask_for_a_pass_at_once(site: Site, replica: Replica, way: str) -> None:
+    await replica.drive(await site.rig.create())
+    replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+    await site.rig.create()
+
+    if way == "wake":
+        replica.acquirer.wake()
+    else:
+        replica.bus.resync()
+
+    await replica.works.started(2)
+    assert replica.clock.monotonic() == 0.0
+
+
+async def test_burst_of_reasons_is_one_pass(site: Site) -> None:
+    lists: list[str] = []
+
+    async def note(conn: asyncpg.Connection) -> None:
+        conn.add_query_logger(lambda query: lists.append(query.query) if "owners AS" in query.query else None)
+
+    async with asyncpg.create_pool(site.url, min_size=0, max_size=4, init=note) as pool:
+        replica = await site.replica(pool=pool)
+        loop = replica.start(replica.acquirer.run())
+        await replica.clock.until_waiting("acquire")
+        lists.clear()
+
+        for _ in range(100):
+            replica.acquirer.wake()
+        await until(lambda: len(lists) == 1)
+        await replica.clock.until_waiting("acquire")
+        await replica.turns()
+
+        assert len(lists) == 1
+        loop.cancel()
+
+
+async def test_loop_that_ends_hears_no_hints_any_more(replica: Replica) -> None:
+    loop = replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+    assert replica.bus.stats() == {"resync": 1, "OwnershipHint": 1}
+
+    loop.cancel()
+    await asyncio.wait([loop])
+
+    assert replica.bus.stats() == {"resync": 0}
+    assert replica.clock.waiting() == []
+
+
+# Failures.
+
+
+async def test_chat_that_cannot_be_taken_does_not_keep_the_others_from_it(site: Site, replica: Replica) -> None:
+    broken, fine = await site.rig.create(), await site.rig.create()
+    await site.rig.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$ BEGIN IF NEW.chat_id = '{broken}' THEN RAISE 'no'; END IF; RETURN NEW; END $$"
+    )
+    await site.rig.sql("CREATE TRIGGER refuse BEFORE INSERT ON chat_heartbeats FOR EACH ROW EXECUTE FUNCTION refuse()")
+
+    assert await replica.acquirer.run_pass() == 1
+
+    assert taken(replica) == [fine]
+    assert replica.stats.acquired == {"failed": 1, "won": 1}
+
+
+async def test_pass_without_a_database_takes_nothing_and_the_next_one_does(site: Site) -> None:
+    async with Proxy(site.url).listen() as door:
+        pool = await asyncpg.create_pool(door.url, min_size=1, max_size=1)
+        replica = await site.replica(pool=pool)
+        await site.rig.create()
+        door.fault, door.statement = Fault.LOSE_REQUEST, b"owners AS"
+
+        assert await replica.acquirer.run_pass() == 0
+        assert await replica.acquirer.run_pass() == 1
+        await replica.works.started(1)
+        replica.manager.close()
+        await replica.manager.wait_idle()
+        pool.terminate()
+
+
+async def test_chat_won_after_the_close_is_let_go_of_at_once(site: Site, replica: Replica) -> None:
+    chat_id = await site.rig.create()
+    # Between its commit and the spawn: the commit is announced first.
+    replica.bus.subscribe(ChatHint, lambda _: replica.manager.close(), key=chat_id)
+
+    assert await replica.acquirer.run_pass() == 0
+    await replica.inflight.wait_idle()
+
+    row = await site.rig.load(chat_id)
+    assert (row.worker_id, row.runner_id) == (None, None)
+    assert await site.heartbeats() == set()
+    assert replica.stats.acquired == {"closed": 1}
+    assert replica.works.runs == []
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["answer lost", "cancelled"])
+async def test_chat_that_may_have_been_won_is_let_go_of(site: Site, is_cancelled: bool) -> None:
+    """Nobody is going to drive it here; without this it would lie until its lease has run out."""
+    async with Proxy(site.url).listen() as door:
+        pool = await asyncpg.create_pool(door.url, min_size=0, max_size=4)
+        replica = await site.replica(pool=pool)
+        chat_id = await site.rig.create()
+        door.fault = Fault.HOLD_ANSWER if is_cancelled else Fault.LOSE_ANSWER
+
+        looking = asyncio.ensure_future(replica.acquirer.run_pass())
+        await door.committed.wait()
+        assert (await site.rig.load(chat_id)).worker_id == replica.worker_id
+        if is_cancelled:
+            looking.cancel()
+            door.let_go.set()
+        await asyncio.wait([looking])
+        await replica.inflight.wait_idle()
+
+        assert looking.cancelled() is is_cancelled
+        assert (await site.rig.load(chat_id)).worker_id is None
+        assert await site.heartbeats() == set()
+        assert replica.works.runs == []
+        pool.terminate()
+
+
+async def test_slot_that_becomes_free_is_taken_without_waiting_for_the_timer(site: Site) -> None:
+    replica = await site.replica(max_runners=1)
+    first, _ = await site.rig.create(), await site.rig.create()
+    replica.start(replica.acquirer.run())
+    run = await replica.works.started(1)
+    assert run.handle.input.chat_id == first
+
+    run.commit(machine.finish_turn)
+    await until(lambda: len(replica.works.by_chat()) == 2)
+
+    assert replica.clock.monotonic() == 0.0
