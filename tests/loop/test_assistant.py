@@ -12,6 +12,7 @@ import pytest
 from rookery.chat import parts
 from rookery.chat.messages import Role
 from rookery.chat.parts import Part
+from rookery.clock import DeadlineExceeded
 from rookery.llm.errors import CallFailed
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, ScriptedModel, Scripts, Step, Think, Truncate, Wait
 from rookery.llm.types import (
@@ -194,6 +195,11 @@ async def test_our_own_cancellation_closes_the_stream_and_stays_a_cancellation()
 async def test_a_bug_in_a_client_is_not_dressed_up_as_an_answer_of_the_provider() -> None:
     with pytest.raises(ZeroDivisionError):
         await generate(ZeroDivisionError("oops"))
+
+
+async def test_a_deadline_of_somebody_else_is_not_taken_for_silence() -> None:
+    with pytest.raises(DeadlineExceeded, match="lookup"):
+        await generate(DeadlineExceeded("lookup", 5))
 
 
 async def test_a_publisher_that_fails_closes_the_stream() -> None:
