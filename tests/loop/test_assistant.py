@@ -144,7 +144,7 @@ def scripted_model(script: tuple[Step, ...], clock: FakeClock) -> ScriptedModel:
 
 async def test_an_error_in_the_stream_is_raised_as_it_is_with_the_usage_so_far() -> None:
     clock = FakeClock()
-    script = (Count(Usage(input=9, output=2)), Say("I thi"), Fail(ErrorKind.OVERLOADED, status=529))
+    script = (Count(Usage(input=9, output=2)), Say("I thou"), Fail(ErrorKind.OVERLOADED, status=529))
 
     with pytest.raises(CallFailed) as caught:
         await start(scripted_model(script, clock), clock)

@@ -53,11 +53,11 @@ async def test_deltas_are_shown_one_by_one_and_kept_as_one_part() -> None:
     shown = Shown()
 
     outcome = await generate(
-        TextStart("a"), TextDelta("a", "Hel"), TextDelta("a", "lo"), TextEnd("a"), DONE, shown=shown
+        TextStart("a"), TextDelta("a", "Go"), TextDelta("a", "od"), TextEnd("a"), DONE, shown=shown
     )
 
-    assert outcome.content == (parts.Text("Hello"),)
-    assert shown.of(Role.ASSISTANT) == [parts.Text("Hel"), parts.Text("lo")]
+    assert outcome.content == (parts.Text("Good"),)
+    assert shown.of(Role.ASSISTANT) == [parts.Text("Go"), parts.Text("od")]
 
 
 async def test_interleaved_blocks_stand_where_they_first_appeared() -> None:
