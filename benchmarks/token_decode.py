@@ -419,7 +419,7 @@ def claim(value: float, budget: float) -> dict[str, object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="CPU per streamed token, against the floor and the alternatives.")
-    parser.add_argument("--quick", action="store_true", help="fewer tokens and rounds, under 40 seconds")
+    parser.add_argument("--quick", action="store_true", help="fewer tokens and rounds, about a minute")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
