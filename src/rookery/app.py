@@ -316,7 +316,7 @@ def _wire(settings: Settings, database: Database, choices: Choices) -> Replica:
             worker_id=identity.id,
             machine=Machine(database.worker, notifier, clock=clock, rng=rng),
             pool=database.worker,
-            connect=lambda: database.dedicated("leases"),
+            connect=database.dedicated,
             bus=bus,
             publisher=notifier,
             directory=directory,

@@ -209,7 +209,7 @@ async def _replica(
             worker_id=worker_id,
             machine=Machine(database.worker, notifier),
             pool=database.worker,
-            connect=lambda: database.dedicated("leases"),
+            connect=database.dedicated,
             bus=bus,
             publisher=notifier,
             directory=directory,

@@ -7,7 +7,8 @@ chat which kills its process comes to an end; what is shown live belongs to that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import mimetypes
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
@@ -17,28 +18,32 @@ import msgspec
 
 from rookery.chat import decide
 from rookery.chat.chats import Chat, LastError
+from rookery.chat.compaction import current_turn_parts
 from rookery.chat.decide import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
+from rookery.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.chat.history import History
 from rookery.chat.messages import NewMessage, Role, Visibility
-from rookery.chat.parts import Part, Text
+from rookery.chat.parts import File, Part, Text
 from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy, are_attempts_used
 from rookery.clock import Clock
 from rookery.llm import cost
-from rookery.llm.errors import CallFailed
-from rookery.llm.types import ErrorKind, Purpose, Usage
+from rookery.llm.errors import CallFailed, LlmError
+from rookery.llm.types import ErrorKind, GeneratedFile, Purpose, Usage
 from rookery.log import get_logger
 from rookery.loop import compaction
 from rookery.loop.assistant import AssistantOutcome, NoStepStats, StepMeter, StepSetup, StepStats, generate_assistant
 from rookery.loop.batch import BatchSetup, NoToolStats, PendingCall, ToolStats, execute_batch
-from rookery.loop.compaction import CompactionSetup
+from rookery.loop.compaction import CompactionOutcome, CompactionSetup
 from rookery.loop.config import LoopConfig
-from rookery.loop.messages import assistant_rows, tool_rows
+from rookery.loop.messages import assistant_rows, interrupted_figures, tool_rows
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import Publish
+from rookery.store import files
 from rookery.store import machine as transitions
-from rookery.store.machine import Tx
+from rookery.store.machine import StepCommitted, Tx
 from rookery.store.usage import CallStatus, Entry, record_call
-from rookery.worker import billing
+from rookery.worker import billing, failures, shielded
+from rookery.worker.billing import Metered, Meters
 from rookery.worker.effects import Effects
 from rookery.worker.failures import Classified, StepFailed
 from rookery.worker.parts import Episode, EpisodeExists, EpisodeKey, PartBuffer, PartBufferError
@@ -48,6 +53,8 @@ from rookery.worker.tasks import RetryTask, TaskExit, TaskHandle
 from rookery.worker.tool_ledger import ToolLedger
 
 log = get_logger("worker.acting")
+
+AfterCommit = Callable[[Tx, StepCommitted], Awaitable[None]]
 
 ATTEMPTS_USED = LastError(
     kind=str(ErrorKind.GENERIC),
@@ -67,6 +74,7 @@ class ActParts:
     clock: Clock
     effects: Effects
     ledger: billing.Ledger
+    meters: Meters
     stragglers: Stragglers
     stats: WorkerStats
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -90,12 +98,12 @@ class Acts:
     # Asking the model
 
     async def generate(self, notice: str | None) -> None:
-        asked, handle = self._prepared.asked, self._handle
+        asked = self._prepared.asked
         await self._parts.preparer.check_spend(asked, self._step.chat.owner_id)
+        call = await self._prepared.call(notice=notice)
         async with self._attempt() as episode:
             meter = StepMeter()
-            call = self._prepared.call(notice=notice)
-            with _Billed(self, asked, meter, Purpose.TURN):
+            with _Metered(self, asked, meter, Purpose.TURN, episode.key):
                 outcome = await generate_assistant(asked.model, call, self._setup(asked, episode, meter))
             self._parts.stats.steps += 1
             if outcome.is_empty:
@@ -108,18 +116,23 @@ class Acts:
                 at=self._parts.clock.now(),
                 cost_micros=cost.cost_micros(outcome.usage, asked.prices),
             )
+            await shielded.to_the_end(self._commit_answer(rows, self._entry(asked, outcome)))
 
-            async def commit(tx: Tx) -> None:
-                committed = await transitions.commit_step(tx, rows)
-                row = self._entry(asked, outcome.usage, outcome, status=CallStatus.OK)
-                await record_call(tx.conn, msgspec.structs.replace(row, message_id=committed.inserted[0].id))
+    async def _commit_answer(self, rows: Sequence[NewMessage], bill: Entry) -> None:
+        async def record(tx: Tx, committed: StepCommitted) -> None:
+            await record_call(tx.conn, msgspec.structs.replace(bill, message_id=committed.inserted[0].id))
 
-            await handle.update(commit, attempt=self.attempt)
+        try:
+            await self._commit(rows, record)
+        except Exception:
+            # The chat moved on, or the database is away: the answer is lost, and paid for.
+            self._parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
+            raise
 
     async def _take_empty(self, asked: Asked, outcome: AssistantOutcome) -> None:
         """Nothing was said: the end of the turn, unless the user waits for a first word."""
         self._parts.stats.empty_responses += 1
-        self._parts.ledger.record(self._entry(asked, outcome.usage, outcome, status=CallStatus.OK))
+        self._parts.ledger.record(self._entry(asked, outcome))
         if not decide.is_empty_answer_final(self.history, self.attempt):
             raise StepFailed(msgspec.structs.replace(_EMPTY, provider=asked.provider_name))
         await self.finish(FinishTurn(TurnEnd.COMPLETE))
@@ -138,8 +151,23 @@ class Acts:
             meter=meter,
             on_stream_start=lambda at: self._invoked(episode),
             on_progress=self._handle.tool_progress,
+            store_file=self._store_file,
             stats=parts.step_stats,
         )
+
+    async def _store_file(self, file: GeneratedFile) -> UUID:
+        """The chat gets its link with the commit; a file whose step comes to nothing is removed like any other."""
+        name = f"generated{mimetypes.guess_extension(file.media_type) or ''}"
+        async with self._parts.pool.acquire() as conn:
+            stored = await files.create_file(
+                conn,
+                self._step.chat.owner_id,
+                name=name,
+                mime_type=file.media_type,
+                data=file.data,
+                origin=files.Origin.TOOL,
+            )
+        return stored.id
 
     def _invoked(self, episode: Episode) -> None:
         try:
@@ -172,12 +200,23 @@ class Acts:
                 stats=parts.tool_stats,
             )
             results = await handle.read(lambda: execute_batch(pending, setup))
-            rows = tool_rows(results, model_config_id=prepared.asked.ready.config.id)
+            await self._commit(tool_rows(results, model_config_id=prepared.asked.ready.config.id))
 
-            async def commit(tx: Tx) -> None:
-                await transitions.commit_step(tx, rows)
+    async def _commit(self, rows: Sequence[NewMessage], then: AfterCommit | None = None) -> None:
+        """Commit a step; `then` runs in the same transaction. Files that the chat cannot take are left out."""
+        try:
+            await self._try_commit(rows, then)
+        except (FileCapExceeded, FileUnavailable) as error:
+            log.warning("files_left_out", chat_id=self._step.chat.id, error=str(error))
+            await self._try_commit([_without_files(row, str(error)) for row in rows], then)
 
-            await handle.update(commit, attempt=self.attempt)
+    async def _try_commit(self, rows: Sequence[NewMessage], then: AfterCommit | None) -> None:
+        async def commit(tx: Tx) -> None:
+            committed = await transitions.commit_step(tx, rows)
+            if then is not None:
+                await then(tx, committed)
+
+        await self._handle.update(commit, attempt=self.attempt)
 
     # Summarising
 
@@ -186,42 +225,50 @@ class Acts:
         prepared, parts, chat = self._prepared, self._parts, self._step.chat
         asked = await self._summariser()
         await parts.preparer.check_spend(asked, chat.owner_id)
+        call = await prepared.call(asked, purpose=Purpose.COMPACTION)
         async with self._attempt() as episode:
             meter = StepMeter()
             setup = CompactionSetup(
                 step=self._setup(asked, episode, meter),
                 source=decision.source,
                 assessment=prepared.assessment,
-                turn_parts=self._turn_parts(),
+                turn_parts=current_turn_parts(self._step.history.prompt),
                 model_config_id=prepared.asked.ready.config.id,
                 is_other_provider=asked.ready.provider.id != prepared.asked.ready.provider.id,
             )
-            call = prepared.call(asked, purpose=Purpose.COMPACTION)
             try:
-                with _Billed(self, asked, meter, Purpose.COMPACTION):
+                with _Metered(self, asked, meter, Purpose.COMPACTION):
                     outcome = await compaction.summarise(asked.model, call, setup)
-            except CallFailed as error:
-                parts.stats.compactions["timeout" if error.error.kind is ErrorKind.TIMEOUT else "error"] += 1
+            except (CallFailed, StepFailed) as error:
+                is_late = isinstance(error, CallFailed) and error.error.kind is ErrorKind.TIMEOUT
+                parts.stats.compactions["timeout" if is_late else "error"] += 1
                 raise
+            await shielded.to_the_end(self._commit_summary(decision, asked, outcome))
 
-            async def commit(tx: Tx) -> tuple[Chat, bool]:
-                await transitions.commit_step(tx, outcome.rows, consume_compaction=True)
-                row = billing.entry(
-                    chat,
-                    asked,
-                    outcome.usage,
-                    purpose=Purpose.COMPACTION,
-                    status=CallStatus.OK,
-                    runtime_ms=outcome.runtime_ms,
-                )
-                await record_call(tx.conn, row)
-                finished = None if decision.resume else await transitions.finish_turn(tx)
-                return tx.chat, finished is not None and finished.promoted is not None
+    async def _commit_summary(self, decision: Compact, asked: Asked, outcome: CompactionOutcome) -> None:
+        bill = billing.entry(
+            self._step.chat,
+            asked,
+            outcome.usage,
+            purpose=Purpose.COMPACTION,
+            status=CallStatus.OK,
+            runtime_ms=outcome.runtime_ms,
+        )
 
-            after, is_promoted = await self._handle.update(commit, attempt=self.attempt)
-            parts.stats.compactions["success"] += 1
-            if not decision.resume:
-                self._tell_finished(after, TurnEnd.COMPLETE, is_promoted=is_promoted)
+        async def commit(tx: Tx) -> tuple[Chat, bool]:
+            await transitions.commit_step(tx, outcome.rows, consume_compaction=True)
+            await record_call(tx.conn, bill)
+            finished = None if decision.resume else await transitions.finish_turn(tx)
+            return tx.chat, finished is not None and finished.promoted is not None
+
+        try:
+            chat, is_promoted = await self._handle.update(commit, attempt=self.attempt)
+        except Exception:
+            self._parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
+            raise
+        self._parts.stats.compactions["success"] += 1
+        if not decision.resume:
+            self._tell_finished(chat, TurnEnd.COMPLETE, is_promoted=is_promoted)
 
     async def _summariser(self) -> Asked:
         prepared, chat = self._prepared, self._step.chat
@@ -235,30 +282,45 @@ class Acts:
 
     async def hand_over(self, _: EnterRequiresAction) -> None:
         """Wait for the client, which executes the calls."""
-        seconds = await self._parts.preparer.action_seconds()
+        seconds = await self._handle.read(self._parts.preparer.action_seconds)
 
         async def enter(tx: Tx) -> Chat:
             await transitions.enter_requires_action(tx, timeout_seconds=seconds)
             return tx.chat
 
-        self._parts.effects.action_required(await self._handle.update(enter))
+        async def enter_and_tell() -> None:
+            self._parts.effects.action_required(await self._handle.update(enter))
+
+        await shielded.to_the_end(enter_and_tell())
 
     async def finish(self, decision: FinishTurn) -> None:
         notice = None
         if decision.reason is TurnEnd.MAX_STEPS:
             notice = _notice(decide.step_limit_notice(self._prepared.max_steps))
 
-        async def end(tx: Tx) -> tuple[Chat, bool]:
-            if notice is not None:
-                await transitions.commit_step(tx, [notice])
+        async def end(tx: Tx) -> tuple[Chat, bool] | None:
+            if notice is not None and (await transitions.commit_step(tx, [notice])).promoted:
+                # The user has spoken meanwhile, which begins a turn of its own: it is not over.
+                return None
             finished = await transitions.finish_turn(tx)
             return tx.chat, finished.promoted is not None
 
-        chat, is_promoted = await self._handle.update(end, attempt=self.attempt or None)
-        self._tell_finished(chat, decision.reason, is_promoted=is_promoted)
+        async def end_and_tell() -> None:
+            ended = await self._handle.update(end, attempt=self.attempt or None)
+            if ended is not None:
+                self._tell_finished(ended[0], decision.reason, is_promoted=ended[1])
+
+        await shielded.to_the_end(end_and_tell())
 
     async def fail(self, error: LastError) -> None:
-        await fail_turn(self._handle, self._parts, error)
+        async def fail(tx: Tx) -> Chat:
+            await transitions.finish_error(tx, error)
+            return tx.chat
+
+        async def fail_and_tell() -> None:
+            self._parts.effects.turn_failed(await self._handle.update(fail), error)
+
+        await shielded.to_the_end(fail_and_tell())
 
     def _tell_finished(self, chat: Chat, reason: TurnEnd, *, is_promoted: bool) -> None:
         step = self._step
@@ -276,12 +338,17 @@ class Acts:
                 return tx.chat, 0
             return tx.chat, await transitions.record_generation_attempt(tx)
 
-        chat, attempt = await self._handle.update(begin)
+        async def begin_and_tell() -> int:
+            chat, attempt = await self._handle.update(begin)
+            if not attempt:
+                self._parts.effects.turn_failed(chat, ATTEMPTS_USED)
+            return attempt
+
+        attempt = await shielded.to_the_end(begin_and_tell())
         if not attempt:
-            self._parts.effects.turn_failed(chat, ATTEMPTS_USED)
             raise TaskExit("All attempts are used.")
         self.attempt = attempt
-        key = EpisodeKey(chat.id, self._handle.input.history_version, attempt)
+        key = EpisodeKey(self._step.chat.id, self._handle.input.history_version, attempt)
         try:
             episode = self._parts.buffer.create_episode(key)
         except EpisodeExists as error:
@@ -292,18 +359,18 @@ class Acts:
         finally:
             self._parts.buffer.close_episode(key)
 
-    def _entry(self, asked: Asked, usage: Usage, outcome: AssistantOutcome, *, status: CallStatus) -> Entry:
+    def _entry(self, asked: Asked, outcome: AssistantOutcome) -> Entry:
         return billing.entry(
             self._step.chat,
             asked,
-            usage,
+            outcome.usage,
             purpose=Purpose.TURN,
-            status=status,
+            status=CallStatus.OK,
             runtime_ms=outcome.runtime_ms,
             request_id=outcome.request_id,
         )
 
-    def bill(self, asked: Asked, usage: Usage, meter: StepMeter, *, purpose: Purpose, status: CallStatus) -> None:
+    def _bill(self, asked: Asked, usage: Usage, meter: StepMeter, *, purpose: Purpose, status: CallStatus) -> None:
         """A call that came to nothing still cost something."""
         row = billing.entry(
             self._step.chat,
@@ -320,39 +387,48 @@ class Acts:
         begun_by = self.history.begun_by
         return None if begun_by is None else begun_by.id
 
-    def _turn_parts(self) -> tuple[Part, ...]:
-        """What the user said to begin this turn."""
-        begun_by = self.history.begun_by
-        return () if begun_by is None else begun_by.parts()
 
+class _Metered:
+    """Around a call: it is known by its episode while it runs, and billed when it fails or is stopped.
 
-class _Billed:
-    """Bills a call that fails or is stopped inside it."""
+    What a client of a model should not have raised ends the step as what it looks like.
+    """
 
-    def __init__(self, acts: Acts, asked: Asked, meter: StepMeter, purpose: Purpose) -> None:
+    def __init__(
+        self, acts: Acts, asked: Asked, meter: StepMeter, purpose: Purpose, key: EpisodeKey | None = None
+    ) -> None:
         self._acts = acts
         self._asked = asked
         self._meter = meter
         self._purpose = purpose
+        self._key = key
 
     def __enter__(self) -> None:
-        return None
+        if self._key is not None:
+            self._acts._parts.meters.begin(self._key, self._read)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None or self._meter.invoked_at is None:
-            return
         is_stopped = isinstance(error, asyncio.CancelledError)
-        usage = error.usage if isinstance(error, CallFailed) else self._meter.usage
-        status = CallStatus.INTERRUPTED if is_stopped else CallStatus.FAILED
-        self._acts.bill(self._asked, usage, self._meter, purpose=self._purpose, status=status)
+        if self._key is not None:
+            self._acts._parts.meters.end(self._key, is_stopped=is_stopped)
+        if error is None:
+            return
+        if self._meter.invoked_at is not None:
+            usage = error.usage if isinstance(error, CallFailed) else self._meter.usage
+            status = CallStatus.INTERRUPTED if is_stopped else CallStatus.FAILED
+            self._acts._bill(self._asked, usage, self._meter, purpose=self._purpose, status=status)
+        if isinstance(error, Exception) and not isinstance(error, LlmError):
+            log.exception("model_raised", error)
+            raise StepFailed(failures.classify(error, self._asked.provider_name)) from error
 
-
-async def fail_turn(handle: TaskHandle, parts: ActParts, error: LastError, *, attempt: int | None = None) -> None:
-    async def fail(tx: Tx) -> Chat:
-        await transitions.finish_error(tx, error)
-        return tx.chat
-
-    parts.effects.turn_failed(await handle.update(fail, attempt=attempt), error)
+    def _read(self) -> Metered:
+        figures = interrupted_figures(
+            self._meter,
+            monotonic=self._acts._parts.clock.monotonic(),
+            context_limit=self._asked.ready.config.context_limit,
+            cost_micros=cost.cost_micros(self._meter.usage, self._asked.prices),
+        )
+        return Metered(self._asked.ready.config.id, figures)
 
 
 def _publisher(episode: Episode) -> Publish:
@@ -371,3 +447,12 @@ def _publisher(episode: Episode) -> Publish:
 def _notice(text: str) -> NewMessage:
     """A word from the server for people; the model does not see it."""
     return NewMessage(role=Role.SYSTEM, visibility=Visibility.USER, content=(Text(text),))
+
+
+def _without_files(row: NewMessage, reason: str) -> NewMessage:
+    """The row without the files it names, which its chat cannot have. In an answer a note takes their place."""
+    if not any(isinstance(part, File) and part.file_id is not None for part in row.content):
+        return row
+    note = (Text(f"[A file was left out. {reason}]"),) if row.role is Role.ASSISTANT else ()
+    kept = tuple(part for part in row.content if not isinstance(part, File) or part.file_id is None)
+    return msgspec.structs.replace(row, content=(*kept, *note))

@@ -1,15 +1,18 @@
 """The action-timeout task: answers the client's calls for it when it does not come back in time.
 
 The deadline is the database's, and is looked at under the lock again: a result that arrives first wins, and a deadline
-that was moved is respected.
+that was moved is respected. A chat that waits for nothing a client could answer any more is stopped.
 """
 
 from __future__ import annotations
 
 from rookery.chat.errors import TransitionNotAllowed
+from rookery.log import get_logger
 from rookery.store.generation import read_fenced
-from rookery.store.machine import Machine, Tx, cancel_requires_action
+from rookery.store.machine import Machine, Tx, cancel_requires_action, interrupt
 from rookery.worker.tasks import TaskHandle
+
+log = get_logger("worker.actions")
 
 
 class ActionTimeoutWork:
@@ -29,7 +32,7 @@ class ActionTimeoutWork:
                 return
 
     async def _cancel(self, handle: TaskHandle) -> bool:
-        """Whether the calls were answered. Not if the deadline was moved since it was read."""
+        """Whether the wait is over. Not if the deadline was moved since it was read."""
 
         async def cancel(tx: Tx) -> None:
             await cancel_requires_action(tx)
@@ -39,5 +42,13 @@ class ActionTimeoutWork:
         except TransitionNotAllowed as refused:
             if refused.cause == "deadline_not_reached":
                 return False
-            raise
+            if refused.cause != "no_open_calls":
+                raise
+            # The chat's tools were changed while it waited for one of them: nobody else would ever end the wait.
+            log.warning("action_without_calls", chat_id=handle.input.chat_id)
+            await handle.update(_stop)
         return True
+
+
+async def _stop(tx: Tx) -> None:
+    await interrupt(tx)

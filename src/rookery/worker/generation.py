@@ -17,27 +17,30 @@ from rookery.chat import decide, history, retrying
 from rookery.chat.chats import Chat, LastError, RetryState
 from rookery.chat.compaction import Source
 from rookery.chat.decide import Compact, Decision, EnterRequiresAction, ExecuteTools, FailTurn, FinishTurn, Generate
-from rookery.chat.errors import ChatError
+from rookery.chat.errors import ChatError, InvariantViolation, Refused
 from rookery.chat.history import History
 from rookery.chat.retrying import GiveUp
 from rookery.llm.errors import LlmError
+from rookery.llm.types import ErrorKind
 from rookery.log import get_logger
 from rookery.store import machine as transitions
 from rookery.store.generation import HistoryCache, Step, load_step
 from rookery.store.machine import Machine, Tx
 from rookery.store.model_errors import ModelError
-from rookery.worker import failures
+from rookery.worker import failures, shielded
 from rookery.worker.acting import ActParts, Acts
 from rookery.worker.config import WorkerConfig
-from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.failures import Classified, StepFailed
-from rookery.worker.prepare import Prepared
-from rookery.worker.tasks import RetryTask, TaskError, TaskHandle
+from rookery.worker.prepare import Prepared, is_long
+from rookery.worker.tasks import TaskError, TaskHandle, normalised
+from rookery.worker.toolbox import ToolsUnavailable
 
 log = get_logger("worker.generation")
 
-# What ends an attempt, as opposed to a bug: it is told to the user, or tried again by the rule for attempts.
+# What a step is known to end with; everything else is a bug, and logged as one.
 _STEP_ERRORS = (StepFailed, LlmError, ChatError, ModelError)
+# A transition that does not fit the chat: it has moved, and the next try decides on what it is by then.
+_REFUSALS = (Refused, InvariantViolation)
 
 
 class GenerationWork:
@@ -65,23 +68,35 @@ class GenerationWork:
                 if await self._waited(handle, step, run):
                     continue
                 acts: Acts | None = None
+                decision: Decision | None = None
                 try:
                     prepared = await self._prepared(handle, step, stack)
-                    past = history.read(step.history.rows)
+                    past = await _read(step)
                     acts = Acts(self._parts, handle, prepared, past)
                     decision = run.forced or self._decide(prepared, past)
                     await self._act(acts, decision)
                     return
-                except TaskError:
+                except (TaskError, *_REFUSALS):
                     raise
-                except _STEP_ERRORS as error:
-                    failure = failures.classify(error, now=self._clock.now())
-                    log.info("step_failed", kind=failure.kind, error=failure.message, detail=failure.detail)
-                    if self._can_summarise(failure, run, acts):
+                except Exception as error:
+                    failure = self._classified(error)
+                    if isinstance(decision, Generate) and self._can_summarise(failure, acts):
                         run.forced = Compact(Source.OVERFLOW)
                         continue
             if not await self._failed(handle, failure, run, attempt=acts.attempt if acts is not None else 0):
                 return
+
+    def _classified(self, error: Exception) -> Classified:
+        """What ended the attempt, told to the user or tried again; a database that is away is neither."""
+        meant = normalised(error)
+        if isinstance(meant, TaskError):
+            raise meant from error
+        failure = failures.classify(error, now=self._clock.now())
+        if isinstance(error, _STEP_ERRORS):
+            log.info("step_failed", kind=failure.kind, error=failure.message, detail=failure.detail)
+        else:
+            log.exception("step_failed", error, kind=failure.kind)
+        return failure
 
     async def _load(self, handle: TaskHandle) -> Step:
         chat_id, fence = handle.input.chat_id, handle.input.fence()
@@ -105,19 +120,19 @@ class GenerationWork:
         while True:
             handle.progress()
             try:
-                return await self._parts.preparer.prepare(step, stack)
-            except BaseExceptionGroup as group:
-                error: BaseException = group.exceptions[0]
-            except Exception as single:
-                error = single
-            if isinstance(error, DATABASE_ERRORS):
-                raise RetryTask(str(error) or type(error).__name__) from error
-            if isinstance(error, asyncio.CancelledError) or not isinstance(error, Exception):
-                raise error
-            tries += 1
-            if _is_terminal(error) or tries >= self._config.prepare_tries:
-                log.warning("prepare_failed", tries=tries, error=str(error))
-                raise StepFailed(msgspec.structs.replace(failures.classify(error), retryable=False)) from error
+                # What a try has opened before it failed is closed before the next.
+                async with AsyncExitStack() as opened:
+                    prepared = await self._parts.preparer.prepare(step, opened)
+                    await stack.enter_async_context(opened.pop_all())
+                return prepared
+            except Exception as error:
+                meant = normalised(error)
+                if isinstance(meant, TaskError):
+                    raise meant from error
+                tries += 1
+                if isinstance(error, StepFailed | ChatError | ModelError) or tries >= self._config.prepare_tries:
+                    log.warning("prepare_failed", tries=tries, error=str(error) or type(error).__name__)
+                    raise StepFailed(_unprepared(error)) from error
             await handle.wait(self._config.prepare_backoff_seconds * 2 ** (tries - 1), "prepare-retry")
 
     def _decide(self, prepared: Prepared, past: History) -> Decision:
@@ -140,11 +155,9 @@ class GenerationWork:
                 self._parts.stats.compactions["error"] += 1
                 await acts.fail(error)
 
-    def _can_summarise(self, failure: Classified, run: _Run, acts: Acts | None) -> bool:
-        """Whether the chat was too long for the model, and a summary may help. Once: a summary is not summarised."""
-        if not failure.context_overflow or run.forced is not None or acts is None or not acts.attempt:
-            return False
-        return decide.can_recover_from_overflow(acts.history)
+    def _can_summarise(self, failure: Classified, acts: Acts | None) -> bool:
+        """Whether the chat was too long for the model, and a summary may help."""
+        return failure.context_overflow and acts is not None and decide.can_recover_from_overflow(acts.history)
 
     async def _failed(self, handle: TaskHandle, failure: Classified, run: _Run, *, attempt: int) -> bool:
         """Store when the next attempt is due and wait for it, or end the turn. Whether to go on."""
@@ -168,9 +181,14 @@ class GenerationWork:
             await transitions.finish_error(tx, error)
             return tx.chat, error, timedelta()
 
-        chat, stored, delay = await handle.update(store, attempt=attempt or None)
+        async def store_and_tell() -> tuple[LastError | RetryState, timedelta]:
+            chat, stored, delay = await handle.update(store, attempt=attempt or None)
+            if isinstance(stored, LastError):
+                self._parts.effects.turn_failed(chat, stored)
+            return stored, delay
+
+        stored, delay = await shielded.to_the_end(store_and_tell())
         if isinstance(stored, LastError):
-            self._parts.effects.turn_failed(chat, stored)
             return False
         self._parts.stats.stream_retries[str(failure.kind)] += 1
         run.waited_for = stored.retrying_at
@@ -197,6 +215,14 @@ def _stored_retry(chat: Chat) -> RetryState | None:
         return None
 
 
-def _is_terminal(error: Exception) -> bool:
-    """Whether preparing again would end the same way."""
-    return isinstance(error, StepFailed | ChatError | ModelError)
+async def _read(step: Step) -> History:
+    if is_long(step):
+        return await asyncio.to_thread(history.read, step.history.rows)
+    return history.read(step.history.rows)
+
+
+def _unprepared(error: Exception) -> Classified:
+    """Why a step could not even begin. It was tried often enough."""
+    if isinstance(error, ToolsUnavailable):
+        return Classified(kind=ErrorKind.GENERIC, message=str(error), retryable=False)
+    return msgspec.structs.replace(failures.classify(error), retryable=False)

@@ -1,28 +1,52 @@
-"""The interrupt task: saves what the step that was stopped had said and done, and lets the chat rest or go on."""
+"""The interrupt task: saves what the step that was stopped had said and done, and lets the chat rest or go on.
+
+Saving is worth a try, stopping is a must: what cannot be kept is given up, so that the chat is not stuck.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 
-from rookery.chat import history, interrupted
+import asyncpg
+import msgspec
+
+from rookery.chat import compaction, history, interrupted
 from rookery.chat.chats import Chat
+from rookery.chat.errors import ChatError
+from rookery.chat.interrupted import LivePart
 from rookery.chat.messages import NewMessage, StepFigures
+from rookery.chat.parts import ToolCall, ToolResult
 from rookery.clock import Clock
+from rookery.log import get_logger
 from rookery.store.generation import HistoryCache, Step, load_step
 from rookery.store.machine import Machine, Tx, finish_interruption
+from rookery.worker import shielded
+from rookery.worker.billing import Meters
 from rookery.worker.effects import Effects
 from rookery.worker.parts import EpisodeKey, PartBuffer
 from rookery.worker.tasks import TaskHandle
+
+log = get_logger("worker.interrupt")
 
 
 class InterruptWork:
     """Works on any replica; only the one that ran the step can save what was not committed."""
 
     def __init__(
-        self, machine: Machine, buffer: PartBuffer, *, cache: HistoryCache, clock: Clock, effects: Effects
+        self,
+        machine: Machine,
+        buffer: PartBuffer,
+        *,
+        meters: Meters,
+        cache: HistoryCache,
+        clock: Clock,
+        effects: Effects,
     ) -> None:
         self._machine = machine
         self._buffer = buffer
+        self._meters = meters
         self._cache = cache
         self._clock = clock
         self._effects = effects
@@ -30,31 +54,56 @@ class InterruptWork:
     async def __call__(self, handle: TaskHandle) -> None:
         chat_id, fence = handle.input.chat_id, handle.input.fence()
         step = await handle.read(lambda: load_step(self._machine, chat_id, fence=fence, cache=self._cache))
-        partial = self._partial(step)
+        partial = await self._partial(step)
+        try:
+            await self._finish(handle, partial)
+        except (ChatError, asyncpg.PostgresError) as error:
+            if not partial:
+                raise
+            log.exception("partial_not_kept", error, chat_id=chat_id)
+            await self._finish(handle, ())
 
+    async def _finish(self, handle: TaskHandle, partial: Sequence[NewMessage]) -> None:
         async def finish(tx: Tx) -> tuple[Chat, bool]:
             done = await finish_interruption(tx, partial)
             return tx.chat, done.promoted is not None
 
-        chat, is_promoted = await handle.update(finish)
-        self._effects.interrupted(chat, is_promoted=is_promoted)
+        async def finish_and_tell() -> None:
+            chat, is_promoted = await handle.update(finish)
+            self._effects.interrupted(chat, is_promoted=is_promoted)
 
-    def _partial(self, step: Step) -> tuple[NewMessage, ...]:
+        await shielded.to_the_end(finish_and_tell())
+
+    async def _partial(self, step: Step) -> tuple[NewMessage, ...]:
         """The rows of the stopped step. Nothing can be added to its episode any more: it is closed here."""
         chat = step.chat
         key = EpisodeKey(chat.id, chat.history_version, chat.generation_attempt)
+        metered = self._meters.find(key)
         invoked_at = self._buffer.model_invoked_at(key)
         draft = self._buffer.close_episode(key)
-        if not draft:
-            return ()
         at = self._clock.now()
-        return interrupted.rows(
-            draft,
-            at=at,
-            model_config_id=chat.last_model_config_id,
-            figures=StepFigures(runtime_ms=_milliseconds(invoked_at, at)),
-            committed=history.read(step.history.rows).open_calls,
-        )
+        kept = [live for live in draft or () if not _is_of_compaction(live)]
+        if not kept:
+            return ()
+        figures = StepFigures() if metered is None else metered.figures
+        try:
+            # Beside the loop: a draft may hold megabytes.
+            return await asyncio.to_thread(
+                interrupted.rows,
+                kept,
+                at=at,
+                model_config_id=chat.last_model_config_id if metered is None else metered.model_config_id,
+                figures=msgspec.structs.replace(figures, runtime_ms=_milliseconds(invoked_at, at)),
+                committed=history.read(step.history.rows).open_calls,
+            )
+        except Exception as error:
+            log.exception("draft_unreadable", error, chat_id=chat.id)
+            return ()
+
+
+def _is_of_compaction(live: LivePart) -> bool:
+    """A summary that was not finished leaves nothing: its call is the server's own, and no model made it."""
+    return isinstance(live.part, ToolCall | ToolResult) and live.part.tool_name == compaction.TOOL_NAME
 
 
 def _milliseconds(start: datetime | None, end: datetime) -> int | None:

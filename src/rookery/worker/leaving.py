@@ -21,10 +21,17 @@ class AbandonWork:
         self._limits = limits
 
     async def __call__(self, handle: TaskHandle) -> None:
-        async def abandon(tx: Tx) -> int:
-            return (await leave(tx)).snapshot_version
-
-        version = await handle.update(abandon)
         limits = await handle.read(self._limits)
-        if limits.running_roots or limits.running_subagents:
-            self._publisher.publish([OwnershipHint(chat_id=handle.input.chat_id, snapshot_version=version)])
+        left: int | None = None
+
+        async def abandon(tx: Tx) -> None:
+            nonlocal left
+            left = (await leave(tx)).snapshot_version
+
+        try:
+            await handle.update(abandon)
+        finally:
+            # The runner ends, and this task with it, as soon as the commit is heard of. Said once too often, the hint
+            # costs a look.
+            if left is not None and (limits.running_roots or limits.running_subagents):
+                self._publisher.publish([OwnershipHint(chat_id=handle.input.chat_id, snapshot_version=left)])

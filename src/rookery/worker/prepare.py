@@ -1,13 +1,14 @@
 """Everything a step needs besides its history: the model, the prompt, the tools, and what compaction depends on.
 
 Read anew for every step, through caches: what an administrator changes counts from the next step on. What a step can
-do without is left out when it cannot be had; the rest fails the try.
+do without is left out when it cannot be had; the rest fails the try. The prompt is only written for steps that ask a
+model: those that run tools or end a turn do without.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from rookery.chat.decide import Rules
 from rookery.chat.messages import Effort
 from rookery.chat.prompt import ModelIdentity
 from rookery.chat.prompt_parts import Prompt
-from rookery.clock import Clock
+from rookery.clock import Clock, DeadlineExceeded
 from rookery.llm import efforts, resolve
 from rookery.llm.connect import Connector, Origin, identity_of, make_call
 from rookery.llm.cost import Prices
@@ -39,15 +40,16 @@ from rookery.store.generation import Step
 from rookery.store.usage import KeySource
 from rookery.worker import failures
 from rookery.worker.failures import StepFailed
-from rookery.worker.toolbox import Toolbox, TurnTools, mode_of
+from rookery.worker.toolbox import Toolbox, ToolsUnavailable, TurnTools, mode_of
 
 log = get_logger("worker.prepare")
 
 # What Anthropic's own models refuse, wherever they are hosted.
 _ANTHROPIC_IMAGE_BYTES = 5 * 1024 * 1024
 _ANTHROPIC_TYPES = frozenset({"anthropic", "bedrock"})
-# Longer histories are turned into prompts beside the event loop, not on it.
+# Longer histories are gone through beside the event loop, not on it.
 _ROWS_ON_LOOP = 200
+_BYTES_ON_LOOP = 1024 * 1024
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +67,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A step that is ready to be decided on, and done. `summary` is the model that would compact."""
+    """A step that is ready to be decided on, and done. `summary` is the model that would compact.
+
+    `write_prompt` raises `ChatError` when the history cannot be told to a model.
+    """
 
     step: Step
     mode: Mode
     asked: Asked
-    prompt: Prompt
+    write_prompt: Callable[[], Awaitable[Prompt]]
     turn_tools: TurnTools
     assessment: Assessment
     summary: Choice
@@ -91,11 +96,15 @@ class Prepared:
     def context_limit(self) -> int | None:
         return self.asked.ready.config.context_limit
 
-    def call(self, asked: Asked | None = None, *, purpose: Purpose = Purpose.TURN, notice: str | None = None) -> Call:
+    async def call(
+        self, asked: Asked | None = None, *, purpose: Purpose = Purpose.TURN, notice: str | None = None
+    ) -> Call:
         """The call of this step. `notice` is for the model, in this request only."""
         asked = asked or self.asked
         chat = self.step.chat
-        told = self.prompt if notice is None else prompt.with_notice(self.prompt, notice)
+        told = await self.write_prompt()
+        if notice is not None:
+            told = prompt.with_notice(told, notice)
         return make_call(
             asked.ready,
             asked.model,
@@ -139,14 +148,18 @@ class Preparer:
         chat, mode = step.chat, mode_of(step)
         asked = await self.ask(chat.last_model_config_id, owner_id=chat.owner_id, effort=chat.last_reasoning_effort)
         # One after the other would add their waits; the first that fails ends the others.
-        async with asyncio.TaskGroup() as group:
-            opened = group.create_task(self._toolbox.open(step, mode=mode, stack=stack))
-            loaded = group.create_task(self._load_files(step))
-            said = group.create_task(self._user_prompt(step))
-            planned = group.create_task(self._plan_instructions(mode))
-            chosen = group.create_task(self._summary_choice(step, asked.ready))
-            threshold = group.create_task(self._threshold(step, asked.ready))
-        turn_tools, stored, (summary, summary_limit) = opened.result(), loaded.result(), chosen.result()
+        try:
+            async with asyncio.TaskGroup() as group:
+                loaded = group.create_task(self._load_files(step))
+                said = group.create_task(self._user_prompt(step))
+                planned = group.create_task(self._plan_instructions(mode))
+                chosen = group.create_task(self._summary_choice(step, asked.ready))
+                threshold = group.create_task(self._threshold(step, asked.ready))
+                # Not in a task of its own: whoever opens a connection has to close it, too.
+                turn_tools = await self._open_tools(step, mode, stack)
+        except ExceptionGroup as group_error:
+            raise group_error.exceptions[0] from group_error
+        stored, (summary, summary_limit) = loaded.result(), chosen.result()
         context = TurnContext(
             is_subagent=not chat.is_root,
             subagent_instruction=turn_tools.subagent_instruction,
@@ -159,11 +172,12 @@ class Preparer:
         )
         rows = step.history.prompt
         limit = compaction.effective_limit(asked.ready.config.context_limit, summary_limit)
+        turn_blocks = blocks.turn_blocks(context)
         return Prepared(
             step=step,
             mode=mode,
             asked=asked,
-            prompt=await self._prompt(step, asked, stored, blocks.turn_blocks(context), turn_tools.plan_path),
+            write_prompt=lambda: self._prompt(step, asked, stored, turn_blocks, turn_tools.plan_path),
             turn_tools=turn_tools,
             assessment=compaction.assess(rows, files=stored, threshold_percent=threshold.result(), limit_tokens=limit),
             summary=summary,
@@ -212,6 +226,14 @@ class Preparer:
         prices = await asyncio.to_thread(ready.prices, self._clock.now())
         return Asked(ready=ready, model=model, prices=prices, effort=efforts.parse(effort))
 
+    async def _open_tools(self, step: Step, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+        """A server of tools that cannot be reached must not look like a database that is away for a moment."""
+        try:
+            return await self._toolbox.open(step, mode=mode, stack=stack)
+        except (OSError, DeadlineExceeded) as error:
+            reason = str(error) or type(error).__name__
+            raise ToolsUnavailable(f"A tool that this chat needs cannot be reached: {reason}") from error
+
     async def _prompt(
         self,
         step: Step,
@@ -230,9 +252,9 @@ class Preparer:
             "turn_blocks": turn_blocks,
             "plan_path": plan_path,
         }
-        if len(rows) <= _ROWS_ON_LOOP:
-            return prompt.build_prompt(rows, **arguments)
-        return await asyncio.to_thread(prompt.build_prompt, rows, **arguments)
+        if is_long(step):
+            return await asyncio.to_thread(prompt.build_prompt, rows, **arguments)
+        return prompt.build_prompt(rows, **arguments)
 
     async def _writers(self, step: Step) -> dict[UUID, ModelIdentity]:
         snapshot = await self._directory.snapshot()
@@ -284,3 +306,8 @@ class Preparer:
         return compaction.effective_threshold(
             value if isinstance(value, int) else None, ready.config.compression_threshold
         )
+
+
+def is_long(step: Step) -> bool:
+    """Whether going through the history takes so long that it must not happen on the event loop."""
+    return len(step.history.rows) > _ROWS_ON_LOOP or step.history.size_bytes > _BYTES_ON_LOOP

@@ -24,9 +24,7 @@ class ToolLedger:
         self._pool = pool
         self._fence = fence
 
-    async def begin(
-        self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str
-    ) -> LedgerRun:
+    async def begin(self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str) -> LedgerRun:
         """Raises `StaleFence`: a runner that lost its chat starts nothing any more."""
         call = tool_runs.Call(chat_id, MessageId(message_id), call_id, tool_name)
         async with self._pool.acquire() as conn:

@@ -34,11 +34,15 @@ class TurnTools:
     plan_path: str | None = None
 
 
+class ToolsUnavailable(Exception):
+    """A tool that the step must have cannot be had. The text is a sentence for people."""
+
+
 class Toolbox(Protocol):
     async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
-        """The tools of a step. What it opens is closed by the stack, when the step is over.
+        """The tools of a step. What it opens is closed by the stack, in the same task, when the step is over.
 
-        Raises when a tool that the step must have cannot be had; what the step can do without is left out.
+        Raises `ToolsUnavailable` for a tool that the step must have; what the step can do without is left out.
         """
 
 

@@ -29,6 +29,7 @@ from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.effects import Effects
 from rookery.worker.generation import GenerationWork
+from rookery.worker.housekeeping import Housekeeping, make_jobs
 from rookery.worker.inflight import InFlight
 from rookery.worker.interrupt import InterruptWork
 from rookery.worker.leases import LeaseKeeper
@@ -43,13 +44,10 @@ from rookery.worker.toolbox import Toolbox
 
 log = get_logger("worker")
 
-# Runs until cancelled; one that ends by itself ends the process.
-Job = Callable[[], Awaitable[object]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerParts:
-    """What a worker is made of. `connect` gives a connection of its own for the leases.
+    """What a worker is made of. `connect` gives a connection that nobody shares, named after its purpose.
 
     `may_acquire` says whether the process is fit to take on more: its presence is held, its loop is not late.
     """
@@ -57,7 +55,7 @@ class WorkerParts:
     worker_id: UUID
     machine: Machine
     pool: asyncpg.Pool
-    connect: Callable[[], Awaitable[asyncpg.Connection]]
+    connect: Callable[[str], Awaitable[asyncpg.Connection]]
     bus: Bus
     publisher: Publisher
     directory: Directory
@@ -76,14 +74,15 @@ class WorkerParts:
 class Worker:
     """`run` keeps it going; `drain` and `close` end it. `buffer` is where viewers read what its chats are saying."""
 
-    def __init__(self, parts: WorkerParts, *, jobs: Sequence[Job] = ()) -> None:
+    def __init__(self, parts: WorkerParts) -> None:
         self._parts = parts
-        self._jobs = tuple(jobs)
         self._clock, self._config = parts.clock, parts.config
         self._is_draining = False
         self._is_closed = False
         self.stats = WorkerStats()
         self.buffer = PartBuffer(parts.clock)
+        # Keeps histories of chats whose runner has left: the next message mostly comes to the same replica, and what
+        # is used least makes room.
         self.cache = HistoryCache()
         self._inflight = InFlight(parts.clock)
         self._stragglers = Stragglers()
@@ -103,6 +102,8 @@ class Worker:
             inflight=self._inflight,
             clock=parts.clock,
             rng=parts.rng,
+            config=parts.config,
+            retry=parts.retry,
         )
         work = self._work()
         self.manager = RunnerManager(
@@ -121,7 +122,9 @@ class Worker:
             inflight=self._inflight,
             on_free=self.wake,
         )
-        self.leases = LeaseKeeper(self.manager, parts.connect, clock=parts.clock, config=parts.config, stats=self.stats)
+        self.leases = LeaseKeeper(
+            self.manager, self._connect_leases, clock=parts.clock, config=parts.config, stats=self.stats
+        )
         self._acquirer = Acquirer(
             self.manager,
             parts.machine,
@@ -137,6 +140,15 @@ class Worker:
             may_acquire=self._may_acquire,
             new_id=parts.new_id,
         )
+        jobs = make_jobs(
+            parts.machine,
+            parts.pool,
+            lambda: parts.connect("auto-archive"),
+            clock=parts.clock,
+            config=parts.config,
+            stats=self.stats,
+        )
+        self.housekeeping = Housekeeping(jobs, clock=parts.clock, rng=parts.rng, stats=self.stats)
 
     def wake(self) -> None:
         """Look for chats now: a slot is free, or a peer has died."""
@@ -150,8 +162,7 @@ class Worker:
             group.create_task(self.leases.run(), name="leases")
             group.create_task(self.leases.run_watch(), name="self-fence")
             group.create_task(self.buffer.run(), name="part-buffer")
-            for job in self._jobs:
-                group.create_task(_awaited(job()), name=getattr(job, "__qualname__", "job"))
+            group.create_task(self.housekeeping.run(), name="housekeeping")
 
     def stop_acquiring(self) -> None:
         """Take nothing more; what is here goes on."""
@@ -194,6 +205,7 @@ class Worker:
 
     def _work(self) -> dict[TaskKind, Work]:
         parts = self._parts
+        meters = billing.Meters()
         acts = ActParts(
             preparer=self._preparer,
             buffer=self.buffer,
@@ -201,6 +213,7 @@ class Worker:
             clock=parts.clock,
             effects=self.effects,
             ledger=billing.Ledger(parts.pool, self._inflight),
+            meters=meters,
             stragglers=self._stragglers,
             stats=self.stats,
             loop=parts.loop,
@@ -212,7 +225,12 @@ class Worker:
                 parts.machine, acts, cache=self.cache, config=parts.config, rng=parts.rng
             ),
             TaskKind.INTERRUPT: InterruptWork(
-                parts.machine, self.buffer, cache=self.cache, clock=parts.clock, effects=self.effects
+                parts.machine,
+                self.buffer,
+                meters=meters,
+                cache=self.cache,
+                clock=parts.clock,
+                effects=self.effects,
             ),
             TaskKind.ACTION_TIMEOUT: ActionTimeoutWork(parts.machine),
             TaskKind.ABANDON: AbandonWork(parts.publisher, self._limits),
@@ -224,6 +242,12 @@ class Worker:
     def _may_acquire(self) -> bool:
         return not self._is_draining and not self.leases.is_fenced and self._parts.may_acquire()
 
+    async def _connect_leases(self) -> asyncpg.Connection:
+        """Beats need not survive a crash of the database: the next one is seconds away, and writes them again."""
+        connection = await self._parts.connect("leases")
+        await connection.execute("SET synchronous_commit = off")
+        return connection
+
     async def _release(self, keys: Sequence[tuple[UUID, UUID]]) -> None:
         try:
             async with self._parts.pool.acquire() as conn:
@@ -232,7 +256,3 @@ class Worker:
             log.warning("leases_not_released", leases=len(keys), error=str(error) or type(error).__name__)
             return
         self._parts.publisher.publish(hints)
-
-
-async def _awaited(work: Awaitable[object]) -> None:
-    await work

@@ -1,0 +1,37 @@
+"""A commit and what must follow it happen together, whatever becomes of the task that asked for them.
+
+The runner hears of a commit before the task that made it goes on, and then cancels that task: it has done its work.
+What comes after a plain `await` of the update may therefore never run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from rookery.log import get_logger
+
+log = get_logger("worker.shielded")
+
+T = TypeVar("T")
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run the work to its end; a cancellation that comes meanwhile is passed on after it.
+
+    Only for what ends by itself soon, as updates of the machine do: their statements have limits. In a task of its
+    own, because those limits are cancellations as well.
+    """
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled() and (failed := task.exception()) is not None:
+        log.debug("nobody_waits", error=str(failed) or type(failed).__name__)
+    raise cancelled
