@@ -71,7 +71,7 @@ async def test_late_label_never_overwrites_a_newer_turn_and_is_not_pushed(desk: 
     await desk.finish(chat_id)
     await until(lambda: desk.pushes.sent)
     await desk.clock.fire("scripted-wait")
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await desk.label(chat_id) == "New turn done"
     assert [push.text for push in desk.pushes.sent] == ["New turn done"]
@@ -87,7 +87,7 @@ async def test_late_label_stays_away_from_a_chat_that_is_at_work_again(desk: Des
 
     await desk.rig.send(chat_id, "go on")
     await desk.clock.fire("scripted-wait")
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await desk.label(chat_id) is None
     assert desk.pushes.sent == []
@@ -104,7 +104,7 @@ async def test_late_summary_never_overwrites_that_of_a_newer_turn(desk: Desk) ->
     await desk.finish(chat_id)
     await until(lambda: len(desk.asked_for("Summary")) == 2 and len(desk.inflight) == 1)
     await desk.clock.fire("scripted-wait")
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await desk.summary(chat_id) == "The new one."
 
@@ -193,7 +193,7 @@ async def test_hanging_push_holds_up_nothing_and_ends_at_its_limit(desk: Desk) -
     await desk.finish(chat_id)
     await until(lambda: desk.pushes.begun == 2)
     await desk.clock.advance(600)
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await desk.label(chat_id) == "Login test fixed"
     assert desk.pushes.sent == []
@@ -219,7 +219,7 @@ async def test_broken_publisher_does_not_cost_the_push(desk: Desk) -> None:
     chat = await desk.finish(chat_id)
     desk.rig.published.failing = True
 
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert [push.snapshot_version for push in desk.pushes.sent] == [chat.snapshot_version]
 
@@ -241,7 +241,7 @@ async def test_failed_turn_clears_the_label_and_pushes_the_error(desk: Desk) -> 
     await desk.set_label(chat_id, "Something older")
 
     await desk.fail(chat_id, FAILED)
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await desk.label(chat_id) is None
     assert [(push.kind, push.text) for push in desk.pushes.sent] == [(PushKind.FAILED, FAILED.message)]
@@ -255,7 +255,7 @@ async def test_error_that_was_retried_meanwhile_is_not_pushed(desk: Desk) -> Non
     await desk.rig.update(chat_id, machine.retry_turn)
 
     desk.effects.turn_failed(failed, FAILED)
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert desk.pushes.sent == []
 
@@ -267,7 +267,7 @@ async def test_chat_that_waits_for_its_client_is_labelled_so(desk: Desk) -> None
     desk.rig.published.clear()
 
     desk.effects.action_required(await desk.rig.load(chat_id))
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await desk.label(chat_id) == titles.WAITING_LABEL
     assert desk.watched() == [(WatchKind.SUMMARY_CHANGE, chat_id)]
@@ -279,7 +279,7 @@ async def test_interrupted_turn_has_no_label(desk: Desk, is_promoted: bool) -> N
     await desk.set_label(chat_id, "Something older")
 
     desk.effects.interrupted(await desk.rig.load(chat_id), is_promoted=is_promoted)
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await desk.label(chat_id) is None
     assert desk.pushes.sent == []
@@ -307,7 +307,7 @@ async def test_subagents_errors_and_interruptions_leave_no_trace(desk: Desk) -> 
     chat = await desk.fail(child, FAILED)
     desk.effects.interrupted(chat, is_promoted=False)
     desk.effects.action_required(chat)
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await desk.label(child) == "Kept as it is"
     assert (desk.watched(), desk.pushes.sent) == ([], [])
@@ -368,7 +368,7 @@ async def test_write_waits_for_a_database_that_is_away_for_a_moment(desk: Desk) 
     await desk.clock.until_waiting("effect-retry")
     await desk.rig.sql("ALTER TABLE chats_away RENAME TO chats")
     await desk.clock.fire("effect-retry")
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await desk.label(chat_id) is None
 
@@ -381,7 +381,7 @@ async def test_chat_that_is_deleted_meanwhile_is_no_error(desk: Desk) -> None:
 
     await desk.rig.machine.bundle(lambda bundle: machine.delete_family(bundle, chat_id))
     await desk.clock.fire("scripted-wait")
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert desk.pushes.sent == []
     assert [(row["chat_id"], row["status"]) for row in await desk.ledger()] == [(None, "ok")]

@@ -48,7 +48,8 @@ async def create(desk: Desk, *messages: NewMessage, title: str = FALLBACK) -> tu
 
 
 async def generate(desk: Desk, chat: Chat, messages: Sequence[Message], title: str = FALLBACK) -> str | None:
-    return await desk.effects.titling.generate_title(chat, title=title, messages=messages)
+    async with asyncio.timeout(10):
+        return await desk.effects.titling.generate_title(chat, title=title, messages=messages)
 
 
 async def title_of(desk: Desk, chat: Chat) -> str:
@@ -73,7 +74,7 @@ async def test_new_chat_gets_a_title_and_those_who_watch_hear_of_it(desk: Desk) 
     chat, messages = await create(desk)
 
     desk.effects.titling.start(chat, title=FALLBACK, messages=messages)
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await title_of(desk, chat) == "Fix the login test"
     assert desk.watched() == [(WatchKind.TITLE_CHANGE, chat.id)]
@@ -102,7 +103,7 @@ async def test_rename_during_generation_wins(desk: Desk) -> None:
     async with desk.rig.pool.acquire() as conn:
         await chats.write_title(conn, chat.id, title="From a person")
     await desk.clock.fire("scripted-wait")
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await title_of(desk, chat) == "From a person"
     assert desk.watched() == []
@@ -116,7 +117,7 @@ async def test_history_that_moves_on_does_not_cost_the_title(desk: Desk) -> None
 
     await desk.rig.commit(chat.id, assistant("Done."))
     await desk.clock.fire("scripted-wait")
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await title_of(desk, chat) == "From the model"
 
@@ -297,7 +298,7 @@ async def test_call_is_made_again_after_a_failure_that_passes(desk: Desk) -> Non
     await desk.clock.until_waiting("title-retry")
     (wait,) = desk.clock.waiting("title-retry")
     await desk.clock.fire("title-retry")
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert 1.0 <= wait.due <= 1.2
     assert await title_of(desk, chat) == "Second try"
@@ -320,7 +321,7 @@ async def test_tries_end_with_the_time(desk: Desk) -> None:
     # 1 + 2 + 4 + 8 s fit in 30 s, and 16 more do not.
     for _ in range(4):
         await desk.clock.fire("title-retry")
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert len(desk.asked) == 5
     assert await title_of(desk, chat) == FALLBACK
@@ -333,7 +334,7 @@ async def test_call_that_takes_too_long_counts_as_failed(desk: Desk) -> None:
     await desk.clock.until_waiting("scripted-wait")
 
     await desk.clock.advance(30)
-    await desk.inflight.wait_idle()
+    await desk.idle()
 
     assert await title_of(desk, chat) == FALLBACK
     assert [(row["status"], row["runtime_ms"]) for row in await desk.ledger()] == [("failed", 30_000)]

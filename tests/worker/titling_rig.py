@@ -118,7 +118,7 @@ class Desk:
 
     async def finish_and_wait(self, chat_id: ChatId, reason: TurnEnd = TurnEnd.COMPLETE) -> Chat:
         chat = await self.finish(chat_id, reason)
-        await self.inflight.wait_idle()
+        await self.idle()
         return chat
 
     async def turn(self, chat_id: ChatId, words: str = LONG) -> None:
@@ -133,6 +133,11 @@ class Desk:
         self.rig.published.clear()
         self.effects.turn_failed(chat, failure)
         return chat
+
+    async def idle(self) -> None:
+        """Wait for all that follows; fail rather than hang when something waits for a time that never comes."""
+        async with asyncio.timeout(10):
+            await self.inflight.wait_idle()
 
     # Looking
 
