@@ -61,10 +61,11 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one operation: client CPU, and how many of them per second."""
+    """Of one operation: client CPU, and how many of them per second. `ratio`: to the bare transaction just before."""
 
     cpu_us: float
     per_second: float
+    ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +129,19 @@ async def measure(world: World, chats: Sequence[UUID], rounds: int) -> dict[str,
     samples: dict[str, list[Cost]] = {name: [] for name in names}
     for index in range(rounds + 2):
         for name, operation in TURN.items():
-            for each, what in (("bare", bare), (name, operation)):
-                cost = await run_once(world, what, chats)
-                if index >= 2:  # the first rounds prepare statements and fill caches
-                    samples[each].append(cost)
-    return {
-        name: Cost(statistics.median(c.cpu_us for c in costs), statistics.median(c.per_second for c in costs))
-        for name, costs in samples.items()
-    }
+            base = await run_once(world, bare, chats)
+            cost = await run_once(world, operation, chats)
+            if index >= 2:  # the first rounds prepare statements and fill caches
+                samples["bare"].append(base)
+                samples[name].append(Cost(cost.cpu_us, cost.per_second, cost.cpu_us / base.cpu_us))
+    return {name: median(costs) for name, costs in samples.items()}
+
+
+def median(costs: Sequence[Cost]) -> Cost:
+    """Of the ratios too, each taken from two neighbours: whatever slows the machine down for a while slows both."""
+    return Cost(
+        *(statistics.median(getattr(cost, name) for cost in costs) for name in ("cpu_us", "per_second", "ratio"))
+    )
 
 
 async def make_world(database: Database) -> World:
@@ -201,8 +207,7 @@ def print_costs(title: str, costs: dict[str, Cost]) -> None:
     print(f"\n{title}")
     print(f"  {'':26} {'CPU us':>8} {'x bare':>7} {'per s':>8}")
     for name, cost in costs.items():
-        ratio = cost.cpu_us / costs["bare"].cpu_us
-        print(f"  {name:26} {cost.cpu_us:8.0f} {ratio:7.2f} {cost.per_second:8.0f}")
+        print(f"  {name:26} {cost.cpu_us:8.0f} {cost.ratio:7.2f} {cost.per_second:8.0f}")
 
 
 async def run(*, quick: bool) -> int:
@@ -214,7 +219,7 @@ async def run(*, quick: bool) -> int:
             config = DatabaseConfig(server.url, pool_api=1, pool_worker=32)
             await migrate.migrate(config)
             async with await Database.connect(config) as database:
-                await measure_all(await make_world(database), claims, rounds=8 if quick else 60)
+                await measure_all(await make_world(database), claims, rounds=20 if quick else 60)
         finally:
             await server.stop()
     print(f"\n{json.dumps(claims)}")
@@ -230,7 +235,7 @@ async def measure_all(world: World, claims: dict[str, dict[str, object]], *, rou
         costs = await measure(world, short[:writers], rounds * (8 if writers == 1 else 2 if writers == 8 else 1))
         print_costs(f"{writers} writers, chats of {SHORT} messages", costs)
         for name in TURN:
-            worst[name] = max(worst[name], costs[name].cpu_us / costs["bare"].cpu_us)
+            worst[name] = max(worst[name], costs[name].ratio)
     for name, ratio in worst.items():
         claims[f"{name} CPU over bare transaction"] = claim(ratio, CPU_BUDGET)
 
@@ -244,8 +249,9 @@ async def measure_all(world: World, claims: dict[str, dict[str, object]], *, rou
 
     indexes, milliseconds = await acquisition_plan(world)
     print(f"\nacquisition over {IDLE_CHATS} idle chats: {milliseconds:.2f} ms, by {', '.join(indexes)}")
-    others = [name for name in indexes if name != "chats_acquire"]
-    claims["acquisition scans of chats that do not use chats_acquire"] = claim(len(others), 0)
+    # Chats at work are counted by owner, from the side of their heartbeats and by primary key: there are few.
+    others = [name for name in indexes if name not in ("chats_acquire", "chats_pkey")]
+    claims["acquisition scans of chats by other indexes, or none"] = claim(len(others), 0)
 
 
 def claim(value: float, budget: float) -> dict[str, object]:

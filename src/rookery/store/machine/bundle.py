@@ -80,7 +80,7 @@ class Tx:
         # Archived or unarchived as one of a family, whether or not its own flag had to change.
         self.moved_with_family = False
         self._entered = entered
-        self._source = chat.state if entered else State.N
+        self._source = State.N
 
     @property
     def conn(self) -> Connection:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
@@ -26,7 +25,7 @@ from rookery.clock import Clock, SystemClock
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.hints import Hint
 from rookery.store.machine.bundle import READ_CHAT, Bundle, Connection, Tx
-from rookery.store.machine.unbroken import Unbroken
+from rookery.store.machine.waits import Unbroken, Within
 
 T = TypeVar("T")
 
@@ -106,7 +105,13 @@ class Machine:
         Cancelling before the COMMIT is sent rolls back. Once it is sent the commit is waited for and announced, and
         only then is the cancellation passed on: what is committed is never unannounced.
         """
-        return await self._retry(functools.partial(self._try_bundle, fn))
+        attempt = 0
+        while True:
+            try:
+                return await self._try_bundle(fn)
+            except asyncpg.PostgresError as error:
+                attempt += 1
+                await self._before_retry(error, attempt)
 
     async def _try_bundle(self, fn: Callable[[Bundle], Awaitable[T]]) -> T:
         async with _Transaction(self._pool, _BEGIN) as conn:
@@ -123,20 +128,16 @@ class Machine:
             raise cancelled
         return result
 
-    async def _retry(self, run: Callable[[], Awaitable[T]]) -> T:
-        for attempt in range(1, MAX_TRIES + 1):
-            try:
-                return await run()
-            except asyncpg.PostgresError as error:
-                if error.sqlstate not in _RETRYABLE:
-                    _drop_detail(error)
-                    if (judged := _judged(error)) is not None:
-                        raise judged from error
-                    raise
-                if attempt == MAX_TRIES:
-                    raise LockTimeout("The chat is busy. Try again in a moment.") from error
-            await self._clock.sleep(self._rng.uniform(*RETRY_DELAY_SECONDS), "machine-retry")
-        raise AssertionError("unreachable")
+    async def _before_retry(self, error: asyncpg.PostgresError, attempt: int) -> None:
+        """Wait where trying again may help; else raise the error as what it means."""
+        if error.sqlstate not in _RETRYABLE:
+            _drop_detail(error)
+            if (judged := _judged(error)) is not None:
+                raise judged from error
+            raise error
+        if attempt == MAX_TRIES:
+            raise LockTimeout("The chat is busy. Try again in a moment.") from error
+        await self._clock.sleep(self._rng.uniform(*RETRY_DELAY_SECONDS), "machine-retry")
 
     def _publish(self, hints: Sequence[Hint]) -> None:
         try:
@@ -150,7 +151,13 @@ class Machine:
 
         Like a bundle it is tried again when only the lock was in the way.
         """
-        return await self._retry(functools.partial(self._try_lock, chat_id, fn))
+        attempt = 0
+        while True:
+            try:
+                return await self._try_lock(chat_id, fn)
+            except asyncpg.PostgresError as error:
+                attempt += 1
+                await self._before_retry(error, attempt)
 
     async def _try_lock(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
         async with _Transaction(self._pool, _BEGIN) as conn:
@@ -164,7 +171,13 @@ class Machine:
 
     async def read(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
         """One consistent view that blocks nobody. Correctness of what follows comes from the fence at commit."""
-        return await self._retry(functools.partial(self._try_read, chat_id, fn))
+        attempt = 0
+        while True:
+            try:
+                return await self._try_read(chat_id, fn)
+            except asyncpg.PostgresError as error:
+                attempt += 1
+                await self._before_retry(error, attempt)
 
     async def _try_read(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
         async with _Transaction(self._pool, _BEGIN_READ) as conn:
@@ -211,9 +224,7 @@ class _Transaction:
 
     async def __aenter__(self) -> Connection:
         try:
-            # Not the pool's own timeout: it starts a task for every connection.
-            async with asyncio.timeout(POOL_TIMEOUT_SECONDS):
-                conn = self._conn = await self._pool.acquire()
+            conn = self._conn = await Within(POOL_TIMEOUT_SECONDS, self._pool.acquire().__await__())
         except (OSError, asyncpg.TooManyConnectionsError, asyncpg.InterfaceError, *_LOST) as error:
             # What the subclasses of InterfaceError report are our mistakes; itself it means a pool that is closing.
             if isinstance(error, asyncpg.InterfaceError) and type(error) is not asyncpg.InterfaceError:

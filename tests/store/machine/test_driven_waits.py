@@ -1,4 +1,4 @@
-"""`Unbroken`: what it waits for ends, and the cancellation of its task is kept for later."""
+"""Waits driven by hand: one that a cancellation cannot break, and one that takes a timer only if it has to wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from rookery.store.machine.unbroken import Unbroken
+from rookery.store.machine.waits import Unbroken, Within
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -122,6 +122,89 @@ def test_turns_given_to_others_are_not_cancelled_either(new_loop: Loop) -> None:
         await asyncio.sleep(0)
         waiting.cancel()
         assert await waiting == ("done", True)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+
+
+@LOOPS
+def test_what_is_there_at_once_takes_no_timer(new_loop: Loop) -> None:
+    async def there() -> str:
+        return "there"
+
+    async def run() -> None:
+        # A limit that has passed already: whoever armed a timer would fail.
+        assert await Within(-1.0, there().__await__()) == "there"
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+
+
+@LOOPS
+def test_waiting_goes_on_through_several_steps(new_loop: Loop) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        first, second = loop.create_future(), loop.create_future()
+
+        async def outer() -> str:
+            return await Within(60.0, _wait_twice(first, second).__await__())
+
+        waiting = asyncio.ensure_future(outer())
+        await asyncio.sleep(0)
+        first.set_result("a")
+        await asyncio.sleep(0)
+        second.set_result("b")
+        assert await waiting == "ab"
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+
+
+@LOOPS
+def test_wait_that_takes_too_long_ends_and_what_was_waited_for_can_clean_up(new_loop: Loop) -> None:
+    cleaned: list[str] = []
+
+    async def endless() -> str:
+        try:
+            await asyncio.Event().wait()
+            return "never"
+        finally:
+            cleaned.append("up")
+
+    async def run() -> None:
+        with pytest.raises(TimeoutError):
+            await Within(0.001, endless().__await__())
+        assert cleaned == ["up"]
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+
+
+@LOOPS
+def test_cancellation_and_errors_reach_what_is_waited_for(new_loop: Loop) -> None:
+    async def swallowing(future: asyncio.Future[str]) -> str:
+        try:
+            return await future
+        except asyncio.CancelledError:
+            return "caught"
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def outer(future: asyncio.Future[str]) -> str:
+            return await Within(60.0, swallowing(future).__await__())
+
+        waiting = asyncio.ensure_future(outer(loop.create_future()))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        assert await waiting == "caught"
+
+        failing: asyncio.Future[str] = loop.create_future()
+        waiting = asyncio.ensure_future(outer(failing))
+        await asyncio.sleep(0)
+        failing.set_exception(ConnectionResetError("gone"))
+        with pytest.raises(ConnectionResetError):
+            await waiting
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(run())

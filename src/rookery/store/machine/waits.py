@@ -1,6 +1,7 @@
-"""Waiting for something to the end, whatever happens to the task that waits.
+"""Two ways to wait inside the awaiting task, driven by hand: standard ones take a task or a timer for every wait.
 
-`asyncio.shield` takes a task and a future more for each wait, and every transition waits for its COMMIT.
+Every transition waits for a connection, which is nearly always free, and for its COMMIT. With `asyncio.timeout` and
+`asyncio.shield` these two cost more than all the rest that this package does in Python.
 """
 
 from __future__ import annotations
@@ -8,9 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from contextvars import Context
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+# What awaiting something does, step by step; `coroutine.__await__()` gives it.
+Steps = Generator[Any, Any, T]
 
 
 class Unbroken(Generic[T]):
@@ -22,11 +27,11 @@ class Unbroken(Generic[T]):
 
     __slots__ = ("_steps", "cancelled")
 
-    def __init__(self, steps: Generator[Any, Any, T]) -> None:
+    def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
         self.cancelled: asyncio.CancelledError | None = None
 
-    def __await__(self) -> Generator[Any, Any, T]:
+    def __await__(self) -> Steps[T]:
         while True:
             try:
                 awaited: asyncio.Future[Any] | None = next(self._steps)
@@ -68,3 +73,48 @@ class _Deaf:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+class Within(Generic[T]):
+    """Waits for at most so many seconds, then raises `TimeoutError`. What is there at once needs no timer."""
+
+    __slots__ = ("_seconds", "_steps")
+
+    def __init__(self, seconds: float, steps: Steps[T]) -> None:
+        self._seconds = seconds
+        self._steps = steps
+
+    def __await__(self) -> Steps[T]:
+        try:
+            awaited = next(self._steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        return (yield from self._wait(awaited).__await__())
+
+    async def _wait(self, awaited: object) -> T:
+        async with asyncio.timeout(self._seconds):
+            return await _Begun(awaited, self._steps)
+
+
+class _Begun(Generic[T]):
+    """Goes on with steps of which the first has been taken."""
+
+    __slots__ = ("_awaited", "_steps")
+
+    def __init__(self, awaited: object, steps: Steps[T]) -> None:
+        self._awaited = awaited
+        self._steps = steps
+
+    def __await__(self) -> Steps[T]:
+        awaited = self._awaited
+        while True:
+            try:
+                go_on = partial(self._steps.send, (yield awaited))
+            except BaseException as error:
+                go_on = partial(self._steps.throw, error)
+            try:
+                awaited = go_on()
+            except StopIteration as end:
+                result: T = end.value
+                return result
