@@ -235,7 +235,10 @@ class ReplicaHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What a replica is given besides its settings; tests and commands bring their own."""
+    """What a replica is given besides its settings; tests and commands bring their own.
+
+    Without `takes_chats` its worker drives only what it is handed: a command must not take other people's chats.
+    """
 
     ring: KeyRing | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -243,6 +246,7 @@ class Choices:
     toolbox: Toolbox = field(default_factory=PlainToolbox)
     scripts: Scripts | None = None
     worker: WorkerConfig = field(default_factory=WorkerConfig)
+    takes_chats: bool = True
     clock: Clock = field(default_factory=SystemClock)
     rng: Random = field(default_factory=SystemRandom)
 
@@ -324,7 +328,9 @@ def _wire(settings: Settings, database: Database, choices: Choices) -> Replica:
             toolbox=choices.toolbox,
             clock=clock,
             rng=rng,
-            may_acquire=lambda: presence.held and lag.lag_seconds < choices.worker.max_lag_seconds,
+            may_acquire=lambda: (
+                choices.takes_chats and presence.held and lag.lag_seconds < choices.worker.max_lag_seconds
+            ),
             config=choices.worker,
         )
     )

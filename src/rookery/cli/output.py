@@ -47,6 +47,25 @@ class Output:
         if not self.json:
             self._print(self._stdout, printable(text))
 
+    def text(self, piece: str) -> None:
+        """A piece of text for stdout, as it is and without a line end: what arrives bit by bit."""
+        if not self.json:
+            self._clear_progress()
+            self._write(self._stdout, _encodable(piece, self._stdout))
+
+    def aside(self, piece: str) -> None:
+        """A piece of text for stderr, in both modes. The caller has made it safe to show."""
+        self._clear_progress()
+        self._write(self._stderr, _encodable(hide_secrets(piece, self.secrets), self._stderr))
+
+    @property
+    def stdout_is_terminal(self) -> bool:
+        return self._stdout.isatty()
+
+    @property
+    def stderr_is_terminal(self) -> bool:
+        return self._stderr.isatty()
+
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Aligned columns; numbers to the right."""
         if self.json:
@@ -116,6 +135,12 @@ class Output:
             # Without stderr there is nobody to tell anything; the work itself goes on.
             if stream is self._stdout:
                 raise OutputClosed("" if isinstance(error, BrokenPipeError) else str(error.strerror)) from error
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """What the stream's encoding lacks becomes question marks: a terminal from long ago must not end the command."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def _cell(value: object) -> str:
