@@ -1,4 +1,4 @@
-"""The arguments of the admin commands for secrets, providers and models.
+"""The arguments of the admin commands for secrets, providers, models, and for running a prompt.
 
 `main` passes in how a command gets its common flags and how it is run; the modules that do the work are imported when
 their command is chosen.
@@ -7,6 +7,7 @@ their command is chosen.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,6 +36,7 @@ Run: TypeAlias = "Callable[[Coroutine[Any, Any, int], Loaded, Output], int]"
 
 def add_to(tasks: Any, add: Add, run: Run) -> None:
     """The commands below `rookery admin`."""
+    _add_run(tasks, add, run)
     _add_secrets(tasks, add, run)
     _add_providers(_group(tasks, "provider", "where models come from, and the keys for them"), add, run)
     _add_models(_group(tasks, "model", "the models that chats can use"), add, run)
@@ -43,6 +45,31 @@ def add_to(tasks: Any, add: Add, run: Run) -> None:
 def _group(tasks: Any, name: str, summary: str) -> Any:
     group = tasks.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False)
     return group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def _add_run(tasks: Any, add: Add, run: Run) -> None:
+    def run_prompt(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_input, admin_run
+
+        with admin_input.refusals(out) as outcome:
+            request = admin_run.read_request(
+                arguments.prompt,
+                model=arguments.model,
+                chat=arguments.chat,
+                system=arguments.system,
+                timeout=arguments.timeout,
+                quiet=arguments.quiet,
+            )
+            return run(admin_run.run(loaded.settings, out, request=request, environ=os.environ), loaded, out)
+        return outcome.code
+
+    command = add(tasks, "run", run_prompt, "run one prompt in a chat and show what happens; the answer is on stdout")
+    command.add_argument("prompt", metavar="PROMPT", help="what to do; - reads it from stdin")
+    command.add_argument("--model", metavar="MODEL", help="its name, PROVIDER/NAME, or its id; else the default")
+    command.add_argument("--chat", metavar="ID", help="go on with this chat instead of starting one")
+    command.add_argument("--system", metavar="TEXT", help="instructions for a new chat, besides the usual ones")
+    command.add_argument("--timeout", metavar="DURATION", help="stop after this long, for example 30m; exit 1")
+    command.add_argument("--quiet", action="store_true", help="show the answer and errors only")
 
 
 def _add_secrets(tasks: Any, add: Add, run: Run) -> None:
@@ -87,6 +114,14 @@ def _add_providers(tasks: Any, add: Add, run: Run) -> None:
             return run(admin_providers.add(loaded.settings, out, new=new, key=key), loaded, out)
         return outcome.code
 
+    def set_key(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_input, admin_providers
+
+        with admin_input.refusals(out) as outcome:
+            key = admin_providers.ask_new_key(arguments.name, from_stdin=arguments.key_stdin)
+            return run(admin_providers.set_key(loaded.settings, out, name=arguments.name, key=key), loaded, out)
+        return outcome.code
+
     def remove(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
         from rookery.cli import admin_providers
 
@@ -108,6 +143,9 @@ def _add_providers(tasks: Any, add: Add, run: Run) -> None:
     )
     new.add_argument("--send-correlation", action="store_true", help="tell the provider which chat a call belongs to")
     _add_option(new)
+    changed = add(tasks, "set-key", set_key, "change the key of a provider; it is asked for, or read from stdin")
+    changed.add_argument("name", metavar="NAME")
+    changed.add_argument("--key-stdin", action="store_true", help="read the key from stdin instead of asking for it")
     gone = add(tasks, "remove", remove, "remove a provider, its models and every key for it")
     gone.add_argument("name", metavar="NAME")
     gone.add_argument("--yes", action="store_true", help="remove its models and the keys of users too")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from uuid import UUID
@@ -18,7 +19,7 @@ from rookery.settings import Settings
 from rookery.store import env_providers, model_configs, providers
 from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection
-from rookery.store.providers import KEYLESS, Provider, ProviderDraft
+from rookery.store.providers import KEYLESS, Provider, ProviderDraft, ProviderPatch
 
 SHOWN = ("id", "name", "type", "display_name", "enabled", "source", "central_key_enabled", "allow_user_key")
 
@@ -86,6 +87,38 @@ async def add(settings: Settings, out: Output, *, new: NewProvider, key: SecretS
         out.line(f"Provider {provider.name} is added. Give it a model:")
         out.line(f"  rookery admin model add {provider.name} MODEL --context-limit TOKENS")
         out.result(_document(provider, models=0))
+    return outcome.code
+
+
+def ask_new_key(name: str, *, from_stdin: bool) -> SecretStr:
+    """The key that replaces the one there is: from the prompt or stdin, and never none."""
+    if not from_stdin and (sys.stdin is None or not sys.stdin.isatty()):
+        raise Refused("There is no terminal to ask for the key. Pipe it in with --key-stdin.", code=Exit.USAGE)
+    # Any type that needs a key: what the provider's own type is stands in the database, which is not open yet.
+    key = admin_input.read_key(ProviderType.ANTHROPIC, name, from_stdin=from_stdin, none=False)
+    assert key is not None, "a key that is needed is given or refused"
+    return key
+
+
+async def set_key(settings: Settings, out: Output, *, name: str, key: SecretStr) -> int:
+    """Seal another central key; calls use it from the next step on."""
+    with admin_input.refusals(out) as outcome:
+        out.secrets.add("key", key.reveal())
+        async with admin_input.opened(settings, out) as (database, conn):
+            provider = await get(conn, name)
+            if not provider.is_env and not provider.central_key_enabled:
+                raise Refused(f"Provider {name} takes keys of users only; it has no central key to change.")
+            if provider.type == ProviderType.SCRIPTED:
+                raise Refused(f"Provider {name} is scripted, and needs no key.")
+            ring = admin_secrets.load_ring(settings)
+            if ring is not None:
+                await admin_secrets.check_ring(conn, ring)
+            patch = ProviderPatch(api_key=key)
+            changed = await providers.update_provider(conn, provider.id, patch=patch, ring=ring)
+            models = (await _count_models(conn))[changed.id]
+            await admin_input.announce(database, "provider", changed.id)
+        out.line(f"Provider {name} has a new key.")
+        out.result(_document(changed, models=models))
     return outcome.code
 
 

@@ -1,0 +1,148 @@
+"""Which model answers in `rookery admin run`: the one that is named, the default, or the built-in offline one.
+
+An installation without any model gets the offline one, so that the first command of a newcomer has an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from rookery.cli.admin_input import Refused
+from rookery.cli.exits import Exit
+from rookery.llm import resolve
+from rookery.llm.directory import Directory
+from rookery.store import config_lock, model_configs, providers
+from rookery.store.model_configs import ModelConfig, ModelConfigDraft
+from rookery.store.model_errors import NameTaken, NoDefaultModel
+from rookery.store.model_options import ProviderType
+from rookery.store.pool import Connection
+from rookery.store.providers import Provider, ProviderDraft
+
+OFFLINE = "offline"
+SCRIPT = "guide"
+CONTEXT_LIMIT = 100_000
+
+# What to add first, by the type of the provider, and how much it reads.
+_SUGGESTED = {
+    ProviderType.ANTHROPIC: ("claude-sonnet-4-5", 200_000),
+    ProviderType.OPENAI: ("gpt-5.1", 400_000),
+}
+
+
+class Named(NamedTuple):
+    config: ModelConfig
+    provider: Provider
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider.name}/{self.config.model}"
+
+    @property
+    def is_offline(self) -> bool:
+        return self.provider.type == ProviderType.SCRIPTED
+
+    def document(self) -> dict[str, object]:
+        config = self.config
+        return {
+            "id": config.id,
+            "provider": self.provider.name,
+            "model": config.model,
+            "display_name": config.display_name,
+        }
+
+
+async def list_models(conn: Connection) -> list[Named]:
+    """The models that are not deleted, with their providers."""
+    by_id = {provider.id: provider for provider in await providers.list_providers(conn, with_deleted=True)}
+    return [Named(config, by_id[config.provider_id]) for config in await model_configs.list_model_configs(conn)]
+
+
+async def ensure_model(conn: Connection) -> UUID | None:
+    """Make the offline model where there is none at all; its id if it was made."""
+    # Under the lock: two first commands at once must not make two.
+    async with config_lock.held(conn):
+        if await model_configs.list_model_configs(conn):
+            return None
+        provider = await _offline_provider(conn)
+        draft = ModelConfigDraft(
+            provider_id=provider.id, model=SCRIPT, context_limit=CONTEXT_LIMIT, display_name="Guide (offline)"
+        )
+        return (await model_configs.create_model_config(conn, draft, by=None)).id
+
+
+async def _offline_provider(conn: Connection) -> Provider:
+    """A scripted provider that can be used: one that is there, or a new one under the first free name."""
+    for provider in await providers.list_providers(conn):
+        if provider.type == ProviderType.SCRIPTED and provider.enabled:
+            return provider
+    number = 1
+    while True:
+        name = OFFLINE if number == 1 else f"{OFFLINE}-{number}"
+        try:
+            return await providers.create_provider(
+                conn, ProviderDraft(type=ProviderType.SCRIPTED, name=name, display_name="Offline"), ring=None
+            )
+        except NameTaken:
+            number += 1
+
+
+def find_model(found: Sequence[Named], reference: str) -> Named:
+    """The one model that is meant by an id, `provider/model`, the model's own name or its display name."""
+    fitting = [model for model in found if reference in (str(model.config.id), model.name)]
+    if not fitting:
+        folded = reference.casefold()
+        fitting = [
+            model for model in found if folded in (model.config.model.casefold(), model.config.display_name.casefold())
+        ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise Refused(f"There is no model {reference}. There are: {_names(found)}.", code=Exit.USAGE)
+    choices = ", ".join(f"{model.name} ({model.config.id})" for model in fitting)
+    raise Refused(f"{reference} names {len(fitting)} models. Name one by its id: {choices}.", code=Exit.USAGE)
+
+
+async def choose(
+    found: Sequence[Named], reference: str | None, *, directory: Directory, owner_id: UUID, last: UUID | None = None
+) -> Named:
+    """The model of the next turn. `last` is the one a chat that goes on has used before.
+
+    One that was not named and cannot be used is a refusal that lists the others.
+    """
+    models = await directory.models(owner_id)
+    if reference is not None:
+        model = find_model(found, reference)
+        resolve.for_new_chat(models, requested=model.config.id)
+        return model
+    try:
+        if last is None:
+            choice = resolve.for_new_chat(models, requested=None)
+        else:
+            choice = resolve.for_message(models, requested=None, last=last)
+    except NoDefaultModel as error:
+        usable = [model for model in found if models.is_usable(model.config.id)]
+        more = f" Choose with --model: {_names(usable)}." if usable else ""
+        raise Refused(f"{error}{more}", code=Exit.USAGE) from None
+    return next(model for model in found if model.config.id == choice.model_config_id)
+
+
+def advice(found: Sequence[Provider]) -> list[str]:
+    """How to add a real model, in commands to copy. A provider that is there already needs only a model."""
+    for provider in found:
+        if provider.is_live and provider.type in _SUGGESTED:
+            return [_model_command(provider.name, ProviderType(provider.type))]
+    return [
+        "  rookery admin provider add anthropic anthropic",
+        _model_command("anthropic", ProviderType.ANTHROPIC),
+    ]
+
+
+def _model_command(provider: str, type_: ProviderType) -> str:
+    model, limit = _SUGGESTED[type_]
+    return f"  rookery admin model add {provider} {model} --context-limit {limit} --default"
+
+
+def _names(found: Sequence[Named]) -> str:
+    return ", ".join(model.name for model in found) or "none"
