@@ -399,6 +399,20 @@ async def test_cancelled_task_leaves_no_error_on_the_chat(site: Site, replica: R
     assert (row.status, row.last_error, row.retry_state) == (Status.INTERRUPTING, None, None)
 
 
+async def test_runner_that_is_sent_away_starts_nothing_more(site: Site, replica: Replica) -> None:
+    """Also if the news lies in its mailbox, and its own cancellation has not arrived yet."""
+    runner, run = await at_work(replica, await site.rig.create())
+    state = await state_of(site, runner.chat_id)
+
+    runner.cancel_tasks(CancelReason.SHUTDOWN)
+    runner.deliver(msgspec.structs.replace(state, snapshot_version=state.snapshot_version + 1, status="interrupting"))
+    await until(lambda: run.is_over)
+    await replica.turns()
+
+    assert run.reason is CancelReason.SHUTDOWN
+    assert replica.works.runs == [run]
+
+
 # The stall guard.
 
 

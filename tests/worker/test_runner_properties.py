@@ -54,6 +54,7 @@ class Watched:
 
     def __init__(self) -> None:
         clock, config, stats = FakeClock(), WorkerConfig(), WorkerStats()
+        self.stats = stats
         self.lost = 0
         self.inside: dict[tuple[int, Status], int] = {}
         self.ends = asyncio.Event()  # those at work end by themselves
@@ -107,7 +108,12 @@ class Watched:
                 if accepted is not None and runner._is_idle and state.snapshot_version >= accepted.snapshot_version:
                     if state.snapshot_version == accepted.snapshot_version:
                         state = accepted
+                    active, stalls = runner._active, self.stats.task_stalls.total()
                     runner._revive(state)
+                    if self.stats.task_stalls.total() > stalls:
+                        assert active is not None
+                        assert not active.is_cancelled
+                        assert active.input.key == (state.history_version, state.status), "it had moved the chat"
             case "repeat" if runner._accepted is not None:
                 runner._process(runner._accepted)
             case "fence":

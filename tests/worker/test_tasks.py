@@ -308,7 +308,8 @@ async def test_cancelled_work_that_fails_in_another_way_is_not_tried_again(bench
     await bench.clock.until_waiting(IDLE)
 
     record.cancel(CancelReason.SUPERSEDED)
-    await record.left()
+    async with asyncio.timeout(10):
+        await record.left()
 
     assert bench.tries == 1
     assert bench.stats.task_retries == {}
