@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
-from typing import NoReturn, Self, TypeAlias
+from typing import Any, NoReturn, Self, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
@@ -63,6 +63,43 @@ class PoolStats:
 
 class ConnectionLost(Exception):
     """A dedicated connection is gone; its owner opens another one."""
+
+
+class SessionConnection(asyncpg.Connection):
+    """A connection that is lost as soon as the server has given it up.
+
+    A server that goes down says so, and hangs up a moment later. In between asyncpg takes statements, and fails over a
+    state of its own (InternalClientError) that no caller can know; what it means is a lost connection.
+    """
+
+    async def execute(self, query: str, *args: object, timeout: float | None = None) -> str:
+        try:
+            return await super().execute(query, *args, timeout=timeout)
+        except asyncpg.InternalClientError as error:
+            raise self._given_up() from error
+
+    async def fetch(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().fetch(*args, **options)
+        except asyncpg.InternalClientError as error:
+            raise self._given_up() from error
+
+    async def fetchrow(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().fetchrow(*args, **options)
+        except asyncpg.InternalClientError as error:
+            raise self._given_up() from error
+
+    async def fetchval(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().fetchval(*args, **options)
+        except asyncpg.InternalClientError as error:
+            raise self._given_up() from error
+
+    def _given_up(self) -> asyncpg.PostgresConnectionError:
+        # Its pool must not hand it out again before the server hangs up.
+        self.terminate()
+        return asyncpg.ConnectionDoesNotExistError("the server has given up this connection")
 
 
 class Database:
@@ -131,6 +168,7 @@ async def connect(config: DatabaseConfig, purpose: str) -> asyncpg.Connection:
             timeout=CONNECT_TIMEOUT_SECONDS,
             command_timeout=_command_timeout(config),
             server_settings=_session_settings(config, purpose),
+            connection_class=SessionConnection,
         )
 
 
@@ -240,6 +278,7 @@ def _pool(config: DatabaseConfig, purpose: str, *, size: int) -> asyncpg.Pool:
         timeout=CONNECT_TIMEOUT_SECONDS,
         command_timeout=_command_timeout(config),
         server_settings=_session_settings(config, purpose),
+        connection_class=SessionConnection,
     )
 
 
