@@ -49,10 +49,10 @@ def _group(tasks: Any, name: str, summary: str) -> Any:
 
 def _add_run(tasks: Any, add: Add, run: Run) -> None:
     def run_prompt(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-        from rookery.cli import admin_input, admin_run
+        from rookery.cli import admin_input, admin_run, admin_run_request
 
         with admin_input.refusals(out) as outcome:
-            request = admin_run.read_request(
+            request = admin_run_request.read_request(
                 arguments.prompt,
                 model=arguments.model,
                 chat=arguments.chat,

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from uuid import UUID, uuid4
 
 import msgspec
@@ -31,11 +29,12 @@ from rookery.cli import admin_input, admin_run_models
 from rookery.cli.admin_input import Refused
 from rookery.cli.admin_run_follow import AT_REST, PAGE, Follower, Stop
 from rookery.cli.admin_run_models import Named
+from rookery.cli.admin_run_request import Request
 from rookery.cli.admin_run_screen import Screen
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output, OutputClosed
 from rookery.clock import Clock, SystemClock
-from rookery.setting_values import DURATION
+from rookery.llm.secrets import KeyRing
 from rookery.settings import Settings
 from rookery.store import chats, machine, messages, operator, providers, usage
 from rookery.store import settings as runtime_settings
@@ -44,7 +43,6 @@ from rookery.store.pool import Connection, Database
 from rookery.store.usage import Figures
 from rookery.worker.config import WorkerConfig
 
-MAX_PROMPT_BYTES = 256 * 1024
 # Wrappers pass a signal on that the terminal has sent to them and to us: what comes this soon is the same key press.
 ECHO_SECONDS = 0.2
 # Chosen: what follows a turn (labels, summaries) is not worth more of a person's time than this.
@@ -55,103 +53,41 @@ HARD_END_SECONDS = 5.0
 POOLS = {"database_pool_api": 2, "database_pool_worker": 4}
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line."""
-
-    prompt: str
-    model: str | None = None
-    chat_id: ChatId | None = None
-    system: str | None = None
-    timeout: timedelta | None = None
-    quiet: bool = False
-
-
-def read_request(
-    prompt: str, *, model: str | None, chat: str | None, system: str | None, timeout: str | None, quiet: bool
-) -> Request:
-    """Check the arguments; `-` reads the prompt from stdin, before an event loop would keep Ctrl-C from ending that."""
-    if chat is not None and system is not None:
-        raise Refused("--system is for new chats; the chat of --chat has its instructions already.", code=Exit.USAGE)
-    return Request(
-        prompt=_checked_prompt(_piped() if prompt == "-" else prompt),
-        model=model,
-        chat_id=None if chat is None else _chat_id(chat),
-        system=system,
-        timeout=None if timeout is None else _duration(timeout),
-        quiet=quiet,
-    )
-
-
-def _piped() -> str:
-    data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
-    if len(data) > MAX_PROMPT_BYTES:
-        raise _too_long()
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise Refused(f"The prompt on stdin is not UTF-8 text (byte {error.start}).", code=Exit.USAGE) from None
-
-
-def _checked_prompt(text: str) -> str:
-    prompt = text.strip()
-    if not prompt:
-        raise Refused("The prompt is empty. Say what to do, or pipe it in with `-`.", code=Exit.USAGE)
-    if len(prompt.encode("utf-8", "replace")) > MAX_PROMPT_BYTES:
-        raise _too_long()
-    return prompt
-
-
-def _too_long() -> Refused:
-    return Refused(f"The prompt is longer than {MAX_PROMPT_BYTES // 1024} KiB.", code=Exit.USAGE)
-
-
-def _chat_id(text: str) -> ChatId:
-    try:
-        return ChatId(UUID(text))
-    except ValueError:
-        raise Refused(f"--chat: {text} is not the id of a chat.", code=Exit.USAGE) from None
-
-
-def _duration(text: str) -> timedelta:
-    try:
-        duration: timedelta = DURATION.parse(text)
-    except ValueError as error:
-        raise Refused(f"--timeout: {text} {error}.", code=Exit.USAGE) from None
-    if not duration:
-        raise Refused("--timeout: must be longer than nothing.", code=Exit.USAGE)
-    return duration
-
-
 class Interrupts:
-    """Ctrl-C and SIGTERM: the first stops the chat, or the start of it; the second leaves at once."""
+    """Ctrl-C and SIGTERM: the first stops the chat, the second leaves it as it is, the third does not even tidy up.
+
+    Before there is a chat to stop, the first one already leaves.
+    """
 
     def __init__(self) -> None:
         self.follower: Follower | None = None
         self._work: asyncio.Task[int] | None = None
-        self._count = 0
-        self._last_at = float("-inf")
+        self._is_leaving = False
+        self._last_at: dict[signal.Signals, float] = {}
 
     @contextmanager
     def watching(self, work: asyncio.Task[int]) -> Iterator[None]:
         self._work = work
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._received)
+            loop.add_signal_handler(number, self._received, number)
         try:
             yield
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
-    def _received(self) -> None:
+    def _received(self, number: signal.Signals) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() - self._last_at < ECHO_SECONDS:
+        last_at, self._last_at[number] = self._last_at.get(number), loop.time()
+        if last_at is not None and loop.time() - last_at < ECHO_SECONDS:
             return
-        self._last_at = loop.time()
-        self._count += 1
-        if self._count == 1 and self.follower is not None:
+        if self.follower is not None and self.follower.stopped is None:
             self.follower.stop(Stop.SIGNAL)
             return
+        if self._is_leaving:
+            os._exit(Exit.INTERRUPTED)
+        self._is_leaving = True
         if self._work is not None:
             self._work.cancel()
         loop.call_later(HARD_END_SECONDS, os._exit, int(Exit.INTERRUPTED))
@@ -180,13 +116,7 @@ async def _run(
             async with app.visited_database(settings, out.progress, may_create=True) as database:
                 await app.prepare_schema(settings, database)
                 ring = await app.prepare_models(settings, database, environ)
-                choices = Choices(
-                    ring=ring,
-                    environ=environ,
-                    secrets=out.secrets,
-                    worker=WorkerConfig(cleanup_seconds=CLEANUP_SECONDS),
-                    takes_chats=False,
-                )
+                choices = choices_for(out, ring=ring, environ=environ)
                 outcome.code = await converse(
                     settings, database, request, out=out, screen=screen, choices=choices, interrupts=interrupts
                 )
@@ -195,6 +125,17 @@ async def _run(
         except ChatError as error:
             raise Refused(str(error)) from error
     return outcome.code
+
+
+def choices_for(out: Output, *, ring: KeyRing | None, environ: Mapping[str, str]) -> Choices:
+    """A replica that drives what it is handed, and takes nothing that belongs to others."""
+    return Choices(
+        ring=ring,
+        environ=environ,
+        secrets=out.secrets,
+        worker=WorkerConfig(cleanup_seconds=CLEANUP_SECONDS),
+        takes_chats=False,
+    )
 
 
 async def converse(
@@ -377,7 +318,7 @@ class Run:
             self._screen.error(said)
         if error is not None:
             self._screen.error(f"{error.message} {error.detail}" if error.detail else error.message)
-        self._screen.note(f"{_figures(spent)}, {seconds:.1f} s, chat {chat.id}")
+        self._screen.note(f"{_figures(spent)}{seconds:.1f} s, chat {chat.id}")
         if self._out.json:
             rows = await self._messages(started)
             self._out.result(
@@ -452,10 +393,12 @@ def _error_of(chat: Chat) -> LastError | None:
 
 
 def _figures(spent: Figures) -> str:
+    if not spent.request_count:
+        return ""  # a call that was stopped is entered in the ledger a moment later
     cost = _cost(spent)
     read = spent.input_tokens + spent.cache_read_tokens + spent.cache_write_tokens
     tokens = f"{read} tokens in, {spent.output_tokens} out"
-    return tokens if cost is None else f"{tokens}, ${cost / 1_000_000:.4f}"
+    return f"{tokens}, " if cost is None else f"{tokens}, ${cost / 1_000_000:.4f}, "
 
 
 def _cost(spent: Figures) -> int | None:
