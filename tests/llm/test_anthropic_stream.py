@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from rookery.chat.prompt_parts import PromptCall
-from rookery.llm.anthropic.stream import AnthropicFold
+from rookery.llm.anthropic.stream import STOP_REASONS, AnthropicFold
 from rookery.llm.types import (
     ErrorKind,
     Finish,
@@ -67,6 +67,7 @@ START = event(
     "message_start", message={"id": "msg_1", "model": "claude-x", "usage": {"input_tokens": 3, "output_tokens": 1}}
 )
 STOP = event("message_stop")
+READ: Json = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
 
 
 def ending(reason: str | None = "end_turn", **fields: Any) -> list[Event]:
@@ -121,10 +122,10 @@ def test_redacted_thinking_is_reasoning_without_text() -> None:
 def test_input_of_a_call_is_what_the_model_wrote(start: Json, pieces: list[str], expected: str) -> None:
     deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
 
-    made = folded(block(0, {"type": "tool_use", "id": "toolu_1", "name": "read", "input": start}, *deltas))
+    made = folded([*block(0, {**READ, "input": start}, *deltas), *ending("tool_use")])
 
     shown = [ToolInputDelta("toolu_1", piece) for piece in pieces if piece]
-    assert made == [
+    assert made[:-2] == [
         ToolInputStart("toolu_1", "read"),
         *shown,
         ToolInputEnd("toolu_1"),
@@ -260,12 +261,36 @@ def test_stop_reasons_are_translated(reason: str, expected: FinishReason) -> Non
     ],
 )
 def test_local_call_decides_the_reason_except_for_refusals(reason: str, expected: FinishReason) -> None:
-    called = block(0, {"type": "tool_use", "id": "t", "name": "read", "input": {}})
+    called = block(0, READ, {"type": "input_json_delta", "partial_json": '{"a": 1}'})
 
     last = folded([START, *called, *ending(reason)])[-1]
 
     assert isinstance(last, Finish)
     assert last.reason is expected
+
+
+@pytest.mark.parametrize("reason", ["max_tokens", "model_context_window_exceeded", "refusal"])
+@pytest.mark.parametrize("pieces", [(), ("",), ('{"path": "a',), ('{"path"', ": ")])
+def test_call_cut_off_in_its_input_or_before_it_is_shown_and_not_made(reason: str, pieces: tuple[str, ...]) -> None:
+    deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+
+    parts = folded([START, *block(0, text("")), *block(1, READ, *deltas), *ending(reason)])
+
+    assert ToolInputStart("toolu_1", "read") in parts
+    assert not any(isinstance(part, ToolCall) for part in parts)
+    assert isinstance(parts[-1], Finish)
+    assert parts[-1].reason is STOP_REASONS[reason]
+
+
+def test_limit_strikes_the_last_call_only() -> None:
+    """A call that another block follows is whole, also without input."""
+    cut = block(1, {**READ, "id": "toolu_2"}, {"type": "input_json_delta", "partial_json": '{"pa'})
+
+    parts = folded([START, *block(0, READ), *cut, *ending("max_tokens")])
+
+    assert [part for part in parts if isinstance(part, ToolCall)] == [ToolCall("toolu_1", "read", "{}")]
+    assert isinstance(parts[-1], Finish)
+    assert (parts[-1].reason, parts[-1].meta) == (FinishReason.TOOL_CALLS, {"stop_reason": "max_tokens"})
 
 
 def test_refusal_says_category_and_explanation() -> None:

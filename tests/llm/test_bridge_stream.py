@@ -337,14 +337,24 @@ async def test_stream_without_an_end_is_truncated(end: dict[str, Any]) -> None:
     assert COUNTED in parts
 
 
-async def test_whole_calls_without_an_end_are_a_whole_step() -> None:
-    end: dict[str, Any] = {"finish_reason": None, "provider_details": None}
+@pytest.mark.parametrize("args", ['{"a":', '{"a":1}'])
+async def test_calls_without_an_end_are_truncated_also_when_they_are_whole(args: str) -> None:
+    parts = await played(tool("look", args, call_id="c1"), end={"finish_reason": None, "provider_details": None})
 
-    whole_calls = await played(tool("look", '{"a":1}', call_id="c1"), end=end)
-    half_calls = await played(tool("look", '{"a":', call_id="c1"), end=end)
+    assert error_of(parts).kind is ErrorKind.TIMEOUT
 
-    assert finish_of(whole_calls).reason is FinishReason.TOOL_CALLS
-    assert error_of(half_calls).kind is ErrorKind.TIMEOUT
+
+@pytest.mark.parametrize("args", [None, "", '{"a":'])
+async def test_limit_strikes_the_last_call_only(args: str | None) -> None:
+    parts = await played(
+        tool("look", '{"a":1}', call_id="c1"),
+        tool("look", args, call_id="c2", part="b"),
+        end={"finish_reason": "length"},
+    )
+
+    assert [part.id for part in parts if isinstance(part, ToolCall)] == ["c1"]
+    assert finish_of(parts).reason is FinishReason.TOOL_CALLS
+    assert finish_of(parts).meta == {"stop_reason": "max_tokens"}
 
 
 async def test_answer_of_nothing_finishes() -> None:

@@ -154,7 +154,6 @@ DIALECTS: dict[str, Style] = {
     "think tags, one character a chunk": Style(reasoning="think tags", piece_chars=1),
     "no done": Style(end="eof"),
     "no finish reason": Style(finish="missing"),
-    "no finish reason and no done": Style(finish="missing", end="eof"),
 }
 
 
@@ -222,18 +221,22 @@ def test_stream_cut_at_any_event_is_truncated_until_its_finish_reason(end: Any) 
             assert finish_of(parts).reason is FinishReason.STOP
 
 
-def test_stream_cut_within_calls_is_truncated_unless_all_of_them_parse() -> None:
-    scripted = events(replace(ANSWER, text="", reasoning=""), Style(), model="m")
-    outcomes = []
-    for count in range(len(scripted)):
+def test_stream_cut_within_calls_is_truncated_also_behind_a_whole_one() -> None:
+    """The first of several calls may be whole when the connection goes: half a step must not pass for a step."""
+    scripted = events(replace(ANSWER, text="", reasoning=""), Style(finish="missing", end="eof"), model="m")
+    for count in range(len(scripted) + 1):
         parts = folded(scripted[:count])
-        if isinstance(parts[-1], StreamError):
-            assert calls_of(parts) == []
-            outcomes.append(0)
-        else:
-            assert all(msgspec.json.decode(made.input) for made in calls_of(parts))
-            outcomes.append(len(calls_of(parts)))
-    assert set(outcomes) == {0, 1, 2}
+        assert error_of(parts).retryable
+        assert calls_of(parts) == []
+
+
+def test_done_ends_whole_calls_without_a_finish_reason_and_not_half_ones() -> None:
+    half = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"a":'}}]}
+
+    whole = folded(events(ANSWER, Style(finish="missing"), model="m"))
+
+    assert [made.name for made in calls_of(whole)] == ["read_file", "list_chats"]
+    assert error_of(folded([chunk(half), ("", "[DONE]")])).kind is ErrorKind.TIMEOUT
 
 
 def test_usage_is_kept_when_the_last_chunk_has_none() -> None:
@@ -278,11 +281,21 @@ def test_calls_decide_the_reason_whatever_the_server_says() -> None:
     assert finish_of(parts).reason is FinishReason.TOOL_CALLS
 
 
-def test_call_cut_by_the_output_limit_is_not_made() -> None:
-    half = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"a":'}}]}
-    parts = folded([chunk(half), chunk({}, "length")])
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+@pytest.mark.parametrize("arguments", ['{"a":', "", None])
+def test_call_cut_by_the_output_limit_is_not_made(arguments: str | None, reason: str) -> None:
+    half = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": arguments}}]}
+    parts = folded([chunk(half), chunk({}, reason)])
     assert calls_of(parts) == []
-    assert finish_of(parts).reason is FinishReason.LENGTH
+    assert finish_of(parts).reason is FinishReason(reason)
+
+
+def test_limit_strikes_the_last_call_only() -> None:
+    calls = [{"index": n, "id": f"c{n}", "function": {"name": "f", "arguments": ""}} for n in range(2)]
+    parts = folded([chunk({"tool_calls": calls}), chunk({}, "length")])
+    assert calls_of(parts) == [ToolCall("c0", "f", "{}")]
+    assert finish_of(parts).reason is FinishReason.TOOL_CALLS
+    assert finish_of(parts).meta == {"stop_reason": "max_tokens"}
 
 
 def test_calls_come_in_order_of_their_index() -> None:

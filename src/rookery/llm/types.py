@@ -216,7 +216,16 @@ class UsageUpdate(msgspec.Struct, frozen=True):
     usage: Usage
 
 
+# What `Finish.meta["stop_reason"]` says, on every wire, when calls hide from `reason` that the output limit struck.
+HIT_LIMIT = "max_tokens"
+
+
 class Finish(msgspec.Struct, frozen=True):
+    """The end of an answer. With local calls the reason is `tool_calls` whatever the wire said, unless it was filtered.
+
+    A call that the limit or a filter cut off in its input has no `ToolCall`: only what was shown of it is left.
+    """
+
     reason: FinishReason
     usage: Usage
     meta: Meta | None = None

@@ -16,6 +16,7 @@ from rookery.chat import parts as content
 from rookery.chat.prompt_parts import Meta
 from rookery.llm import errors, refusals
 from rookery.llm.anthropic import events
+from rookery.llm.call_input import is_json
 from rookery.llm.sse import DONE
 from rookery.llm.types import (
     Finish,
@@ -54,6 +55,9 @@ STOP_REASONS: Mapping[str, FinishReason] = {
 }
 
 
+_CUT_SHORT = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+
+
 class _Open:
     """A block that is still being written. `pieces` is the text, thinking or JSON so far, as far as it is needed."""
 
@@ -81,6 +85,9 @@ class AnthropicFold:
         self._names: dict[str, str] = {}
         self._seen: set[tuple[str, str]] = set()
         self._has_local_calls = False
+        # The newest call. It is given out once something follows: the reason to stop, which comes last, may be that
+        # the limit struck in the middle of it.
+        self._held: _Open | None = None
         self._handlers: Mapping[str, Callable[[bytes], Sequence[StreamPart]]] = {
             "content_block_delta": self._on_delta,
             "content_block_start": self._on_start,
@@ -188,10 +195,11 @@ class AnthropicFold:
         self._stop = events.Stop(
             event.delta.stop_reason or self._stop.stop_reason, event.delta.stop_details or self._stop.stop_details
         )
-        if event.usage is None:
-            return ()
-        self._count(event.usage, is_start=False)
-        return (UsageUpdate(self._usage),)
+        parts = [*self._release()] if self._stop.stop_reason else []
+        if event.usage is not None:
+            self._count(event.usage, is_start=False)
+            parts.append(UsageUpdate(self._usage))
+        return parts
 
     def _on_message_stop(self, data: bytes) -> Sequence[StreamPart]:
         return tuple(self._finish())
@@ -206,6 +214,7 @@ class AnthropicFold:
     # Blocks
 
     def _begin(self, index: int, block: Block) -> Iterator[StreamPart]:
+        yield from self._release()
         kind = _kind(block)
         opened = self._open[index] = _Open(kind, str(index), block)
         match kind:
@@ -239,9 +248,9 @@ class AnthropicFold:
             case "redacted_thinking":
                 yield ReasoningEnd(opened.id, _redacted(opened.block))
             case "tool_use":
-                self._has_local_calls = True
                 yield ToolInputEnd(opened.id)
-                yield ToolCall(opened.id, _text(opened.block, "name"), _input(opened))
+                yield from self._release()
+                self._held = opened
             case "server_tool_use":
                 yield ToolInputEnd(opened.id)
                 meta = {"raw": {**opened.block, "input": _raw_input(opened)}}
@@ -251,6 +260,14 @@ class AnthropicFold:
             case _:
                 yield ReasoningStart(opened.id)
                 yield ReasoningEnd(opened.id, {"raw": opened.block})
+
+    def _release(self) -> Iterator[StreamPart]:
+        """The call that was held back. One that was cut off in its input, or before it, is not what the model meant."""
+        held, self._held = self._held, None
+        if held is None or (self._reason() in _CUT_SHORT and not _is_whole(held)):
+            return
+        self._has_local_calls = True
+        yield ToolCall(held.id, _text(held.block, "name"), _input(held))
 
     def _result(self, block: Block) -> Iterator[StreamPart]:
         """A result of the provider's own tool: what it found as sources, then the whole of it."""
@@ -286,7 +303,8 @@ class AnthropicFold:
             return
         for index in list(self._open):
             yield from self._finish_block(index)
-        reason = STOP_REASONS.get(self._stop.stop_reason, FinishReason.OTHER)
+        yield from self._release()
+        reason = self._reason()
         if self._has_local_calls and reason is not FinishReason.CONTENT_FILTER:
             reason = FinishReason.TOOL_CALLS
         meta: Meta = {"stop_reason": self._stop.stop_reason}
@@ -294,6 +312,9 @@ class AnthropicFold:
         if details.category:
             meta["category"] = details.category
         yield Finish(reason, self._usage, meta, details.explanation)
+
+    def _reason(self) -> FinishReason:
+        return STOP_REASONS.get(self._stop.stop_reason or "", FinishReason.OTHER)
 
     def _count(self, said: events.Usage, *, is_start: bool) -> None:
         """Billed numbers replace earlier ones field by field; they may be the sum of several passes.
@@ -344,6 +365,11 @@ def _input(opened: _Open) -> str:
         return "".join(opened.pieces)
     given = opened.block.get("input")
     return bytes(content.json_raw(given)).decode() if given else "{}"
+
+
+def _is_whole(opened: _Open) -> bool:
+    """Whether the input of a call is there to its last brace. No input at all may be one that had not begun."""
+    return is_json("".join(opened.pieces)) if opened.pieces else bool(opened.block.get("input"))
 
 
 def _raw_input(opened: _Open) -> object:

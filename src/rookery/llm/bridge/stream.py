@@ -35,10 +35,13 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import StreamedResponse
 from pydantic_ai.usage import RequestUsage
 
+from rookery.chat.prompt_parts import Meta
 from rookery.llm import errors, refusals
 from rookery.llm.bridge import opaque
+from rookery.llm.call_input import is_json
 from rookery.llm.errors import Rule
 from rookery.llm.types import (
+    HIT_LIMIT,
     ErrorKind,
     Finish,
     FinishReason,
@@ -115,7 +118,11 @@ class _Call:
         return _json(args).decode() if args else "{}"
 
     def is_complete(self) -> bool:
-        return bool(self.part.args) and _is_json(self.input)
+        return bool(self.part.args) and is_json(self.input)
+
+    def is_whole(self, *, is_last: bool) -> bool:
+        """Whether it can be run although the answer was cut short. The last one may have been cut before its input."""
+        return is_json(self.input) and (bool(self.part.args) or not is_last)
 
 
 class BridgeFold:
@@ -152,7 +159,7 @@ class BridgeFold:
         """The stream is over; ends with a terminal part."""
         parts: Parts = []
         self._begin(response, parts)
-        if response.state == "incomplete" or not self._is_complete(response):
+        if response.state == "incomplete" or not _told_its_end(response):
             return [*parts, *self.broken(response), StreamError(errors.truncated(self._provider))]
         details = response.provider_details or {}
         if response.finish_reason == "error":
@@ -162,11 +169,13 @@ class BridgeFold:
         reason = self._reason(response)
         self._close(parts)
         self._tell_waiting(parts, reason=reason)
+        meta: Meta | None = None
         if self._local_calls and reason is not FinishReason.CONTENT_FILTER:
+            meta = {"stop_reason": HIT_LIMIT} if reason is FinishReason.LENGTH else None
             reason = FinishReason.TOOL_CALLS
         elif reason is FinishReason.TOOL_CALLS:
             reason = FinishReason.STOP
-        parts.append(Finish(reason, usage_of(response.usage), detail=_detail(reason, details)))
+        parts.append(Finish(reason, usage_of(response.usage), meta, _detail(reason, details)))
         return parts
 
     def broken(self, response: StreamedResponse) -> Parts:
@@ -311,7 +320,7 @@ class BridgeFold:
                 case _Call():
                     _end_input(item, parts)
                     # The limit struck in the middle of a call: what it would do is not what the model meant.
-                    if reason not in _CUT_SHORT or item.is_native or _is_json(item.input):
+                    if reason not in _CUT_SHORT or item.is_native or item.is_whole(is_last=not self._waiting):
                         self._tell_call(item, parts)
                 case NativeToolReturnPart():
                     call_id = self._call_ids.get(item.tool_call_id, item.tool_call_id)
@@ -342,13 +351,6 @@ class BridgeFold:
         return wanted
 
     # The end
-
-    def _is_complete(self, response: StreamedResponse) -> bool:
-        """Whether the provider said that this is all. Without its word, whole calls are a whole step."""
-        if _told_its_end(response):
-            return True
-        calls = [item for item in self._waiting.values() if isinstance(item, _Call) and not item.is_native]
-        return bool(calls or self._local_calls) and all(_is_json(call.input) for call in calls)
 
     def _reason(self, response: StreamedResponse) -> FinishReason:
         if response.state == "suspended":
@@ -384,6 +386,7 @@ def usage_of(usage: RequestUsage) -> Usage:
 
 
 def _told_its_end(response: StreamedResponse) -> bool:
+    """Whether the provider said that this is all. Whole calls prove nothing: others may have been on their way."""
     if "finish_reason" in (response.provider_details or {}) or response.state == "suspended":
         return True
     if response.provider_url is None:
@@ -420,11 +423,3 @@ def _output(part: NativeToolReturnPart) -> Any:
 
 def _json(value: Any) -> bytes:
     return msgspec.json.encode(opaque.jsonable(value))
-
-
-def _is_json(text: str) -> bool:
-    try:
-        _any_json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return False
-    return True

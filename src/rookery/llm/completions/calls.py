@@ -9,10 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from rookery.chat.prompt_parts import Meta
+from rookery.llm.call_input import is_json
 from rookery.llm.completions.chunks import CallDelta, Function
 from rookery.llm.types import StreamPart, ToolCall, ToolInputDelta, ToolInputEnd, ToolInputStart
-
-_any_json = msgspec.json.Decoder()
 
 
 class OpenCall:
@@ -41,6 +40,10 @@ class OpenCall:
         """Whether its input, as far as it came, is JSON."""
         return is_json(self.input)
 
+    def is_whole(self, *, is_last: bool) -> bool:
+        """Whether it can be run although the answer was cut short. The last one may have been cut before its input."""
+        return bool(self.name) and self.is_complete() and (bool(self.pieces) or not is_last)
+
     def is_over(self) -> bool:
         """Whether nothing can follow. Looks at the last character first: this is asked for every piece of some."""
         return not self.pieces or (self.pieces[-1].rstrip().endswith("}") and self.is_complete())
@@ -64,10 +67,13 @@ class OpenCalls:
     def in_order(self) -> list[OpenCall]:
         return sorted(self._calls, key=lambda call: call.index)
 
-    def are_complete(self, *, is_announced: bool) -> bool:
-        """Whether every call can be run. One whose input has not begun may be one without input, if the server said
-        that this is all; a connection that broke right behind the name looks the same otherwise."""
-        return all(call.is_complete() and call.name and (call.pieces or is_announced) for call in self._calls)
+    def are_complete(self) -> bool:
+        """Whether every call can be run. One whose input has not begun is one without input."""
+        return all(call.is_complete() and call.name for call in self._calls)
+
+    def whole(self) -> list[OpenCall]:
+        """The calls that can be run although the answer was cut short."""
+        return [call for call in self.in_order() if call.is_whole(is_last=call is self._calls[-1])]
 
     def add(self, delta: CallDelta, parts: list[StreamPart]) -> None:
         function = delta.function or Function()
@@ -146,14 +152,6 @@ class OpenCalls:
         parts.append(ToolInputStart(call.id, call.name))
         if call.pieces:
             parts.append(ToolInputDelta(call.id, "".join(call.pieces)))
-
-
-def is_json(text: str) -> bool:
-    try:
-        _any_json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return False
-    return True
 
 
 def _arguments(function: Function) -> str:

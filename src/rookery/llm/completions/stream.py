@@ -1,8 +1,9 @@
 """The chunks of a Chat Completions stream, folded into parts.
 
 Servers that call themselves compatible agree on little. The end is `[DONE]`, or the end of the stream behind a
-finish reason; usage may come in any chunk, so the finish reason alone ends nothing. Tool calls are given in the end,
-in order of their index.
+finish reason; usage may come in any chunk, so the finish reason alone ends nothing. A stream that ends with neither is
+truncated even if every call in it is whole: others may have been on their way, and a step is committed as a whole or
+not at all. Tool calls are given in the end, in order of their index.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rookery.llm.completions.chunks import Annotation, CallDelta, Chunk, Content
 from rookery.llm.completions.messages import IN_CONTENT, merge_details
 from rookery.llm.completions.think_tags import ThinkTags
 from rookery.llm.types import (
+    HIT_LIMIT,
     Finish,
     FinishReason,
     ProviderError,
@@ -232,7 +234,7 @@ class CompletionsFold:
 
     def _finish(self, *, is_announced: bool) -> list[StreamPart]:
         """`is_announced`: the server said that this is all, with `[DONE]` or by answering in one document."""
-        if self._reason is None and not self._may_end(is_announced=is_announced):
+        if self._reason is None and not (is_announced and self._is_answer()):
             return [StreamError(self._with_id(errors.truncated(self._provider)))]
         parts: list[StreamPart] = []
         if not self._has_started:
@@ -245,26 +247,25 @@ class CompletionsFold:
             parts += (ReasoningStart(self._block_id), ReasoningEnd(self._block_id, self._reasoning_meta()))
         self._calls.end_all(parts)
         reason = _REASONS.get(self._reason or "", FinishReason.OTHER)
-        calls = self._calls.in_order()
-        if reason in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
-            # The limit struck in the middle of a call: what it would do is not what the model meant.
-            calls = [call for call in calls if call.name and call.is_complete()]
+        # The limit struck in the middle of a call: what it would do is not what the model meant.
+        is_cut_short = reason in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
+        calls = self._calls.whole() if is_cut_short else self._calls.in_order()
         if any(not call.name for call in calls):
             return [StreamError(self._with_id(errors.unreadable(self._provider, "A tool call has no name.")))]
         parts += (call.call() for call in calls)
+        meta: Meta | None = None
         if self._has_refused:
             reason = FinishReason.CONTENT_FILTER
         elif calls and reason is not FinishReason.CONTENT_FILTER:
+            meta = {"stop_reason": HIT_LIMIT} if reason is FinishReason.LENGTH else None
             reason = FinishReason.TOOL_CALLS
         detail = self._reason if reason is FinishReason.OTHER else None
-        parts.append(Finish(reason, self._usage or Usage(), detail=detail))
+        parts.append(Finish(reason, self._usage or Usage(), meta, detail))
         return parts
 
-    def _may_end(self, *, is_announced: bool) -> bool:
-        """Without a finish reason: whole calls are a whole step, half ones never; text needs `[DONE]` behind it."""
-        if self._calls:
-            return self._calls.are_complete(is_announced=is_announced)
-        return is_announced and self._blocks > 0
+    def _is_answer(self) -> bool:
+        """Whether what came can be all, though no finish reason did: whole calls, or some words."""
+        return self._calls.are_complete() if self._calls else self._blocks > 0
 
     def _undecodable(self, event: Event, problem: str) -> list[StreamPart]:
         if event.name == "error":

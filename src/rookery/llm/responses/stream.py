@@ -17,8 +17,11 @@ from msgspec import Raw
 
 from rookery.chat.prompt_parts import Meta
 from rookery.llm import errors, refusals
+from rookery.llm.call_input import is_json
 from rookery.llm.responses import events
+from rookery.llm.responses.open_items import Block, OpenItem
 from rookery.llm.types import (
+    HIT_LIMIT,
     Finish,
     FinishReason,
     ProviderError,
@@ -41,8 +44,6 @@ from rookery.llm.types import (
 )
 from rookery.llm.wire import Event
 
-WEB_SEARCH = "web_search"
-
 _INCOMPLETE = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
 _SUMMARY_GAP = "\n\n"
 # Raw reasoning text shares its item with summaries; their indexes must not meet.
@@ -56,36 +57,6 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _plain_decoder = msgspec.json.Decoder()
 
 
-class _Block:
-    """A text of a message, or the text of a reasoning item: what has been shown of it so far."""
-
-    __slots__ = ("id", "is_refusal", "sent")
-
-    def __init__(self, block_id: str, *, is_refusal: bool = False) -> None:
-        self.id = block_id
-        self.is_refusal = is_refusal
-        self.sent = 0
-
-
-class _Open:
-    """An output item between `.added` and `.done`.
-
-    `blocks` has the texts of a message by content index; for reasoning, summaries by their index and raw reasoning
-    text behind them, all shown under one id.
-    """
-
-    __slots__ = ("blocks", "id", "is_started", "name", "phase", "sent", "type")
-
-    def __init__(self, item: events.Item, index: int) -> None:
-        self.type = item.type
-        self.id = _item_key(item, index)
-        self.name = _tool_name(item)
-        self.phase = item.phase
-        self.blocks: dict[int, _Block] = {}
-        self.is_started = False
-        self.sent = 0
-
-
 class ResponsesFold:
     """Folds one response. `unknown` counts the types of events that were not understood, and ignored."""
 
@@ -96,12 +67,14 @@ class ResponsesFold:
         self._hide = refusals.by_look
         self._has_started = False
         self._sequence = -1
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, OpenItem] = {}
         self._done: set[int] = set()
         self._sources: set[tuple[str, str]] = set()
         self._has_calls = False
         self._has_refused = False
         self._searches = 0
+        # The newest call of a server that does not say whether it is complete: it is, if more follows.
+        self._held: ToolCall | None = None
         # Whether ids may still be kept: until reasoning comes that cannot be replayed.
         self._keeps_ids = True
 
@@ -221,11 +194,11 @@ class ResponsesFold:
             block.sent += len(missing)
             parts.append(TextDelta(block.id, missing))
 
-    def _text_block(self, index: int, content_index: int, *, is_refusal: bool, parts: list[StreamPart]) -> _Block:
+    def _text_block(self, index: int, content_index: int, *, is_refusal: bool, parts: list[StreamPart]) -> Block:
         open_item = self._item(index, _MESSAGE)
         block = open_item.blocks.get(content_index)
         if block is None:
-            block = _Block(f"text-{index}-{content_index}", is_refusal=is_refusal)
+            block = Block(f"text-{index}-{content_index}", is_refusal=is_refusal)
             open_item.blocks[content_index] = block
             self._has_refused |= is_refusal
             parts.append(TextStart(block.id))
@@ -256,7 +229,7 @@ class ResponsesFold:
         open_item = self._start_item(index, _REASONING, parts)
         block = open_item.blocks.get(block_index)
         if block is None:
-            block = open_item.blocks[block_index] = _Block(_reasoning_id(index))
+            block = open_item.blocks[block_index] = Block(_reasoning_id(index))
             if len(open_item.blocks) > 1:
                 parts.append(ReasoningDelta(block.id, _SUMMARY_GAP))
         block.sent += len(text)
@@ -309,17 +282,18 @@ class ResponsesFold:
     def _on_item_done(self, event: events.ItemDone, parts: list[StreamPart]) -> None:
         self._close_item(event.output_index, event.item, parts)
 
-    def _item(self, index: int, item: events.Item) -> _Open:
+    def _item(self, index: int, item: events.Item) -> OpenItem:
         open_item = self._open.get(index)
         if open_item is None:
-            open_item = self._open[index] = _Open(item, index)
+            open_item = self._open[index] = OpenItem(item, index)
         return open_item
 
-    def _start_item(self, index: int, item: events.Item, parts: list[StreamPart]) -> _Open:
+    def _start_item(self, index: int, item: events.Item, parts: list[StreamPart]) -> OpenItem:
         """The open item at this place, announced to the reader once. Messages are announced text by text."""
         open_item = self._item(index, item)
         if open_item.is_started:
             return open_item
+        self._release(parts)
         open_item.is_started = True
         if open_item.type == "reasoning":
             parts.append(ReasoningStart(_reasoning_id(index)))
@@ -346,7 +320,7 @@ class ResponsesFold:
         self._done.add(index)
         self._open.pop(index, None)
 
-    def _close_message(self, index: int, item: events.Item, *, open_item: _Open, parts: list[StreamPart]) -> None:
+    def _close_message(self, index: int, item: events.Item, *, open_item: OpenItem, parts: list[StreamPart]) -> None:
         for content_index, content in enumerate(item.content or ()):
             self._content(index, content_index, content=content, parts=parts)
         if not open_item.blocks or (item.content and not any(map(_is_visible, item.content))):
@@ -358,7 +332,7 @@ class ResponsesFold:
             meta["phase"] = phase
         self._end_texts(open_item, meta, parts)
 
-    def _end_texts(self, open_item: _Open, meta: Meta, parts: list[StreamPart]) -> None:
+    def _end_texts(self, open_item: OpenItem, meta: Meta, parts: list[StreamPart]) -> None:
         for _, block in sorted(open_item.blocks.items()):
             own = meta | {"refusal": True} if block.is_refusal else meta
             parts.append(TextEnd(block.id, own or None, refusal=block.is_refusal))
@@ -378,17 +352,26 @@ class ResponsesFold:
             meta["summary"] = [{"type": "summary_text", "text": summary.text or ""} for summary in item.summary]
         parts.append(ReasoningEnd(_reasoning_id(index), meta or None))
 
-    def _close_call(self, item: events.Item, *, open_item: _Open, parts: list[StreamPart]) -> None:
+    def _close_call(self, item: events.Item, *, open_item: OpenItem, parts: list[StreamPart]) -> None:
         arguments = item.arguments or ""
         _complete_arguments(open_item, arguments, parts)
         parts.append(ToolInputEnd(open_item.id))
         if item.status == "incomplete":
             return  # cut off by the token limit: nobody may run half a call
-        self._has_calls = True
         meta = self._identity(item) or None
-        parts.append(ToolCall(open_item.id, item.name or open_item.name, arguments or "{}", meta=meta))
+        self._held = ToolCall(open_item.id, item.name or open_item.name, arguments, meta=meta)
+        if item.status == "completed":
+            self._release(parts)
 
-    def _close_foreign(self, item: events.Item, raw: Raw, *, open_item: _Open, parts: list[StreamPart]) -> None:
+    def _release(self, parts: list[StreamPart], *, is_cut_short: bool = False) -> None:
+        """Give out the call that was held back, unless the answer was cut short before its arguments were whole."""
+        held, self._held = self._held, None
+        if held is None or (is_cut_short and not is_json(held.input)):
+            return
+        self._has_calls = True
+        parts.append(held if held.input else msgspec.structs.replace(held, input="{}"))
+
+    def _close_foreign(self, item: events.Item, raw: Raw, *, open_item: OpenItem, parts: list[StreamPart]) -> None:
         """A web search, or an item of a kind this module does not know: kept whole, for replay and for people."""
         meta: Meta = self._identity(item) | {"raw": _plain_decoder.decode(raw)}
         action = "{}" if bytes(item.action) == b"null" else bytes(item.action).decode()
@@ -420,9 +403,15 @@ class ResponsesFold:
         for index in sorted(self._open):
             self._abandon(index, parts)
         detail = response.incomplete_details.reason if response.incomplete_details is not None else None
-        parts.append(
-            Finish(self._reason_to_stop(response), events.normal_usage(response, self._searches), detail=detail)
-        )
+        reason = _reason_to_stop(response)
+        self._release(parts, is_cut_short=reason in _INCOMPLETE.values())
+        meta: Meta | None = None
+        if self._has_refused:
+            reason = FinishReason.CONTENT_FILTER
+        elif self._has_calls and reason is not FinishReason.CONTENT_FILTER:
+            meta = {"stop_reason": HIT_LIMIT} if reason is FinishReason.LENGTH else None
+            reason = FinishReason.TOOL_CALLS
+        parts.append(Finish(reason, events.normal_usage(response, self._searches), meta, detail))
 
     def _abandon(self, index: int, parts: list[StreamPart]) -> None:
         """Close an item that was begun and is not in the result, so that every block has its end."""
@@ -435,18 +424,15 @@ class ResponsesFold:
         else:
             parts.append(ToolInputEnd(open_item.id))
 
-    def _reason_to_stop(self, response: events.Response) -> FinishReason:
-        reason = FinishReason.STOP
-        if response.incomplete_details is not None and response.incomplete_details.reason:
-            reason = _INCOMPLETE.get(response.incomplete_details.reason, FinishReason.OTHER)
-        elif response.status not in (None, "completed"):
-            reason = FinishReason.OTHER
-        if self._has_refused or reason is FinishReason.CONTENT_FILTER:
-            return FinishReason.CONTENT_FILTER
-        return FinishReason.TOOL_CALLS if self._has_calls else reason
+
+def _reason_to_stop(response: events.Response) -> FinishReason:
+    """As the response says, whatever is in it."""
+    if response.incomplete_details is not None and response.incomplete_details.reason:
+        return _INCOMPLETE.get(response.incomplete_details.reason, FinishReason.OTHER)
+    return FinishReason.STOP if response.status in (None, "completed") else FinishReason.OTHER
 
 
-def _complete_arguments(open_item: _Open, arguments: str, parts: list[StreamPart]) -> None:
+def _complete_arguments(open_item: OpenItem, arguments: str, parts: list[StreamPart]) -> None:
     if missing := arguments[open_item.sent :]:
         open_item.sent += len(missing)
         parts.append(ToolInputDelta(open_item.id, missing))
@@ -454,15 +440,6 @@ def _complete_arguments(open_item: _Open, arguments: str, parts: list[StreamPart
 
 def _is_visible(content: events.Content) -> bool:
     return bool((content.text or content.refusal or "").strip())
-
-
-def _item_key(item: events.Item, index: int) -> str:
-    """The id under which a call is shown and answered."""
-    return item.call_id or item.id or f"item-{index}"
-
-
-def _tool_name(item: events.Item) -> str:
-    return WEB_SEARCH if item.type == "web_search_call" else item.name or item.type
 
 
 def _reasoning_id(index: int) -> str:
