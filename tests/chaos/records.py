@@ -1,0 +1,90 @@
+"""What a run leaves behind, as plain values: the input of the invariants, and easy to corrupt in their tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    id: str
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`number` is that of the effect, as the tool told it; None when the result tells of none."""
+
+    call_id: str
+    is_error: bool = False
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A message of a history."""
+
+    id: int
+    revision: int
+    role: str
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+    results: tuple[Result, ...] = ()
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRecord:
+    """A chat at the end of a run. `rows` by id."""
+
+    id: str
+    status: str = "waiting"
+    error: str | None = None
+    queued: int = 0
+    snapshot_version: int = 1
+    history_version: int = 1
+    rows: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message that the server said it has taken, in the order it was sent. `steers`: it may overtake others."""
+
+    chat_id: str
+    name: str
+    steers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Something that a tool did to the world. `token` is the replay token it came with, if any."""
+
+    number: int
+    call_id: str
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A committed message, seen while the run went on."""
+
+    chat_id: str
+    row_id: int
+    revision: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Everything there is to judge."""
+
+    chats: Sequence[ChatRecord]
+    accepted: Sequence[Accepted]
+    effects: Sequence[Effect] = ()
+    tokens: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    sightings: Sequence[Sighting] = ()
+    versions: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    refusals: Sequence[str] = ()
+    """`tokens`: by call id, every token it was ever run with. `versions`: by chat, (snapshot, history) as seen in time.
+    `refusals`: what the providers found wrong with requests."""

@@ -1,0 +1,121 @@
+"""A replica as a process of its own, with the tools of a chaos run: `python -m tests.chaos.replica '<orders as JSON>'`.
+
+It says one line when it is up, answers each line on stdin with what it is doing, and ends when stdin does: whoever
+started it cannot leave it behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import msgspec
+import uvloop
+
+from rookery import app, log, settings
+from rookery.llm.secrets import KeyRing
+from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
+from rookery.store.errors import StoreError
+from rookery.store.pool import Database, DatabaseConfig
+from rookery.tools.framework import make_tool
+from rookery.worker.config import WorkerConfig
+from rookery.worker.toolbox import PlainToolbox
+from tests.chaos import effects
+from tests.chaos.effects import Wish
+from tests.chaos.plans import BOOK, NOTE, POST
+
+# Leases that are lost and found five times faster, for a run of many kills; see `town`.
+FAST = WorkerConfig(
+    acquire_interval_seconds=1.0,
+    heartbeat_interval_seconds=1.0,
+    self_fence_seconds=4.0,
+    sweep_interval_seconds=5.0,
+    sync_interval_seconds=3.0,
+    database_seconds=2.0,
+)
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    database_url: str
+    effects_port: int
+    ring: str
+    data_dir: str
+    is_fast: bool
+
+
+class Doing(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a line on stdin."""
+
+    runners: int
+    is_present: bool
+    is_fenced: bool
+
+
+class NoArguments(msgspec.Struct):
+    pass
+
+
+def tools(orders: Orders) -> list[Tool]:
+    async def note(ctx: ToolContext, _: NoArguments) -> ToolOutput:
+        await asyncio.sleep(0.05)
+        return ToolOutput({"noted": True})
+
+    async def post(ctx: ToolContext, _: NoArguments) -> ToolOutput:
+        wish = Wish(orders.number, ctx.call_id, str(ctx.replay_token))
+        return ToolOutput({"number": await effects.ask(orders.effects_port, wish)})
+
+    async def book(ctx: ToolContext, _: NoArguments) -> ToolOutput:
+        token = str(ctx.replay_token)
+        return ToolOutput(
+            {"number": await effects.ask(orders.effects_port, Wish(orders.number, ctx.call_id, token, token))}
+        )
+
+    return [
+        make_tool(NOTE, "Safe to repeat.", arguments=NoArguments, handler=note),
+        make_tool(POST, "Must not be repeated.", arguments=NoArguments, handler=post, replay=Replay.LEDGER),
+        make_tool(BOOK, "Idempotent by token.", arguments=NoArguments, handler=book, replay=Replay.TOKEN),
+    ]
+
+
+async def serve(orders: Orders) -> None:
+    config = settings.load(
+        {"data_dir": orders.data_dir, "database_url": orders.database_url}, {"HOME": orders.data_dir}
+    )
+    choices = app.Choices(
+        ring=KeyRing.parse(orders.ring),
+        toolbox=PlainToolbox(tools(orders)),
+        worker=FAST if orders.is_fast else WorkerConfig(),
+    )
+    database = DatabaseConfig(orders.database_url, pool_api=2, pool_worker=8, application_name=f"r{orders.number}")
+    async with (
+        await Database.connect(database) as connected,
+        app.running_replica(config.settings, connected, choices) as replica,
+    ):
+        print(replica.id, flush=True)
+        lines = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+        while await lines.readline():
+            doing = Doing(
+                runners=len(replica.worker.manager),
+                is_present=replica.presence.held,
+                is_fenced=replica.worker.manager.is_fenced,
+            )
+            print(msgspec.json.encode(doing).decode(), flush=True)
+        os._exit(0)  # nobody is there to wait for an orderly end
+
+
+def main() -> None:
+    orders = msgspec.json.decode(sys.argv[1], type=Orders)
+    log.configure("info", "text", replica=f"r{orders.number}", stream=sys.stderr)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(orders))
+    except StoreError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

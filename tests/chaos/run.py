@@ -1,0 +1,121 @@
+"""A chaos run: people talk to a town on fire, then everything is judged. `python -m tests.chaos.run --help`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from rookery import log
+from tests.chaos import invariants
+from tests.chaos.fire import Fire
+from tests.chaos.schedule import script_of
+from tests.chaos.town import Town, database_server, open_town
+
+REPLICAS = 3
+# From the last fault until everybody has their answer. Far more than it takes, far less than for ever.
+SETTLE_SECONDS = 60.0
+SHOWN = 50
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    faults: list[str]
+    kills: int
+    chats: int
+    messages: int
+    struck: dict[str, int]
+    settled_seconds: float
+
+
+async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progress) -> Outcome:
+    """Keep so many chats going until so many processes are dead, let everybody finish, and judge."""
+    async with (
+        database_server(folder) as server,
+        open_town(lambda: server.url, folder, seed=seed, replicas=REPLICAS, is_fast=True, has_doors=True) as town,
+    ):
+        started = time.monotonic()
+
+        def told(killed: int) -> None:
+            if killed % 25 == 0 or killed == kills:
+                say(f"{killed} of {kills} kills, {len(town.people)} chats, {time.monotonic() - started:.0f} s")
+
+        fire = Fire(town, server, on_kill=told)
+        is_over = asyncio.Event()
+        numbers = count()
+        async with fire.burning(kills) as raging:
+            crowd = [asyncio.create_task(_live(town, numbers, is_over)) for _ in range(chats)]
+            try:
+                await raging
+                is_over.set()
+                calm = time.monotonic()
+                _, late = await asyncio.wait(crowd, timeout=SETTLE_SECONDS)
+                stuck = [f"still at work after {SETTLE_SECONDS:g} s: {chat}" for chat in town.watch.unrested()]
+                settled = time.monotonic() - calm
+                for person in crowd:
+                    if person.done():
+                        person.result()
+            finally:
+                for person in crowd:
+                    person.cancel()
+                await asyncio.gather(*crowd, return_exceptions=True)
+        run = await town.record()
+        return Outcome(
+            faults=[*(stuck if late else []), *invariants.find_faults(run)],
+            kills=fire.kills,
+            chats=len(run.chats),
+            messages=len(run.accepted),
+            struck=dict(sorted(fire.struck.items())),
+            settled_seconds=settled,
+        )
+
+
+async def _live(town: Town, numbers: Iterator[int], is_over: asyncio.Event) -> None:
+    """One chat after the other, and at least one."""
+    while True:
+        number = next(numbers)
+        person = town.person(number)
+        await person.follow(script_of(town.seed, number))
+        town.watch.forget(person.chat_id)
+        if is_over.is_set():
+            return
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=None, help="repeat the decisions of an earlier run")
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--chats", type=int, default=50, help="how many are going at any time")
+    parser.add_argument("--keep", type=Path, default=None, help="an empty folder for the logs of the replicas")
+    options = parser.parse_args()
+    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
+    _say(f"seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="rookery-chaos-") as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "people.log").open("w") as stream:
+            log.configure("info", "text", replica="people", stream=stream)
+            outcome = asyncio.run(chaos(folder, seed=seed, kills=options.kills, chats=options.chats, say=_say))
+    _say(f"{outcome.kills} kills, {outcome.chats} chats, {outcome.messages} messages; struck: {outcome.struck}")
+    _say(f"at rest {outcome.settled_seconds:.1f} s after the last fault")
+    for fault in outcome.faults[:SHOWN]:
+        _say(f"WRONG {fault}")
+    _say(f"seed {seed}: {'nothing is wrong' if not outcome.faults else f'{len(outcome.faults)} things are wrong'}")
+    sys.exit(bool(outcome.faults))
+
+
+def _say(words: str) -> None:
+    print(words, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Takeovers as they are in production: how long one takes after a kill, and what a process does that was cut off.
+
+With the default numbers of the worker. Only the age of leases is helped along, where nobody wants to wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from rookery.chat.transitions import BusyBehavior
+from tests.chaos.plans import Plan
+from tests.chaos.processes import ReplicaProcess
+from tests.chaos.records import Accepted, ChatRecord
+from tests.chaos.town import Town, open_town
+from tests.waiting import until
+
+TAKEOVER_SECONDS = 3.0
+AGE_LEASES = "UPDATE chat_heartbeats SET heartbeat_at = heartbeat_at - lease_ttl() WHERE chat_id = $1"
+
+
+@pytest.fixture
+async def town(database_url: str, tmp_path: Path) -> AsyncIterator[Town]:
+    async with open_town(
+        lambda: database_url, tmp_path, seed=1, replicas=2, is_fast=False, has_doors=False, has_failures=False
+    ) as town:
+        yield town
+
+
+async def ask(town: Town, plan: Plan, number: int = 0) -> UUID:
+    person = town.person(number)
+    await person.say(str(plan), BusyBehavior.QUEUE)
+    person.accepted.append(Accepted(str(person.chat_id), plan.name))
+    return person.chat_id
+
+
+async def owner_of(town: Town, chat_id: UUID) -> ReplicaProcess:
+    owner = await town.owner(chat_id)
+    assert owner is not None
+    return owner
+
+
+def words(chat: ChatRecord) -> list[str]:
+    return [row.text for row in chat.rows if row.role == "assistant" and row.text]
+
+
+@pytest.mark.parametrize("round_", range(3))
+async def test_next_attempt_starts_within_three_seconds_of_the_owners_death(town: Town, round_: int) -> None:
+    gate = town.providers.gates["c0m0-end"] = asyncio.Event()
+    chat_id = await ask(town, Plan("c0m0"))
+    await town.providers.until_asked("c0m0-end")
+    owner = await owner_of(town, chat_id)
+
+    killed_at = time.monotonic()
+    owner.kill()
+    taken_at = await town.providers.until_asked("c0m0-end", times=2)
+    gate.set()
+
+    print(f"taken over after {taken_at - killed_at:.2f} s")
+    assert taken_at - killed_at <= TAKEOVER_SECONDS
+    await town.watch.until_rest(chat_id)
+    chat = await town.read(chat_id)
+    assert (chat.status, len(words(chat))) == ("waiting", 1)
+
+
+async def test_all_chats_of_a_dead_owner_go_on_within_three_seconds(town: Town) -> None:
+    plans = [Plan(f"c{number}m0") for number in range(12)]
+    for plan in plans:
+        town.providers.gates[f"{plan.name}-end"] = asyncio.Event()
+    chats = [await ask(town, plan, number) for number, plan in enumerate(plans)]
+    for plan in plans:
+        await town.providers.until_asked(f"{plan.name}-end")
+    owner = await owner_of(town, chats[0])
+    orphans = [plan for plan, chat_id in zip(plans, chats, strict=True) if await town.owner(chat_id) is owner]
+
+    killed_at = time.monotonic()
+    owner.kill()
+    taken_at = max([await town.providers.until_asked(f"{plan.name}-end", times=2) for plan in orphans])
+
+    print(f"{len(orphans)} chats taken over after {taken_at - killed_at:.2f} s")
+    assert taken_at - killed_at <= TAKEOVER_SECONDS
+    for gate in town.providers.gates.values():
+        gate.set()
+    for chat_id in chats:
+        await town.watch.until_rest(chat_id)
+
+
+async def test_process_that_was_suspended_in_an_answer_commits_nothing_and_leaves(town: Town) -> None:
+    gate = town.providers.gates["c0m0-end"] = asyncio.Event()
+    chat_id = await ask(town, Plan("c0m0"))
+    await town.providers.until_asked("c0m0-end")
+    owner = await owner_of(town, chat_id)
+
+    await take_over_while_suspended(town, chat_id, owner, key="c0m0-end")
+    gate.set()  # for both: the rest of its answer waits in the socket of the suspended process
+    await town.watch.until_rest(chat_id)
+
+    await resume_and_find_nothing_changed(town, chat_id, owner)
+    assert len(words(await town.read(chat_id))) == 1
+
+
+async def test_process_that_was_suspended_in_a_tool_commits_nothing_and_leaves(town: Town) -> None:
+    gate = town.effects.gates["c0m0-0-0"] = asyncio.Event()
+    chat_id = await ask(town, Plan("c0m0", (("book",),)))
+    await until(lambda: town.effects.done)
+    owner = await owner_of(town, chat_id)
+
+    owner.send(signal.SIGSTOP)
+    await town.pool.execute(AGE_LEASES, chat_id)
+    await until(lambda: moved_on(town, chat_id, owner))
+    gate.set()
+    await town.watch.until_rest(chat_id)
+
+    await resume_and_find_nothing_changed(town, chat_id, owner)
+    chat = await town.read(chat_id)
+    assert [effect.call_id for effect in town.effects.done] == ["c0m0-0-0"]
+    assert [(result.is_error, result.number) for row in chat.rows for result in row.results] == [(False, 1)]
+
+
+async def take_over_while_suspended(town: Town, chat_id: UUID, owner: ReplicaProcess, *, key: str) -> None:
+    owner.send(signal.SIGSTOP)
+    await town.pool.execute(AGE_LEASES, chat_id)
+    await town.providers.until_asked(key, times=2)
+    assert await moved_on(town, chat_id, owner)
+
+
+async def moved_on(town: Town, chat_id: UUID, owner: ReplicaProcess) -> bool:
+    return await town.owner(chat_id) not in (None, owner)
+
+
+async def resume_and_find_nothing_changed(town: Town, chat_id: UUID, late: ReplicaProcess) -> None:
+    """Until the process that comes back has understood that the chat is not its own any more."""
+    await until(lambda: released(town, chat_id))
+    before = await town.read(chat_id)
+
+    late.send(signal.SIGCONT)
+    # It hears of the takeover from hints that waited for it, and at the latest from its next beat.
+    await until(lambda: has_no_runner(late), timeout=20)
+
+    assert await town.read(chat_id) == before
+
+
+async def has_no_runner(replica: ReplicaProcess) -> bool:
+    return not (await replica.ask()).runners
+
+
+async def released(town: Town, chat_id: UUID) -> bool:
+    """Whether the winner has let go of the chat: that moves its version once more."""
+    return await town.pool.fetchval("SELECT worker_id FROM chats WHERE id = $1", chat_id) is None
