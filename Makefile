@@ -8,7 +8,7 @@ DEV_STAMP := $(VENV)/.dev-installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench docs lock drift clean install unit
+.PHONY: help serve test lint types fmt bench chaos docs lock drift clean install unit
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ fmt: $(DEV_STAMP) ## Format the code and apply safe fixes
 
 bench: $(DEV_STAMP) ## Run the benchmarks (ARGS=--quick for a short run)
 	@missed=0; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || missed=1; done; exit $$missed
+
+chaos: $(DEV_STAMP) ## Kill processes a thousand times and judge what is left (ARGS="--seed 7 --kills 100")
+	$(BIN)/python -m tests.chaos.run $(ARGS)
 
 docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
 	$(BIN)/python -c 'from rookery import settings; print(settings.reference_markdown(), end="")' > docs/reference/settings.md
