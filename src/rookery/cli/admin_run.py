@@ -113,7 +113,8 @@ async def _run(
     screen = Screen(out, quiet=request.quiet, environ=environ)
     with admin_input.refusals(out) as outcome:
         try:
-            async with app.visited_database(settings, out.progress, may_create=True) as database:
+            progress = _say_nothing if request.quiet else out.progress
+            async with app.visited_database(settings, progress, may_create=True) as database:
                 await app.prepare_schema(settings, database)
                 ring = await app.prepare_models(settings, database, environ)
                 choices = choices_for(out, ring=ring, environ=environ)
@@ -125,6 +126,10 @@ async def _run(
         except ChatError as error:
             raise Refused(str(error)) from error
     return outcome.code
+
+
+def _say_nothing(_: str) -> None:
+    return
 
 
 def choices_for(out: Output, *, ring: KeyRing | None, environ: Mapping[str, str]) -> Choices:
@@ -393,10 +398,10 @@ def _error_of(chat: Chat) -> LastError | None:
 
 
 def _figures(spent: Figures) -> str:
-    if not spent.request_count:
-        return ""  # a call that was stopped is entered in the ledger a moment later
-    cost = _cost(spent)
     read = spent.input_tokens + spent.cache_read_tokens + spent.cache_write_tokens
+    if not read and not spent.output_tokens:
+        return ""  # nothing was said, or it was stopped: such a call is entered in the ledger a moment later
+    cost = _cost(spent)
     tokens = f"{read} tokens in, {spent.output_tokens} out"
     return f"{tokens}, " if cost is None else f"{tokens}, ${cost / 1_000_000:.4f}, "
 
