@@ -39,6 +39,7 @@ class Outcome:
 
 async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progress) -> Outcome:
     """Keep so many chats going until so many processes are dead, let everybody finish, and judge."""
+    say(f"seed {seed}")
     async with (
         database_server(folder) as server,
         open_town(lambda: server.url, folder, seed=seed, replicas=REPLICAS, is_fast=True, has_doors=True) as town,
@@ -98,7 +99,6 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=None, help="an empty folder for the logs of the replicas")
     options = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
-    _say(f"seed {seed}")
     with tempfile.TemporaryDirectory(prefix="rookery-chaos-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
