@@ -1,43 +1,67 @@
 """A whole worker, or several, over a real database, with models that read from scripts and tools made for tests.
 
-Everything is real but the model and the tools: machine, notifier, leases, runners, tasks, part buffer.
+Everything is real but the model and the tools: machine, notifier, leases, runners, tasks, part buffer. With `server`
+the model is real as well, and what it talks to is a fake provider on a socket.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
+import msgspec
 
-from rookery.chat.chats import Chat
+from rookery.chat import parts
+from rookery.chat.blocks import Mode
+from rookery.chat.chats import Chat, LastError
 from rookery.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
-from rookery.chat.parts import Part, Text
+from rookery.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from rookery.chat.retrying import RetryPolicy
 from rookery.chat.states import Status
 from rookery.chat.transitions import BusyBehavior
 from rookery.clock import Clock, SystemClock
 from rookery.llm.connect import Connector, default_scripts
 from rookery.llm.directory import Directory
-from rookery.llm.scripted import Script, Scripts, Step
+from rookery.llm.scripted import Say, Script, Scripts, Step
 from rookery.llm.types import Call
 from rookery.loop.config import LoopConfig
 from rookery.loop.tools import Tool
-from rookery.store import machine, messages, model_configs, providers
+from rookery.store import machine, messages, model_configs, providers, settings
+from rookery.store.generation import Step as LoadedStep
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.model_configs import ModelConfigDraft
 from rookery.store.model_options import ProviderType
-from rookery.store.pool import Database, DatabaseConfig
+from rookery.store.pool import Connection, Database, DatabaseConfig
 from rookery.store.providers import ProviderDraft
 from rookery.store.pubsub import Bus, Listener, Notifier
+from rookery.testing import FakeClock
 from rookery.worker.config import WorkerConfig
-from rookery.worker.toolbox import PlainToolbox
+from rookery.worker.toolbox import PlainToolbox, Toolbox, TurnTools
 from rookery.worker.worker import Worker, WorkerParts
 from tests.waiting import until
+
+LABEL = "Work is done"
+# Steps that fail are tried again at once; how long the waits are is for the tests of waits.
+AT_ONCE = RetryPolicy(first_delay=RetryPolicy().first_delay / 1000, max_delay=RetryPolicy().first_delay / 1000)
+# Where time jumps: what beats by itself must not find minutes gone between two answers of the database.
+LONG = 1e9
+STILL = WorkerConfig(
+    acquire_interval_seconds=LONG,
+    acquire_delay_per_runner_seconds=0.0,
+    heartbeat_interval_seconds=LONG,
+    self_fence_seconds=LONG,
+    sync_interval_seconds=LONG,
+    database_seconds=LONG,
+    capacity_interval_seconds=LONG,
+    archive_interval_seconds=LONG,
+    search_interval_seconds=LONG,
+)
 
 
 @dataclass(kw_only=True)
@@ -49,24 +73,47 @@ class Replica:
     notifier: Notifier
     worker: Worker
     connector: Connector
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
 @dataclass(kw_only=True)
 class House:
-    """A deployment. `script` is what the default model says; tests replace it before they send."""
+    """A deployment. `script` is what the model says; tests replace it before they send. `calls` are what it was asked.
+
+    Titles and labels are made by another model, so that the script only sees turns and summaries.
+    """
 
     database: Database
     machine: Machine
     user: UUID
     model: UUID
+    provider: UUID
     scripts: Scripts
     clock: Clock
+    open_replica: Callable[[], Awaitable[Replica]]
     script: Script = ()
+    calls: list[Call] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
 
     @property
     def worker(self) -> Worker:
         return self.replicas[0].worker
+
+    async def crash(self) -> None:
+        """The first replica dies: its work stops where it is, its row is gone, nothing is let go of."""
+        replica = self.replicas.pop(0)
+        replica.worker.stop_acquiring()
+        replica.worker.manager.fence_off()
+        async with self.database.api.acquire() as conn:
+            await conn.execute("DELETE FROM replicas WHERE id = $1", replica.id)
+
+    async def add_replica(self) -> Replica:
+        replica = await self.open_replica()
+        self.replicas.append(replica)
+        self.machine = Machine(self.database.api, replica.notifier)
+        return replica
+
+    # Acting
 
     async def ask(self, words: str = "hello", **fields: object) -> ChatId:
         """A new chat that begins with these words."""
@@ -86,6 +133,38 @@ class House:
     async def interrupt(self, chat_id: ChatId) -> None:
         await self.machine.chat(chat_id).update(machine.interrupt)
 
+    async def edit(self, chat_id: ChatId, message: Message, words: str) -> None:
+        await self.machine.chat(chat_id).update(
+            lambda tx: machine.edit_message(tx, message.id, content=(Text(words),), edited_by=self.user)
+        )
+
+    async def compact(self, chat_id: ChatId) -> None:
+        async def request(tx: machine.Tx) -> None:
+            await machine.request_compaction(tx)
+            await machine.require_compactable(tx)
+
+        await self.machine.chat(chat_id).update(request)
+
+    async def retry(self, chat_id: ChatId) -> None:
+        await self.machine.chat(chat_id).update(machine.retry_turn)
+
+    async def set(self, key: str, value: object) -> None:
+        """Change a runtime setting, as administrators do."""
+        async with self.database.api.acquire() as conn:
+            await settings.write_setting(conn, key, value=value)
+        self.forget()
+
+    def forget(self) -> None:
+        """Config is read anew by the next step."""
+        for replica in self.replicas:
+            replica.worker._parts.directory.invalidate()
+
+    async def sql(self, statement: str, *arguments: object) -> Any:
+        async with self.database.api.acquire() as conn:
+            return await conn.fetchval(statement, *arguments)
+
+    # Looking
+
     async def chat(self, chat_id: ChatId) -> Chat:
         async def row(view: machine.View) -> Chat:
             return view.chat
@@ -103,6 +182,13 @@ class House:
         """Wait for the end of the turn, whatever it is."""
         return await self.until_status(chat_id, Status.WAITING, Status.ERROR)
 
+    async def error(self, chat_id: ChatId) -> LastError:
+        """Wait for the turn to fail; why it did."""
+        chat = await self.rested(chat_id)
+        assert chat.status == Status.ERROR, await self.story(chat_id)
+        assert chat.last_error is not None
+        return msgspec.json.decode(chat.last_error, type=LastError)
+
     async def messages(self, chat_id: ChatId) -> list[Message]:
         async with self.database.api.acquire() as conn:
             return list((await messages.list_oldest(conn, chat_id, limit=200)).messages)
@@ -111,10 +197,64 @@ class House:
         """The visible messages as (role, kind and text of the parts), for tests to compare."""
         return [(str(message.role), _words(message.parts())) for message in await self.messages(chat_id)]
 
+    async def results(self, chat_id: ChatId) -> list[Any]:
+        """What the tools gave, as JSON, in order."""
+        return [
+            parts.json_value(part.result)
+            for message in await self.messages(chat_id)
+            for part in message.parts()
+            if isinstance(part, ToolResult) and isinstance(part.result, msgspec.Raw)
+        ]
+
+    async def rows(self, chat_id: ChatId, columns: str) -> list[tuple[object, ...]]:
+        """Columns of all rows of the chat, hidden and deleted ones too."""
+        async with self.database.api.acquire() as conn:
+            records = await conn.fetch(f"SELECT {columns} FROM chat_messages WHERE chat_id = $1 ORDER BY id", chat_id)
+        return [tuple(record) for record in records]
+
+    async def usage(self, chat_id: ChatId, columns: str = "purpose, status") -> list[tuple[object, ...]]:
+        """The ledger of the chat's turns and summaries, once all effects are through."""
+        for replica in self.replicas:
+            await replica.worker._inflight.wait_idle()
+        async with self.database.api.acquire() as conn:
+            records = await conn.fetch(
+                f"SELECT {columns} FROM model_usage"
+                " WHERE chat_id = $1 AND purpose IN ('turn', 'compaction') ORDER BY id",
+                chat_id,
+            )
+        return [tuple(record) for record in records]
+
+
+class GatedToolbox:
+    """Lets each step prepare only when the test says so; `waiting` is set while one waits."""
+
+    def __init__(self, *tools: Tool) -> None:
+        self._inner = PlainToolbox(tools)
+        self.waiting = asyncio.Event()
+        self._let_go = asyncio.Semaphore(0)
+
+    def let_go(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self._let_go.release()
+
+    async def open(self, step: LoadedStep, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+        self.waiting.set()
+        await self._let_go.acquire()
+        self.waiting.clear()
+        return await self._inner.open(step, mode=mode, stack=stack)
+
+
+def in_turn(*scripts: Sequence[Step]) -> Script:
+    """Each call gets the next script; the last one serves all that follow."""
+    left = list(scripts)
+
+    def script(call: Call) -> Sequence[Step]:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return script
+
 
 def _words(content: Sequence[Part]) -> str:
-    from rookery.chat.parts import Reasoning, ToolCall, ToolResult
-
     said = []
     for part in content:
         match part:
@@ -137,54 +277,82 @@ async def open_house(
     *,
     script: Script = (),
     tools: Sequence[Tool] = (),
+    toolbox: Toolbox | None = None,
+    server: str | None = None,
     workers: int = 1,
     clock: Clock | None = None,
     config: WorkerConfig | None = None,
     loop: LoopConfig | None = None,
-    retry: RetryPolicy | None = None,
+    retry: RetryPolicy = AT_ONCE,
     max_steps: int = 1200,
     context_limit: int = 100_000,
+    options: Mapping[str, object] = {},
+    threshold: int = 70,
 ) -> AsyncIterator[House]:
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await Database.connect(DatabaseConfig(database_url)))
+
+        async def open_replica() -> Replica:
+            replica = await _open_replica(
+                house,
+                toolbox or PlainToolbox(tools),
+                config=config or (STILL if isinstance(clock, FakeClock) else WorkerConfig()),
+                loop=loop or LoopConfig(),
+                retry=retry,
+                max_steps=max_steps,
+            )
+            stack.push_async_callback(_closed, replica, house.clock)
+            return replica
+
         async with database.api.acquire() as conn:
             user = await conn.fetchval("INSERT INTO users (username) VALUES ($1) RETURNING id", f"u{uuid4().hex[:12]}")
-            provider = await providers.create_provider(
-                conn, ProviderDraft(type=ProviderType.SCRIPTED, name=f"p-{uuid4().hex[:8]}"), ring=None
+            quick = await _model(
+                conn, ProviderDraft(type=ProviderType.SCRIPTED, name="quick"), "quick", context_limit=100_000
             )
-            draft = ModelConfigDraft(provider_id=provider.id, model="test", context_limit=context_limit)
-            config_row = await model_configs.create_model_config(conn, draft, by=None)
+            draft = ProviderDraft(type=ProviderType.SCRIPTED, name="acme", display_name="Acme")
+            if server is not None:
+                draft = ProviderDraft(
+                    type=ProviderType.OPENAI_COMPAT, name="acme", display_name="Acme", base_url=f"{server}/v1"
+                )
+            model = await _model(
+                conn,
+                draft,
+                "test",
+                context_limit=context_limit,
+                options=options,
+                compression_threshold=threshold,
+            )
+            override = {"mode": "model", "model_config_id": str(quick.id)}
+            await settings.write_setting(conn, "models", value={"title_generation": override})
         scripts = default_scripts()
         house = House(
             database=database,
             machine=Machine(database.api, _Nobody()),
             user=user,
-            model=config_row.id,
+            model=model.id,
+            provider=model.provider_id,
             scripts=scripts,
             clock=clock,
+            open_replica=open_replica,
             script=script,
         )
-        stack.enter_context(scripts.registered("test", lambda call: _steps(house.script, call)))
+
+        def play(call: Call) -> Sequence[Step]:
+            house.calls.append(call)
+            return house.script(call) if callable(house.script) else house.script
+
+        stack.enter_context(scripts.registered("test", play))
+        stack.enter_context(scripts.registered("quick", (Say(f'{{"label": "{LABEL}"}}'),)))
         for _ in range(workers):
-            replica = await stack.enter_async_context(
-                _replica(
-                    house,
-                    PlainToolbox(tools),
-                    config=config or WorkerConfig(),
-                    loop=loop or LoopConfig(),
-                    retry=retry or RetryPolicy(),
-                    max_steps=max_steps,
-                )
-            )
-            house.replicas.append(replica)
-        if house.replicas:
-            house.machine = Machine(database.api, house.replicas[0].notifier)
+            await house.add_replica()
         yield house
 
 
-def _steps(script: Script, call: Call) -> Sequence[Step]:
-    return script(call) if callable(script) else script
+async def _model(conn: Connection, provider: ProviderDraft, name: str, **fields: Any) -> model_configs.ModelConfig:
+    created = await providers.create_provider(conn, provider, ring=None)
+    draft = ModelConfigDraft(provider_id=created.id, model=name, **fields)
+    return await model_configs.create_model_config(conn, draft, by=None)
 
 
 class _Nobody:
@@ -192,10 +360,9 @@ class _Nobody:
         return
 
 
-@asynccontextmanager
-async def _replica(
-    house: House, toolbox: PlainToolbox, *, config: WorkerConfig, loop: LoopConfig, retry: RetryPolicy, max_steps: int
-) -> AsyncIterator[Replica]:
+async def _open_replica(
+    house: House, toolbox: Toolbox, *, config: WorkerConfig, loop: LoopConfig, retry: RetryPolicy, max_steps: int
+) -> Replica:
     database, clock = house.database, house.clock
     worker_id, bus = uuid4(), Bus()
     notifier = Notifier(database.worker, bus)
@@ -223,18 +390,33 @@ async def _replica(
             max_steps=max_steps,
         )
     )
+    replica = Replica(id=worker_id, bus=bus, notifier=notifier, worker=worker, connector=connector)
     loops = [asyncio.create_task(run()) for run in (listener.run, notifier.run, worker.run)]
-    try:
-        await listener.wait_connected()
-        yield Replica(id=worker_id, bus=bus, notifier=notifier, worker=worker, connector=connector)
-    finally:
-        await worker.close()
-        await notifier.close()
+
+    async def stop() -> None:
         for task in loops:
             task.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)
-        await connector.close()
-        await directory.close()
+        for ended in await asyncio.gather(*loops, return_exceptions=True):
+            assert ended is None or isinstance(ended, asyncio.CancelledError), ended
+
+    replica.stack.push_async_callback(directory.close)
+    replica.stack.push_async_callback(connector.close)
+    replica.stack.push_async_callback(stop)
+    replica.stack.push_async_callback(notifier.close)
+    replica.stack.push_async_callback(worker.close)
+    await listener.wait_connected()
+    return replica
+
+
+async def _closed(replica: Replica, clock: Clock) -> None:
+    """Close what is left. Time has to pass for that, also where it stands still."""
+    closing = asyncio.ensure_future(replica.stack.aclose())
+    async with asyncio.timeout(20):
+        while not closing.done():
+            await asyncio.wait({closing}, timeout=0.02)
+            if isinstance(clock, FakeClock):
+                await clock.advance(1.0)
+    await closing
 
 
 async def _appear(conn: asyncpg.pool.PoolConnectionProxy[asyncpg.Record], worker_id: UUID) -> None:

@@ -2,16 +2,570 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from rookery.chat.chats import RetryState
+from rookery.chat.messages import ChatId
+from rookery.chat.parts import Text, ToolCall
+from rookery.chat.prompt_parts import PromptText
+from rookery.chat.retrying import RetryPolicy
 from rookery.chat.states import Status
-from rookery.llm.scripted import Say
-from tests.worker.house import open_house
+from rookery.chat.transitions import BusyBehavior
+from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Step, Think, Truncate, Wait
+from rookery.llm.types import Call, ErrorKind, Usage
+from rookery.loop import scripted
+from rookery.loop.config import LoopConfig
+from rookery.loop.tools import Replay, ToolOutput
+from rookery.store import machine
+from rookery.store.machine import Machine, Tx
+from rookery.testing import FakeClock
+from tests.waiting import until
+from tests.worker.house import LABEL, STILL, GatedToolbox, House, in_turn, open_house
+
+USER = ("user", "hello")
 
 
 async def test_message_is_answered(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("Good morning."),)) as house:
+    async with open_house(database_url, script=(Think("Hm."), Say("Good morning."))) as house:
         chat_id = await house.ask("hello")
 
         chat = await house.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "Good morning.")]
+        assert await house.story(chat_id) == [USER, ("assistant", "(Hm.) Good morning.")]
+
+
+async def test_what_follows_a_turn_happens_although_its_task_is_done(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("Good morning."),)) as house:
+        chat_id = await house.ask("hello")
+
+        await house.rested(chat_id)
+        await house.worker.wait_idle()
+
+        assert await house.sql("SELECT last_turn_summary FROM chats WHERE id = $1", chat_id) == LABEL
+
+
+async def test_answer_carries_its_figures_and_its_bill(database_url: str) -> None:
+    usage = Usage(input=1000, output=50, total=1050, context_tokens=1000)
+    async with open_house(database_url, script=(Count(usage), Say("Good morning."))) as house:
+        await house.sql("UPDATE model_configs SET price_input = 3, price_output = 15 WHERE id = $1", house.model)
+        chat_id = await house.ask("hello")
+
+        await house.rested(chat_id)
+
+        figures = await house.rows(chat_id, "input_tokens, output_tokens, cost_micros, context_limit, finish_reason")
+        assert figures[1] == (1000, 50, 3750, 100_000, "stop")
+        columns = "purpose, status, cost_micros, message_id IS NOT NULL"
+        assert await house.usage(chat_id, columns) == [("turn", "ok", 3750, True)]
+
+
+async def test_messages_wait_in_the_queue_and_are_answered_in_order(database_url: str) -> None:
+    release = asyncio.Event()
+    tool = scripted.ScriptedTool("hold", lambda *_: _after(release))
+    script = in_turn((CallTool("hold"),), (Say("one"),), (Say("two"),), (Say("three"),))
+    async with open_house(database_url, script=script, tools=[tool]) as house:
+        chat_id = await house.ask("first")
+        await tool.started.wait()
+        await house.send(chat_id, "second")
+        await house.send(chat_id, "third")
+
+        release.set()
+        await house.rested(chat_id)
+
+        said = [words for role, words in await house.story(chat_id) if role in ("user", "assistant")]
+        assert said == ["first", "hold!", "one", "second", "two", "third", "three"]
+
+
+async def test_steering_message_is_heard_at_the_next_step(database_url: str) -> None:
+    release = asyncio.Event()
+    tool = scripted.ScriptedTool("hold", lambda *_: _after(release))
+    script = in_turn((CallTool("hold"),), (Say("as you wish"),))
+    async with open_house(database_url, script=script, tools=[tool]) as house:
+        chat_id = await house.ask("go on")
+        await tool.started.wait()
+        await house.send(chat_id, "but slowly", BusyBehavior.STEER)
+
+        release.set()
+        await house.rested(chat_id)
+
+        assert [words for _, words in await house.story(chat_id)] == [
+            "go on",
+            "hold!",
+            "hold=ok",
+            "but slowly",
+            "as you wish",
+        ]
+
+
+async def _after(event: asyncio.Event) -> ToolOutput:
+    await event.wait()
+    return ToolOutput("held")
+
+
+# Tools
+
+
+async def test_parallel_calls_are_answered_once_and_in_their_order(database_url: str) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+
+    async def meet(mine: asyncio.Event, other: asyncio.Event) -> ToolOutput:
+        mine.set()
+        await other.wait()
+        return ToolOutput("met")
+
+    tools = [
+        scripted.ScriptedTool("left", lambda *_: meet(first, second)),
+        scripted.ScriptedTool("right", lambda *_: meet(second, first)),
+        scripted.failing(ValueError("broken"), "raise"),
+        scripted.echo("serial", serial=True),
+    ]
+    calls = ("serial", "left", "raise", "nobody", "right")
+    script = in_turn(tuple(CallTool(name) for name in calls), (Say("done"),))
+    async with open_house(database_url, script=script, tools=tools) as house:
+        chat_id = await house.ask("hello")
+
+        await house.rested(chat_id)
+
+        assert (await house.story(chat_id))[2:] == [
+            ("tool", "serial=ok"),
+            ("tool", "left=ok"),
+            ("tool", "raise=error"),
+            ("tool", "nobody=error"),
+            ("tool", "right=ok"),
+            ("assistant", "done"),
+        ]
+        # One commit: all results of a batch have one revision.
+        revisions = {revision for role, revision in await house.rows(chat_id, "role, revision") if role == "tool"}
+        assert len(revisions) == 1
+
+
+async def test_exclusive_tool_runs_alone_or_not_at_all(database_url: str) -> None:
+    advisor, read = scripted.echo("advisor", exclusive=True), scripted.echo("read")
+    script = in_turn((CallTool("advisor"), CallTool("read")), (CallTool("advisor"),), (Say("done"),))
+    async with open_house(database_url, script=script, tools=[advisor, read]) as house:
+        chat_id = await house.ask("hello")
+
+        await house.rested(chat_id)
+
+        assert (len(advisor.runs), len(read.runs)) == (1, 0)
+        results = [words for role, words in await house.story(chat_id) if role == "tool"]
+        assert results == ["advisor=error", "read=error", "advisor=ok"]
+
+
+BAD_TOOLS = {
+    "raises": (scripted.failing(RuntimeError("no way"), "bad"), "no way"),
+    "raises what it should not": (scripted.failing(GeneratorExit(), "bad"), "GeneratorExit"),
+    "is cancelled by a library": (scripted.failing(asyncio.CancelledError(), "bad"), "cancelled"),
+    "gives no UTF-8": (scripted.garbled("bad"), "good"),
+    "gives fifty megabytes": (scripted.huge(50_000_000, "bad"), "xxxx"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_TOOLS)
+async def test_turn_goes_on_after_a_tool_that(kind: str, database_url: str) -> None:
+    tool, expected = BAD_TOOLS[kind]
+    async with open_house(database_url, script=in_turn((CallTool("bad"),), (Say("I see."),)), tools=[tool]) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert (await house.story(chat_id))[-1] == ("assistant", "I see.")
+        (result,) = await house.results(chat_id)
+        assert expected in str(result)
+        assert len(str(result)) < 110_000  # a third of the window, at three bytes a token
+
+
+@pytest.mark.parametrize("is_deaf", [False, True])
+async def test_tool_that_hangs_is_stopped_at_its_deadline(is_deaf: bool, database_url: str) -> None:
+    clock, let_go = FakeClock(), asyncio.Event()
+    tool = scripted.deaf(let_go, "bad") if is_deaf else scripted.hanging("bad")
+    script = in_turn((CallTool("bad"),), (Say("I see."),))
+    async with open_house(database_url, script=script, tools=[tool], clock=clock) as house:
+        chat_id = await house.ask("hello")
+        await tool.started.wait()
+
+        await clock.fire("tool")
+        if is_deaf:
+            await clock.fire("tool-cleanup")
+        await house.rested(chat_id)
+
+        assert "did not finish within 10 min" in str(await house.results(chat_id))
+        let_go.set()
+
+
+async def test_tool_may_be_silent_for_longer_than_a_task(database_url: str) -> None:
+    clock = FakeClock()
+    tool = scripted.slow(40 * 60, "slow", deadline_seconds=3600)
+    script = in_turn((CallTool("slow"),), (Say("at last"),))
+    async with open_house(database_url, script=script, tools=[tool], clock=clock) as house:
+        chat_id = await house.ask("hello")
+        await clock.until_waiting("tool-slow")
+
+        await clock.fire("tool-slow")
+        await house.rested(chat_id)
+
+        assert (await house.story(chat_id))[-1] == ("assistant", "at last")
+        assert len(tool.runs) == 1
+
+
+async def test_ledgered_tool_runs_once_although_its_replica_dies(database_url: str) -> None:
+    release = asyncio.Event()
+    count = scripted.counting("pay", Replay.LEDGER)
+    hold = scripted.ScriptedTool("hold", lambda *_: _after(release))
+    script = in_turn((CallTool("pay"), CallTool("hold")), (Say("paid"),))
+    async with open_house(database_url, script=script, tools=[count, hold]) as house:
+        chat_id = await house.ask("hello")
+        await until(lambda: house.sql("SELECT finished_at IS NOT NULL FROM chat_tool_runs"))
+
+        await house.crash()
+        release.set()
+        await house.add_replica()
+        await house.rested(chat_id)
+
+        assert len(count.runs) == 1
+        assert (await house.results(chat_id))[0] == {"times": 1}
+
+
+async def test_call_ids_that_repeat_are_told_apart(database_url: str) -> None:
+    tool = scripted.echo("read")
+    script = in_turn((CallTool("read", {"n": 1}),), (CallTool("read", {"n": 2}),), (Say("ok"),))
+
+    async with open_house(database_url, script=script, tools=[tool]) as house:
+        chat_id = await house.ask("hello")
+        await house.rested(chat_id)
+
+        ids = [
+            part.tool_call_id
+            for message in await house.messages(chat_id)
+            for part in message.parts()
+            if isinstance(part, ToolCall)
+        ]
+        assert len(set(ids)) == 2
+        assert [result["n"] for result in await house.results(chat_id)] == [1, 2]
+
+
+# Retries
+
+
+async def retry_of(house: House, chat_id: ChatId) -> RetryState:
+    await until(lambda: house.sql("SELECT retry_state IS NOT NULL FROM chats WHERE id = $1", chat_id))
+    stored = await house.sql("SELECT retry_state FROM chats WHERE id = $1", chat_id)
+    return msgspec.json.decode(stored, type=RetryState)
+
+
+async def test_throttled_step_waits_and_is_made_again(database_url: str) -> None:
+    clock = FakeClock()
+    script = in_turn((Fail(ErrorKind.RATE_LIMIT, status=429),), (Say("now"),))
+    async with open_house(database_url, script=script, clock=clock, retry=RetryPolicy()) as house:
+        chat_id = await house.ask("hello")
+
+        await clock.until_waiting("generation-retry")
+        retry = await retry_of(house, chat_id)
+        await clock.fire("generation-retry")
+        await house.rested(chat_id)
+
+        assert (retry.attempt, retry.kind, retry.status_code) == (1, "rate_limit", 429)
+        assert 1000 <= retry.delay_ms <= 1200
+        assert await house.story(chat_id) == [USER, ("assistant", "now")]
+        assert (await house.chat(chat_id)).retry_state is None
+        assert await house.usage(chat_id) == [("turn", "failed"), ("turn", "ok")]
+
+
+async def test_longer_retry_after_wins(database_url: str) -> None:
+    clock = FakeClock()
+    fail = Fail(ErrorKind.RATE_LIMIT, retry_after=timedelta(seconds=90))
+    async with open_house(database_url, script=(fail,), clock=clock, retry=RetryPolicy()) as house:
+        chat_id = await house.ask("hello")
+        await clock.until_waiting("generation-retry")
+
+        retry = await retry_of(house, chat_id)
+
+        assert 90_000 <= retry.delay_ms <= 108_000
+
+
+async def test_provider_that_wants_to_be_left_alone_for_an_hour_is_not_waited_for(database_url: str) -> None:
+    fail = Fail(ErrorKind.RATE_LIMIT, retry_after=timedelta(hours=1))
+    async with open_house(database_url, script=(fail,)) as house:
+        chat_id = await house.ask("hello")
+
+        error = await house.error(chat_id)
+
+        assert error.kind == "rate_limit"
+        assert "Possible again at" in (error.detail or "")
+        assert len(house.calls) == 1
+
+
+async def test_wait_goes_on_with_another_replica(database_url: str) -> None:
+    clock = FakeClock()
+    fail = (Fail(ErrorKind.OVERLOADED),)
+    async with open_house(
+        database_url, script=in_turn(fail, fail, fail, (Say("now"),)), clock=clock, retry=RetryPolicy()
+    ) as house:
+        chat_id = await house.ask("hello")
+        await clock.fire("generation-retry")
+        await until(lambda: len(house.calls) == 2)
+        await clock.fire("generation-retry")
+        await until(lambda: len(house.calls) == 3)
+        await clock.until_waiting("generation-retry")
+
+        await house.crash()
+        await until(lambda: not clock.waiting("generation-retry"))
+        await house.add_replica()
+        await clock.until_waiting("generation-retry")
+        (timer,) = clock.waiting("generation-retry")
+        assert 3.9 <= timer.due - clock.monotonic() <= 4.8
+        await clock.fire("generation-retry")
+        await house.rested(chat_id)
+
+        assert len(house.calls) == 4
+        assert await house.story(chat_id) == [USER, ("assistant", "now")]
+
+
+async def test_attempts_come_to_an_end(database_url: str) -> None:
+    async with open_house(database_url, script=(Fail(ErrorKind.OVERLOADED),)) as house:
+        chat_id = await house.ask("hello")
+        error = await house.error(chat_id)
+
+        assert (error.kind, len(house.calls)) == ("overloaded", 25)
+
+        house.script = (Say("better"),)
+        await house.send(chat_id, "again")
+        await house.rested(chat_id)
+
+        assert await house.story(chat_id) == [USER, ("user", "again"), ("assistant", "better")]
+
+
+async def test_step_that_kills_its_process_ends_in_an_error(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("never"),), workers=0) as house:
+        chat_id = await house.ask("hello")
+        # As 25 processes left it that died in this step.
+        await house.machine.chat(chat_id).update(_count_attempts)
+
+        await house.add_replica()
+        error = await house.error(chat_id)
+
+        assert "tried as often" in error.message
+        assert house.calls == []
+
+
+async def _count_attempts(tx: Tx) -> None:
+    for _ in range(25):
+        await machine.record_generation_attempt(tx)
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind"),
+    [
+        ((Fail(ErrorKind.AUTH, retryable=False, status=401),), "auth"),
+        ((Think("so"), Fail(ErrorKind.CONTENT_FILTER, retryable=False)), "content_filter"),
+        ((Say("half an ans"), Fail(ErrorKind.USAGE_LIMIT, retryable=False)), "usage_limit"),
+    ],
+)
+async def test_final_failure_commits_nothing_and_can_be_retried(
+    steps: tuple[Step, ...], kind: str, database_url: str
+) -> None:
+    async with open_house(database_url, script=steps) as house:
+        chat_id = await house.ask("hello")
+        error = await house.error(chat_id)
+        assert error.kind == kind
+        assert await house.story(chat_id) == [USER]
+
+        house.script = (Say("now"),)
+        await house.retry(chat_id)
+        await house.rested(chat_id)
+
+        assert await house.story(chat_id) == [USER, ("assistant", "now")]
+
+
+async def test_cut_stream_is_tried_again_and_leaves_nothing(database_url: str) -> None:
+    async with open_house(database_url, script=in_turn((Say("half"), Truncate()), (Say("whole"),))) as house:
+        chat_id = await house.ask("hello")
+
+        await house.rested(chat_id)
+
+        assert await house.story(chat_id) == [USER, ("assistant", "whole")]
+
+
+async def test_silent_model_is_given_up_and_asked_again(database_url: str) -> None:
+    clock = FakeClock()
+    script = in_turn((Wait(3600),), (Say("half"), Wait(3600)), (Say("whole"),))
+    async with open_house(database_url, script=script, clock=clock, retry=RetryPolicy()) as house:
+        chat_id = await house.ask("hello")
+
+        for _ in range(2):
+            await clock.until_waiting("scripted-wait")
+            await clock.fire("stream-silence")
+            assert (await retry_of(house, chat_id)).kind == "stream_silence_timeout"
+            await clock.fire("generation-retry")
+        await house.rested(chat_id)
+
+        assert await house.story(chat_id) == [USER, ("assistant", "whole")]
+
+
+async def test_empty_answer_to_a_message_is_a_hiccup_twice(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("  "),)) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert (len(house.calls), house.worker.stats.empty_responses) == (3, 3)
+        assert await house.usage(chat_id) == [("turn", "ok")] * 3
+
+
+async def test_empty_answer_after_tools_ends_the_turn(database_url: str) -> None:
+    script = in_turn((CallTool("read"),), ())
+    async with open_house(database_url, script=script, tools=[scripted.echo("read")]) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert len(house.calls) == 2
+
+
+# Pauses, limits
+
+
+async def test_paused_answer_goes_on_without_the_user(database_url: str) -> None:
+    async with open_house(database_url, script=in_turn((Say("searching"), Pause()), (Say("found"),))) as house:
+        chat_id = await house.ask("hello")
+
+        await house.rested(chat_id)
+
+        assert await house.story(chat_id) == [USER, ("assistant", "searching"), ("assistant", "found")]
+        assert [reason for (reason,) in await house.rows(chat_id, "finish_reason")] == [None, "pause", "stop"]
+
+
+async def test_paused_answer_goes_on_after_a_crash(database_url: str) -> None:
+    script = in_turn((Say("searching"), Pause()), (Wait(3600),), (Say("found"),))
+    async with open_house(database_url, script=script) as house:
+        chat_id = await house.ask("hello")
+        await until(lambda: len(house.calls) == 2)
+
+        await house.crash()
+        await house.add_replica()
+        await house.rested(chat_id)
+
+        assert await house.story(chat_id) == [USER, ("assistant", "searching"), ("assistant", "found")]
+
+
+async def test_provider_that_pauses_for_ever_is_stopped(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("hm"), Pause())) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert len(house.calls) == 11
+
+
+async def test_turn_is_told_of_its_limit_and_stops_there_with_a_notice(database_url: str) -> None:
+    script = (CallTool("read"),)
+    async with open_house(database_url, script=script, tools=[scripted.echo("read")], max_steps=10) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert len(house.calls) == 10
+        told = [_last_text(call) for call in house.calls]
+        assert "<notice>" not in told[8]
+        assert "Most of the 10 steps" in told[9]
+        role, notice = (await house.story(chat_id))[-1]
+        assert role == "system"
+        assert "limit of 10 steps" in notice
+        await house.worker.wait_idle()
+        label = await house.sql("SELECT last_turn_summary FROM chats WHERE id = $1", chat_id)
+        assert label == "Stopped at step limit"
+
+
+def _last_text(call: Call) -> str:
+    return "".join(part.text for part in call.prompt.messages[-1].parts if isinstance(part, PromptText))
+
+
+async def test_steering_message_at_the_step_limit_is_answered(database_url: str) -> None:
+    toolbox = GatedToolbox(scripted.echo("read"))
+    script = in_turn((CallTool("read"),), (Say("go on then"),))
+    async with open_house(database_url, script=script, toolbox=toolbox, max_steps=1) as house:
+        chat_id = await house.ask("hello")
+        toolbox.let_go(2)  # the answer, and its call
+        await until(lambda: house.sql("SELECT count(*) = 3 FROM chat_messages WHERE chat_id = $1", chat_id))
+        await toolbox.waiting.wait()
+        # The step that will end the turn has read the history.
+        await house.send(chat_id, "wait", BusyBehavior.STEER)
+
+        toolbox.let_go(9)
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert [role for role, _ in (await house.story(chat_id))[-3:]] == ["system", "user", "assistant"]
+        assert (await house.story(chat_id))[-1] == ("assistant", "go on then")
+
+
+async def test_spend_limit_stops_a_turn_before_its_next_call(database_url: str) -> None:
+    usage = Usage(input=1000, output=1000, total=2000)
+    script = (Count(usage), CallTool("read"))
+    async with open_house(database_url, script=script, tools=[scripted.echo("read")]) as house:
+        await house.sql("UPDATE model_configs SET price_input = 1, price_output = 1 WHERE id = $1", house.model)
+        await house.set("spend", {"enabled": True, "default_limit_micros": 3000, "period": "month"})
+        chat_id = await house.ask("hello")
+
+        error = await house.error(chat_id)
+
+        assert error.kind == "usage_limit"
+        assert len(house.calls) == 2  # 2000 micros each; the limit was passed by the second
+
+
+# Fences
+
+
+async def test_lost_fence_at_commit_leaves_history_alone_and_is_no_error(database_url: str) -> None:
+    release = asyncio.Event()
+    tool = scripted.ScriptedTool("hold", lambda *_: _after(release))
+    async with open_house(database_url, script=in_turn((CallTool("hold"),), (Say("hi"),)), tools=[tool]) as house:
+        chat_id = await house.ask("hello")
+        await tool.started.wait()
+        # Without a hint, so that the runner goes on in good faith.
+        deaf = Machine(house.database.api, _Deaf())
+        (first, *_) = await house.messages(chat_id)
+        await deaf.chat(chat_id).update(
+            lambda tx: machine.edit_message(tx, first.id, content=(Text("other"),), edited_by=house.user)
+        )
+
+        release.set()
+        await until(lambda: len(house.calls) == 2)
+        await house.rested(chat_id)
+
+        assert await house.story(chat_id) == [("user", "other"), ("assistant", "hi")]
+
+
+class _Deaf:
+    def publish(self, hints: object) -> None:
+        return
+
+
+async def test_hanging_task_is_tried_again(database_url: str) -> None:
+    clock = FakeClock()
+    script = in_turn((Wait(10_000),), (Say("again"),))
+    async with open_house(
+        database_url,
+        script=script,
+        clock=clock,
+        config=msgspec.structs.replace(STILL, task_idle_seconds=60.0),
+        loop=LoopConfig(stream_silence_seconds=9000.0),
+    ) as house:
+        chat_id = await house.ask("hello")
+        await clock.until_waiting("scripted-wait")
+
+        await clock.fire("task-idle-generation")
+        await clock.fire("task-retry-generation")
+        await house.rested(chat_id)
+
+        assert await house.story(chat_id) == [USER, ("assistant", "again")]
+        assert (await house.chat(chat_id)).status == Status.WAITING
