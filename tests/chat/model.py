@@ -218,7 +218,8 @@ def _request_compaction(chat: Chat, action: Action) -> Chat:
 @_starts_in(Transition.RETRY_TURN, "E0 E1 W")
 def _retry_turn(chat: Chat, action: Action) -> Chat:
     if chat.state is State.W:
-        last = next((row.kind for row in reversed(chat.history) if row.live), None)
+        # Notices of the system stand between; they are nobody's words.
+        last = next((row.kind for row in reversed(chat.history) if row.live and row.kind is not Kind.SYSTEM), None)
         if last not in (Kind.USER, Kind.TOOL, Kind.CLOSURE):
             raise _Refused("TransitionNotAllowed")
     return _disown(_fresh_epoch(_run_on(chat)))

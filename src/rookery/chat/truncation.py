@@ -17,6 +17,8 @@ BYTES_PER_TOKEN = 3
 
 _MARKER_ROOM = 256
 _PLAIN_CUT_BELOW = 512
+# Chosen: what is left of a string must still say something.
+_SHORTEST_STRING = 64
 
 
 def budget_bytes(context_limit: int | None) -> int:
@@ -52,14 +54,18 @@ def cut_json(result: Raw, max_bytes: int) -> Raw:
     if len(bytes(result)) <= max_bytes:
         return result
     value = parts.json_value(result)
+    # The smallest cut first: a table of half a million short rows fits at no length, and each try walks all of it.
+    smallest = parts.json_raw(_with_strings_cut(value, _SHORTEST_STRING))
+    if len(bytes(smallest)) > max_bytes:
+        # Half the budget: quotes and line ends of the JSON are escaped when it becomes a string itself.
+        return parts.json_raw({"output": cut_text(bytes(result).decode(), max_bytes // 2 - 32)})
     allowed = max_bytes
-    while allowed >= 64:
+    while allowed > _SHORTEST_STRING:
         cut = parts.json_raw(_with_strings_cut(value, allowed))
         if len(bytes(cut)) <= max_bytes:
             return cut
         allowed //= 2
-    # Half the budget: quotes and line ends of the JSON are escaped when it becomes a string itself.
-    return parts.json_raw({"output": cut_text(bytes(result).decode(), max_bytes // 2 - 32)})
+    return smallest
 
 
 def _with_strings_cut(value: Json, max_bytes: int) -> Json:
