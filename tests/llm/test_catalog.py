@@ -47,8 +47,10 @@ def test_which_models_always_think_bind_their_thinking_and_refuse_to_be_forced()
     assert {m for m in five if claude(m).thinking.always_on} == {
         "claude-fable-5",
         "claude-fable-5-1",
+        "claude-fable-5-2",
         "claude-mythos-5",
         "claude-mythos-5-1",
+        "claude-mythos-5-2",
         "claude-opus-5-5",
     }
     assert {m for m in five if claude(m).binds_thinking} == {
@@ -59,14 +61,28 @@ def test_which_models_always_think_bind_their_thinking_and_refuse_to_be_forced()
     }
     assert {m for m in five if not claude(m).forced_tool_choice} == {
         "claude-fable-5-1",
+        "claude-fable-5-2",
         "claude-mythos-5-1",
+        "claude-mythos-5-2",
         "claude-opus-5-5",
         "claude-sonnet-5-5",
     }
     assert [m for m in catalog.CLAUDE if claude(m).thinking.between_tools] == ["claude-sonnet-5-5"]
 
 
-@pytest.mark.parametrize("model", [model for model in catalog.CLAUDE if model not in ("claude-3", "claude-3-5")])
+# Too old for the other table, or known to it by name alone.
+NOT_COMPARED = ("claude-3", "claude-3-5", "claude-fable-5-2", "claude-mythos-5-2")
+
+
+def test_models_known_by_name_alone_are_asked_for_nothing_that_one_of_the_family_refuses() -> None:
+    for model in ("claude-fable-5-2", "claude-mythos-5-2-20261101"):
+        caps = claude(model)
+        assert (caps.forced_tool_choice, caps.sampling, caps.thinking_family) == (False, False, None)
+        assert caps.thinking.budget is False
+        assert caps.thinking.always_on
+
+
+@pytest.mark.parametrize("model", [model for model in catalog.CLAUDE if model not in NOT_COMPARED])
 def test_claude_table_agrees_with_an_independent_one(model: str) -> None:
     ours, theirs = claude(model), dict(anthropic_model_profile(model) or {})
 
@@ -149,6 +165,39 @@ def test_media_depend_on_the_wire(type_: str, wire: Wire, accepted: list[str], r
 
     assert all(caps.accepts(media) for media in accepted)
     assert not any(caps.accepts(media) for media in refused)
+
+
+@pytest.mark.parametrize(
+    ("model", "json_schema", "accepted"),
+    [
+        ("google:gemini-2.5-pro", True, "video/mp4"),
+        ("google-cloud:gemini-3.8-flash", True, "audio/wav"),
+        ("anthropic:claude-opus-5", True, "text/plain"),
+        ("bedrock:eu.anthropic.claude-sonnet-4-5-20250929-v1:0", True, "application/pdf"),
+        ("openai:gpt-5.1", True, "image/png"),
+        ("gateway/google:gemini-2.5-flash", True, "video/mp4"),
+        ("groq:llama-3.3-70b-versatile", False, None),
+        ("no-colon", False, None),
+    ],
+)
+def test_bridged_model_is_looked_up_by_its_own_name(model: str, json_schema: bool, accepted: str | None) -> None:
+    caps = catalog.capabilities("bridge", model, wire="bridge")
+
+    assert caps.json_schema is json_schema
+    assert caps.forced_tool_choice is json_schema
+    assert caps.media_types == () if accepted is None else caps.accepts(accepted)
+
+
+def test_gemini_thinks_as_its_generation_does() -> None:
+    def gemini(model: str) -> Capabilities:
+        return catalog.capabilities("google", model, wire="bridge")
+
+    assert gemini("gemini-2.0-flash").efforts == ()
+    assert Effort.NONE in gemini("gemini-2.5-flash-preview-09-2025").efforts
+    assert gemini("gemini-2.5-pro").thinking.always_on
+    assert gemini("gemini-3-pro-preview").efforts == (LOW, HIGH)
+    assert gemini("gemini-2.5-flash-image").forced_tool_choice is False
+    assert gemini("gemini-9-unheard-of").json_schema is False
 
 
 def test_administrator_wins_over_the_provider_who_wins_over_the_table() -> None:

@@ -27,6 +27,7 @@ from openai.types.responses.response import IncompleteDetails
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from pydantic_ai.models import KnownModelName
 from pydantic_ai.profiles.anthropic import anthropic_model_profile
+from pydantic_ai.profiles.google import google_model_profile
 from pydantic_ai.profiles.openai import openai_model_profile
 
 from rookery.chat.messages import Effort
@@ -61,10 +62,10 @@ KNOWN = literals(KnownModelName)
 CLAUDE = sorted(literals(Model) | {name.removeprefix("anthropic:") for name in KNOWN if name.startswith("anthropic:")})
 GPT = sorted(literals(ChatModel) | {name.removeprefix("openai:") for name in KNOWN if name.startswith("openai:")})
 
+GEMINI = sorted({name.removeprefix("google:") for name in KNOWN if name.startswith("google:")})
+
 # These get the conservative defaults, which work everywhere.
 NOT_IN_THE_CATALOG = {
-    "claude-fable-5-2": "named by the official package only; nobody says yet what it can do",
-    "claude-mythos-5-2": "named by the official package only; nobody says yet what it can do",
     "claude-mythos-preview": "a preview for few",
     "computer-use-preview": "for computer use only",
     "computer-use-preview-2025-03-11": "for computer use only",
@@ -81,12 +82,18 @@ NOT_IN_THE_CATALOG = {
 }
 
 
+# The profile knows only the names of these, and takes them for older models of their family.
+SAFER = {model: {"supports_forced_tool_choice": False} for model in ("claude-fable-5-2", "claude-mythos-5-2")}
+
+
 def test_every_published_model_is_in_the_catalog_or_known_to_be_missing() -> None:
     missing = {model for model in CLAUDE if catalog.built_in("anthropic", model) is None}
     missing |= {model for model in GPT if catalog.built_in("openai", model) is None}
+    missing |= {model for model in GEMINI if catalog.built_in("google", model) is None}
 
     assert len(CLAUDE) > 15
     assert len(GPT) > 50
+    assert len(GEMINI) > 15
     assert len(KNOWN) > 500
     assert missing - NOT_IN_THE_CATALOG.keys() == set(), "add these to the catalog, or say here why not"
     assert NOT_IN_THE_CATALOG.keys() - missing == set(), "these are known by now, or gone"
@@ -95,7 +102,7 @@ def test_every_published_model_is_in_the_catalog_or_known_to_be_missing() -> Non
 @pytest.mark.parametrize("model", [model for model in CLAUDE if model not in NOT_IN_THE_CATALOG])
 def test_claude_can_what_the_profile_says(model: str) -> None:
     ours = catalog.capabilities("anthropic", model, wire="anthropic")
-    theirs: dict[str, Any] = dict(anthropic_model_profile(model) or {})
+    theirs: dict[str, Any] = {**(anthropic_model_profile(model) or {}), **SAFER.get(model, {})}
 
     assert claude_facts(ours) == {
         "adaptive": theirs.get("anthropic_supports_adaptive_thinking", False),
@@ -127,6 +134,25 @@ def claude_facts(caps: Capabilities) -> dict[str, bool]:
         "xhigh": Effort.XHIGH in caps.efforts,
         "max": Effort.MAX in caps.efforts,
     }
+
+
+@pytest.mark.parametrize("model", GEMINI)
+def test_gemini_can_what_the_profile_says(model: str) -> None:
+    ours = catalog.capabilities("google", model, wire="bridge")
+    theirs: dict[str, Any] = dict(google_model_profile(model) or {})
+
+    if "image" in model:
+        assert not theirs["supports_tools"]
+        assert (ours.forced_tool_choice, ours.json_schema, ours.efforts) == (False, False, ())
+        return
+    assert ours.json_schema == theirs["supports_json_schema_output"]
+    assert ours.reasoning_model == theirs["supports_thinking"]
+    assert ours.thinking.always_on == theirs["thinking_always_enabled"]
+    assert ours.forced_tool_choice
+    if pinned := theirs.get("google_thinking_levels"):
+        assert set(ours.efforts) == {Effort(level.lower()) for level in pinned}
+    elif theirs.get("google_supports_thinking_level"):
+        assert (Effort.MINIMAL in ours.efforts) == theirs["google_supports_minimal_thinking_level"]
 
 
 @pytest.mark.parametrize("model", [model for model in GPT if model not in NOT_IN_THE_CATALOG])

@@ -54,6 +54,10 @@ def _claude_5(thinking: Thinking, *, forced: bool, binds: bool) -> Capabilities:
     )
 
 
+# Published by name alone. What all of the family do, and of the rest what is safe with every model: no choice is
+# forced, no thinking of others is replayed; a model that binds its thinking says so, and is asked again (rung A).
+_UNPROVEN_5 = msgspec.structs.replace(_claude_5(_ALWAYS, forced=False, binds=False), thinking_family=None)
+
 CLAUDE: Mapping[str, Capabilities] = {
     "claude-3": Capabilities(max_output=4_096, forced_tool_choice=True),
     "claude-3-5": Capabilities(max_output=8_192, forced_tool_choice=True),
@@ -77,6 +81,8 @@ CLAUDE: Mapping[str, Capabilities] = {
     "claude-opus-5-5": _claude_5(_ALWAYS, forced=False, binds=True),
     "claude-sonnet-5-5": _claude_5(_BETWEEN_TOOLS, forced=False, binds=True),
     "claude-haiku-5-5": _claude_5(_ADAPTIVE_UNASKED, forced=True, binds=True),
+    "claude-fable-5-2": _UNPROVEN_5,
+    "claude-mythos-5-2": _UNPROVEN_5,
 }
 
 
@@ -122,6 +128,42 @@ GPT: Mapping[str, Capabilities] = {
     "o4": _reasoning(*_LOW_TO_HIGH, max_output=100_000),
 }
 
+
+def _gemini(*efforts: Effort, always_on: bool = False, max_output: int = 65_536) -> Capabilities:
+    return Capabilities(
+        max_output=max_output,
+        thinking=Thinking(default_on=bool(efforts), always_on=always_on),
+        efforts=efforts,
+        forced_tool_choice=True,
+        json_schema=True,
+        reasoning_model=bool(efforts),
+    )
+
+
+# Makes pictures, and takes no tools.
+_DRAWS = Capabilities(max_output=32_768)
+_FLASH_3 = _gemini(_MINIMAL, *_LOW_TO_HIGH)
+
+GEMINI: Mapping[str, Capabilities] = {
+    "gemini-2.0-flash": _gemini(max_output=8_192),
+    "gemini-2.5-flash": _gemini(_NONE, *_LOW_TO_HIGH),
+    "gemini-2.5-flash-image": _DRAWS,
+    "gemini-2.5-pro": _gemini(*_LOW_TO_HIGH, always_on=True),
+    "gemini-3-flash": _FLASH_3,
+    "gemini-3-pro": _gemini(_LOW, _HIGH, always_on=True),
+    "gemini-3-pro-image": _DRAWS,
+    "gemini-3.1-flash-image": _DRAWS,
+    "gemini-3.1-flash-lite": _FLASH_3,
+    "gemini-3.1-flash-lite-image": _DRAWS,
+    "gemini-3.1-pro": _gemini(*_LOW_TO_HIGH, always_on=True),
+    "gemini-3.5-flash": _FLASH_3,
+    "gemini-3.6-flash": _FLASH_3,
+    "gemini-3.7-flash": _gemini(*_LOW_TO_HIGH),
+    "gemini-3.8-flash": _gemini(*_LOW_TO_HIGH),
+    "gemini-4-argon": _gemini(*_LOW_TO_HIGH),
+    "gemini-flash": _FLASH_3,
+}
+
 # Models that the Responses endpoint refuses.
 _COMPLETIONS_ONLY = ("gpt-4o-audio", "gpt-4o-mini-audio", "gpt-4o-search", "gpt-4o-mini-search", "gpt-audio")
 
@@ -130,7 +172,9 @@ _TABLES: Mapping[str, tuple[Mapping[str, Capabilities], ...]] = {
     ProviderType.BEDROCK: (CLAUDE,),
     ProviderType.OPENAI: (GPT,),
     ProviderType.AZURE_OPENAI: (GPT,),
-    ProviderType.OPENROUTER: (CLAUDE, GPT),
+    ProviderType.OPENROUTER: (CLAUDE, GPT, GEMINI),
+    ProviderType.GOOGLE: (GEMINI,),
+    ProviderType.BRIDGE: (CLAUDE, GPT, GEMINI),
 }
 
 _IMAGES_AND_PDF = ("image/*", "application/pdf")
@@ -142,9 +186,13 @@ _MEDIA_BY_WIRE: Mapping[Wire, tuple[str, ...]] = {
     "bridge": (),
     "scripted": ("*/*",),
 }
+# By provider type; for type `bridge` by what stands before the colon, as pydantic-ai names its providers.
 _MEDIA_BY_BRIDGED: Mapping[str, tuple[str, ...]] = {
     ProviderType.BEDROCK: ("image/*", "text/*", "application/pdf"),
     ProviderType.GOOGLE: ("*/*",),
+    "google-cloud": ("*/*",),
+    "anthropic": ("image/*", "text/*", "application/pdf"),
+    "openai": _IMAGES_AND_PDF,
 }
 
 # Where a version ends: a date, a snapshot or a variant may follow, but not the next digits of another version. Models
@@ -165,7 +213,7 @@ def capabilities(
     if wire == "completions":
         # Thinking there is an effort and nothing else; its proofs cannot be replayed.
         found = msgspec.structs.replace(found, thinking=Thinking(), binds_thinking=False, thinking_family=None)
-    media = _MEDIA_BY_BRIDGED.get(provider_type, ()) if wire == "bridge" else _MEDIA_BY_WIRE[wire]
+    media = _media_of_bridged(provider_type, model) if wire == "bridge" else _MEDIA_BY_WIRE[wire]
     found = msgspec.structs.replace(found, media_types=media)
     if overrides is None:
         return found
@@ -175,6 +223,8 @@ def capabilities(
 
 def built_in(provider_type: str, model: str) -> Capabilities | None:
     """What the table says: the longest prefix that fits, None when the model is not in it."""
+    if provider_type == ProviderType.BRIDGE:
+        model = model.partition(":")[2] or model
     name = bare_name(model)
     for table in _TABLES.get(provider_type, ()):
         # Some write a version with dots, `claude-sonnet-4.5`.
@@ -183,6 +233,11 @@ def built_in(provider_type: str, model: str) -> Capabilities | None:
         if fitting:
             return table[max(fitting, key=len)]
     return None
+
+
+def _media_of_bridged(provider_type: str, model: str) -> tuple[str, ...]:
+    library = model.partition(":")[0] if provider_type == ProviderType.BRIDGE else provider_type
+    return _MEDIA_BY_BRIDGED.get(library.removeprefix("gateway/"), ())
 
 
 def is_completions_only(model: str) -> bool:
