@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 
+from rookery.chat.rights import AdminAccess
 from rookery.store import settings
 from rookery.store.machine.capacity import Limits
 from rookery.store.pool import Connection
 
 SETTING = "chats"
 _defaults = Limits()
-
-
-class AdminAccess(StrEnum):
-    """Whether administrators may read the chats of others: not at all, with a reason that the owner sees, or freely."""
-
-    NONE = "none"
-    BREAK_GLASS = "break_glass"
-    FULL = "full"
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,319 @@
+"""Who may do what: roles, scopes, actors, and the rules as data.
+
+Pure. The store loads the facts (owner, shares, settings), asks here, and turns the same tables into the predicates of
+its lists. Driving a chat is the owner's alone: a turn spends the owner's keys and acts in the owner's workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeAlias
+from uuid import UUID
+
+import msgspec
+
+
+class Role(StrEnum):
+    MEMBER = "member"
+    ADMIN = "admin"
+    AUDITOR = "auditor"
+
+
+class Scope(StrEnum):
+    """What an API token may be used for; never more than its user may do."""
+
+    ALL = "all"
+    CHAT_READ = "chat:read"
+    CHAT_WRITE = "chat:write"
+    USAGE_READ = "usage:read"
+    ADMIN = "admin"
+
+
+EVERYTHING = frozenset({Scope.ALL})
+
+
+class AdminAccess(StrEnum):
+    """Whether administrators may read the chats of others: not at all, with a reason that the owner sees, or freely."""
+
+    NONE = "none"
+    BREAK_GLASS = "break_glass"
+    FULL = "full"
+
+
+class SystemName(StrEnum):
+    """The parts of Rookery that act by themselves."""
+
+    WORKER = "worker"
+    JOBS = "jobs"
+    STREAM_SYNC = "stream_sync"
+    REPLICA = "replica"
+    SETUP = "setup"
+    CLI = "cli"
+
+
+class UserActor(msgspec.Struct, frozen=True):
+    """A person, by a session (every scope) or an API token."""
+
+    id: UUID
+    role: Role = Role.MEMBER
+    scopes: frozenset[Scope] = EVERYTHING
+
+
+class OwnerActor(msgspec.Struct, frozen=True):
+    """The owner of a chat as a plain member: an agent can never do more, even when its owner is an administrator."""
+
+    id: UUID
+
+
+class SystemActor(msgspec.Struct, frozen=True):
+    """A part of Rookery, with nothing but the grants listed for it."""
+
+    name: SystemName
+
+
+Actor: TypeAlias = UserActor | OwnerActor | SystemActor
+
+
+class Resource(StrEnum):
+    CHAT = "chat"
+    MESSAGE = "message"
+    QUEUE = "queue"
+    SHARE = "share"
+    FILE = "file"
+    USER = "user"
+    SESSION = "session"
+    TOKEN = "token"  # noqa: S105 -- a word, not a secret
+    PREFERENCES = "preferences"
+    PROVIDER_KEY = "provider_key"
+    PROVIDER = "provider"
+    MODEL = "model"
+    SETTINGS = "settings"
+    USAGE = "usage"
+    AUDIT = "audit"
+    REPLICA = "replica"
+
+
+class Action(StrEnum):
+    """What is done. Those of the first group are rights on a chat, whatever hangs on it."""
+
+    READ = "read"
+    DRIVE = "drive"
+    PATCH = "patch"
+    INTERRUPT = "interrupt"
+    ARCHIVE = "archive"
+    DELETE = "delete"
+    SHARE = "share"
+    MARK = "mark"  # one's own pin and read cursor
+    LEAVE = "leave"  # give up one's own entry in the list of readers
+
+    CREATE = "create"
+    LIST = "list"
+    LIST_ALL = "list_all"
+    UPDATE = "update"
+    ADMINISTER = "administer"
+
+
+class Relation(StrEnum):
+    """What somebody is to a chat."""
+
+    OWNER = "owner"
+    READER = "reader"
+    ADMIN = "admin"
+    AUDITOR = "auditor"
+    STRANGER = "stranger"
+    SYSTEM = "system"
+
+
+class Verdict(StrEnum):
+    ALLOWED = "allowed"
+    NOT_FOUND = "not_found"
+    FORBIDDEN = "forbidden"
+    OWNER_ONLY = "owner_only"
+    NEEDS_REASON = "needs_reason"  # an administrator may, with a reason
+
+
+class ChatFacts(msgspec.Struct, frozen=True):
+    """What the decision about a chat needs. `is_shared` is with this actor, and only while sharing is enabled."""
+
+    owner_id: UUID
+    is_shared: bool
+    admin_access: AdminAccess = AdminAccess.BREAK_GLASS
+
+
+# Besides READ, which for administrators depends on the setting. Children follow their root.
+CHAT_RIGHTS: Mapping[Action, frozenset[Relation]] = {
+    Action.READ: frozenset({Relation.OWNER, Relation.READER}),
+    Action.DRIVE: frozenset({Relation.OWNER}),
+    Action.PATCH: frozenset({Relation.OWNER}),
+    Action.INTERRUPT: frozenset({Relation.OWNER, Relation.ADMIN}),
+    Action.ARCHIVE: frozenset({Relation.OWNER, Relation.ADMIN}),
+    Action.DELETE: frozenset({Relation.OWNER, Relation.ADMIN}),
+    Action.SHARE: frozenset({Relation.OWNER}),
+    Action.MARK: frozenset({Relation.OWNER, Relation.READER}),
+    Action.LEAVE: frozenset({Relation.READER}),
+}
+# What a share cannot give to anybody: the refusal says whose it is.
+_OWNERS_OWN = frozenset({Action.DRIVE, Action.PATCH, Action.SHARE})
+
+
+class RoleRule(msgspec.Struct, frozen=True):
+    """Who may, apart from chats: some roles, and whoever it belongs to when `own`."""
+
+    roles: frozenset[Role] = frozenset()
+    own: bool = False
+
+
+_ANYBODY = RoleRule(frozenset(Role))
+_ADMINS = RoleRule(frozenset({Role.ADMIN}))
+_STAFF = RoleRule(frozenset({Role.ADMIN, Role.AUDITOR}))
+_OWN = RoleRule(own=True)
+_OWN_OR_ADMIN = RoleRule(frozenset({Role.ADMIN}), own=True)
+_OWN_OR_STAFF = RoleRule(frozenset({Role.ADMIN, Role.AUDITOR}), own=True)
+
+RULES: Mapping[tuple[Resource, Action], RoleRule] = {
+    (Resource.CHAT, Action.CREATE): _ANYBODY,
+    (Resource.CHAT, Action.LIST): _OWN,
+    (Resource.CHAT, Action.LIST_ALL): _STAFF,
+    (Resource.FILE, Action.CREATE): _ANYBODY,
+    (Resource.FILE, Action.DELETE): _OWN,
+    (Resource.USER, Action.READ): _OWN_OR_STAFF,
+    (Resource.USER, Action.LIST): _ANYBODY,  # the directory: active users, by name
+    (Resource.USER, Action.LIST_ALL): _STAFF,
+    (Resource.USER, Action.CREATE): _ADMINS,
+    (Resource.USER, Action.UPDATE): _OWN_OR_ADMIN,
+    (Resource.USER, Action.ADMINISTER): _ADMINS,
+    (Resource.SESSION, Action.READ): _OWN,
+    (Resource.SESSION, Action.DELETE): _OWN,
+    (Resource.TOKEN, Action.READ): _OWN_OR_ADMIN,
+    (Resource.TOKEN, Action.CREATE): _OWN,
+    (Resource.TOKEN, Action.DELETE): _OWN_OR_ADMIN,
+    (Resource.PREFERENCES, Action.READ): _OWN,
+    (Resource.PREFERENCES, Action.UPDATE): _OWN,
+    (Resource.PROVIDER_KEY, Action.READ): _OWN,
+    (Resource.PROVIDER_KEY, Action.UPDATE): _OWN,
+    (Resource.PROVIDER, Action.READ): _STAFF,
+    (Resource.PROVIDER, Action.ADMINISTER): _ADMINS,
+    (Resource.MODEL, Action.LIST): _ANYBODY,  # the enabled ones
+    (Resource.MODEL, Action.READ): _STAFF,
+    (Resource.MODEL, Action.ADMINISTER): _ADMINS,
+    (Resource.SETTINGS, Action.LIST): _ANYBODY,  # the public keys; which they are is decided where groups are known
+    (Resource.SETTINGS, Action.READ): _STAFF,
+    (Resource.SETTINGS, Action.ADMINISTER): _ADMINS,
+    (Resource.USAGE, Action.READ): _OWN_OR_STAFF,
+    (Resource.USAGE, Action.LIST_ALL): _STAFF,
+    (Resource.AUDIT, Action.READ): _STAFF,
+    (Resource.REPLICA, Action.READ): _STAFF,
+}
+
+_READS_CHATS = frozenset({Scope.ALL, Scope.CHAT_READ, Scope.CHAT_WRITE})
+_WRITES_CHATS = frozenset({Scope.ALL, Scope.CHAT_WRITE})
+_READS_USAGE = frozenset({Scope.ALL, Scope.USAGE_READ})
+_ADMINISTERS = frozenset({Scope.ALL, Scope.ADMIN})
+_CHAT_READS = frozenset({Action.READ, Action.MARK, Action.LIST})
+_CHAT_RESOURCES = frozenset({Resource.CHAT, Resource.MESSAGE, Resource.QUEUE, Resource.SHARE, Resource.FILE})
+
+GRANTS: Mapping[SystemName, frozenset[tuple[Resource, Action]]] = {
+    SystemName.WORKER: frozenset(
+        {(Resource.CHAT, Action.READ), (Resource.MESSAGE, Action.READ), (Resource.FILE, Action.READ)}
+    ),
+    SystemName.JOBS: frozenset({(Resource.CHAT, Action.READ), (Resource.CHAT, Action.ARCHIVE)}),
+    SystemName.STREAM_SYNC: frozenset(
+        {(Resource.CHAT, Action.READ), (Resource.MESSAGE, Action.READ), (Resource.QUEUE, Action.READ)}
+    ),
+    SystemName.REPLICA: frozenset({(Resource.REPLICA, Action.READ)}),
+    SystemName.SETUP: frozenset({(Resource.USER, Action.CREATE)}),
+    SystemName.CLI: frozenset(
+        {
+            (Resource.CHAT, Action.INTERRUPT),
+            *(key for key in RULES if key[0] in (Resource.USER, Resource.TOKEN, Resource.PROVIDER, Resource.MODEL)),
+            *(key for key in RULES if key[0] in (Resource.SETTINGS, Resource.USAGE, Resource.AUDIT, Resource.REPLICA)),
+        }
+    ),
+}
+
+
+def scopes_for(resource: Resource, action: Action) -> frozenset[Scope]:
+    """The scopes of which a token needs one."""
+    if resource in _CHAT_RESOURCES:
+        return _READS_CHATS if action in _CHAT_READS else _WRITES_CHATS
+    if resource is Resource.USAGE or (resource, action) == (Resource.AUDIT, Action.READ):
+        return _READS_USAGE
+    if (resource, action) in ((Resource.MODEL, Action.LIST), (Resource.SETTINGS, Action.LIST)):
+        return _READS_CHATS
+    if (resource, action) == (Resource.USER, Action.LIST):
+        return _WRITES_CHATS  # for sharing
+    if (resource, action) in ((Resource.USER, Action.READ), (Resource.USER, Action.UPDATE)):
+        return _ADMINISTERS
+    return EVERYTHING if RULES[resource, action].own else _ADMINISTERS
+
+
+def has_scope(actor: Actor, resource: Resource, action: Action) -> bool:
+    return not isinstance(actor, UserActor) or not actor.scopes.isdisjoint(scopes_for(resource, action))
+
+
+def is_granted(actor: SystemActor, resource: Resource, action: Action) -> bool:
+    return (resource, action) in GRANTS[actor.name]
+
+
+def role_of(actor: Actor) -> Role:
+    return actor.role if isinstance(actor, UserActor) else Role.MEMBER
+
+
+def relation(actor: UserActor | OwnerActor, facts: ChatFacts) -> Relation:
+    """What the actor is to the chat. Who is several things at once is the one with the most rights to read."""
+    if actor.id == facts.owner_id:
+        return Relation.OWNER
+    role = role_of(actor)
+    if role is Role.ADMIN:
+        return Relation.ADMIN
+    if facts.is_shared:
+        return Relation.READER
+    return Relation.AUDITOR if role is Role.AUDITOR else Relation.STRANGER
+
+
+def judge_chat(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFacts, has_reason: bool = False) -> Verdict:
+    """Whether the actor may do this to the chat. Cannot read: not found. Can read, and may not act: forbidden.
+
+    `has_reason` says that an administrator gave one for this request (break-glass).
+    """
+    related = relation(actor, facts)
+    held: set[Relation] = {related}
+    if facts.is_shared and related is not Relation.OWNER:
+        held.add(Relation.READER)
+    if not held.isdisjoint(CHAT_RIGHTS[action]):
+        return Verdict.ALLOWED
+    reads = _reads(held, facts.admin_access, has_reason=has_reason)
+    if reads is not Verdict.ALLOWED:
+        # An administrator who could read with a reason is told so; what nobody but the owner may do needs none.
+        needs_reason = reads is Verdict.NEEDS_REASON and action is not Action.READ
+        return _refusal(action) if needs_reason else reads
+    return Verdict.ALLOWED if action is Action.READ else _refusal(action)
+
+
+def uses_break_glass(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFacts) -> bool:
+    """Whether it is only the stated reason that lets the actor read this chat."""
+    is_plain = judge_chat(actor, action, facts=facts) is Verdict.ALLOWED
+    return not is_plain and judge_chat(actor, action, facts=facts, has_reason=True) is Verdict.ALLOWED
+
+
+def judge(actor: UserActor | OwnerActor, resource: Resource, action: Action, *, owner_id: UUID | None) -> Verdict:
+    """Whether the actor may do this to something that is no chat. `owner_id`: whose it is, None for nobody's."""
+    rule = RULES[resource, action]
+    if role_of(actor) in rule.roles or (rule.own and owner_id == actor.id):
+        return Verdict.ALLOWED
+    return Verdict.NOT_FOUND if rule.own else Verdict.FORBIDDEN
+
+
+def _reads(held: set[Relation], access: AdminAccess, *, has_reason: bool) -> Verdict:
+    if not held.isdisjoint(CHAT_RIGHTS[Action.READ]):
+        return Verdict.ALLOWED
+    if Relation.ADMIN not in held or access is AdminAccess.NONE:
+        return Verdict.NOT_FOUND
+    if access is AdminAccess.FULL or has_reason:
+        return Verdict.ALLOWED
+    return Verdict.NEEDS_REASON
+
+
+def _refusal(action: Action) -> Verdict:
+    return Verdict.OWNER_ONLY if action in _OWNERS_OWN else Verdict.FORBIDDEN

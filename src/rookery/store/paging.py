@@ -1,0 +1,31 @@
+"""Cursors of lists: the sort key of the last row, packed. They stay good when that row moves or goes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TypeVar
+
+import msgspec
+
+from rookery.chat.errors import InvalidInput
+
+T = TypeVar("T")
+
+
+def encode(key: object) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(key)).decode().rstrip("=")
+
+
+def decode(cursor: str, kind: type[T]) -> T:
+    """The sort key, or `InvalidInput` when this list never gave out such a cursor."""
+    try:
+        packed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        return msgspec.msgpack.decode(packed, type=kind)
+    except (ValueError, binascii.Error, msgspec.MsgspecError):
+        raise InvalidInput("cursor", "This cursor is not one this list gave out. Start again without it.") from None
+
+
+def check_limit(limit: int, maximum: int) -> None:
+    if not 1 <= limit <= maximum:
+        raise InvalidInput("limit", f"The limit must be between 1 and {maximum}.")

@@ -1,0 +1,153 @@
+"""Sessions of people in a browser: a row by id, the hash of a secret, and a time at which they end.
+
+A session lasts 24 hours from its last use and 30 days in all. It is renewed from half its life on, so most requests
+write nothing; that somebody is here is written at most once an hour.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat.rights import UserActor
+from rookery.store import credentials, users
+from rookery.store.access_errors import SessionExpired, SessionNotFound, Unauthenticated
+from rookery.store.credentials import Kind
+from rookery.store.pool import Connection
+from rookery.store.users import User
+
+IDLE = timedelta(hours=24)
+LONGEST = timedelta(days=30)
+SEEN_EVERY = timedelta(hours=1)
+MAX_USER_AGENT_CHARS = 512
+
+# The fields of `Session`, in its order.
+COLUMNS = "s.id, s.user_id, s.created_at, s.last_seen_at, s.expires_at, s.ip, s.user_agent"
+_WIDTH = 7
+INSERT = f"""
+    INSERT INTO sessions AS s (id, user_id, secret_hash, created_at, last_seen_at, expires_at, ip, user_agent)
+    VALUES ($1, $2, $3, $4, $4, $5, $6, $7)
+    RETURNING {COLUMNS}
+"""
+FIND = f"""
+    SELECT {COLUMNS}, s.secret_hash, {users.COLUMNS}
+      FROM sessions s
+      JOIN users u ON u.id = s.user_id
+     WHERE s.id = $1
+"""
+# The user was seen with it. Never beyond what the session may last: two requests may renew it at once.
+TOUCH = f"""
+    WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $2) WHERE id = $3)
+    UPDATE sessions s
+       SET last_seen_at = greatest(s.last_seen_at, $2), expires_at = greatest(s.expires_at, $4)
+     WHERE s.id = $1
+    RETURNING {COLUMNS}
+"""
+LIST = f"""
+    SELECT {COLUMNS}
+      FROM sessions s
+     WHERE s.user_id = $1
+       AND s.expires_at > $2
+     ORDER BY s.last_seen_at DESC, s.id
+"""
+END = "DELETE FROM sessions WHERE id = $1 AND user_id = $2 RETURNING true"
+END_ALL = "DELETE FROM sessions WHERE user_id = $1 AND id IS DISTINCT FROM $2 RETURNING id"
+PURGE = "DELETE FROM sessions WHERE expires_at <= $1"
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A session as its user may see it."""
+
+    id: UUID
+    user_id: UUID
+    created_at: datetime
+    last_seen_at: datetime
+    expires_at: datetime
+    ip: str | None
+    user_agent: str | None
+
+
+class NewSession(msgspec.Struct, frozen=True):
+    """`cookie` is the value of the cookie, known only here and to the browser."""
+
+    session: Session
+    cookie: str
+
+
+class AuthenticatedSession(msgspec.Struct, frozen=True):
+    """`renewed` says that the end moved: the browser should get the cookie again, with its new age."""
+
+    session: Session
+    user: User
+    renewed: bool
+
+    @property
+    def actor(self) -> UserActor:
+        return self.user.actor
+
+
+async def create_session(
+    conn: Connection, user_id: UUID, *, now: datetime, ip: str | None = None, user_agent: str | None = None
+) -> NewSession:
+    credential = credentials.new(Kind.SESSION)
+    record = await conn.fetchrow(
+        INSERT, credential.id, user_id, credential.secret_hash, now, now + IDLE, ip, _storable(user_agent)
+    )
+    assert record is not None
+    return NewSession(Session(*record), credential.reveal())
+
+
+async def authenticate(conn: Connection, cookie: str, *, now: datetime) -> AuthenticatedSession:
+    """Who this cookie belongs to. Raises `Unauthenticated`, or `SessionExpired` when it once was good."""
+    credential = credentials.parse(Kind.SESSION, cookie)
+    if credential is None:
+        raise Unauthenticated
+    record = await conn.fetchrow(FIND, credential.id)
+    if record is None:
+        raise SessionExpired
+    session, secret_hash, user = Session(*record[:_WIDTH]), record[_WIDTH], users.from_record(record[_WIDTH + 1 :])
+    if not credential.matches(secret_hash):
+        raise Unauthenticated
+    if session.expires_at <= now or not user.is_active:
+        raise SessionExpired
+    return await _seen(conn, AuthenticatedSession(session, user, renewed=False), now=now)
+
+
+async def list_sessions(conn: Connection, user_id: UUID, *, now: datetime) -> list[Session]:
+    """The user's sessions that are still good, the last used first."""
+    return [Session(*record) for record in await conn.fetch(LIST, user_id, now)]
+
+
+async def end_session(conn: Connection, user_id: UUID, *, session_id: UUID) -> None:
+    if await conn.fetchval(END, session_id, user_id) is None:
+        raise SessionNotFound
+
+
+async def end_sessions(conn: Connection, user_id: UUID, *, but: UUID | None = None) -> list[UUID]:
+    """End all sessions of a user, but perhaps one. Returns those that ended, for the hints."""
+    return [record["id"] for record in await conn.fetch(END_ALL, user_id, but)]
+
+
+async def purge_sessions(conn: Connection, *, now: datetime) -> int:
+    """Remove those that have ended. Returns how many."""
+    return int((await conn.execute(PURGE, now)).split()[-1])
+
+
+async def _seen(conn: Connection, found: AuthenticatedSession, *, now: datetime) -> AuthenticatedSession:
+    session = found.session
+    end = min(now + IDLE, session.created_at + LONGEST)
+    renews = session.expires_at - now < IDLE / 2 and end > session.expires_at
+    if not renews and now - session.last_seen_at < SEEN_EVERY:
+        return found
+    record = await conn.fetchrow(TOUCH, session.id, now, session.user_id, end if renews else session.expires_at)
+    if record is None:
+        raise SessionExpired
+    return AuthenticatedSession(Session(*record), found.user, renewed=renews)
+
+
+def _storable(user_agent: str | None) -> str | None:
+    if user_agent is None:
+        return None
+    return "".join(character for character in user_agent if character.isprintable())[:MAX_USER_AGENT_CHARS]
