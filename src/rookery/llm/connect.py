@@ -20,7 +20,7 @@ from rookery.llm import call_options, catalog, efforts
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.directory import ReadyModel
-from rookery.llm.guide import guide
+from rookery.llm.guide import guide, tour
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.replay_memory import ReplayMemory
@@ -97,7 +97,7 @@ def identity_of(provider: Provider, config: ModelConfig) -> ModelIdentity:
 
 def default_scripts() -> Scripts:
     """The scripts everybody has; tests register theirs beside them."""
-    return Scripts({"guide": guide, "echo": echo})
+    return Scripts({"guide": guide, "tour": tour, "echo": echo})
 
 
 class Connector:

@@ -10,13 +10,14 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
 from rookery.chat.messages import Role
 from rookery.chat.prompt_parts import Prompt, PromptResult
-from rookery.llm.scripted import CallTool, Say, Step, Think, last_user_text, results_since_user, text_of
-from rookery.llm.types import Call
+from rookery.llm.scripted import CallTool, Say, Step, Think, all_parts, last_user_text, results_since_user, text_of
+from rookery.llm.types import Call, Purpose
 
 WHO_I_AM = (
     "I am Rookery's scripted model: I follow fixed rules, need no key and no network, and run real tools. "
@@ -33,13 +34,19 @@ WHAT_I_CAN = (
     "- ask me which colour I like: red, green or blue\n"
     "- make a plan to tidy the home directory\n"
     "- ask an agent to count the files in /etc\n"
+    "- ask agents to count the files in /etc; name the kernel\n"
+    '- use the tool process_list, or: use the tool read_file with {"path": "/etc/hostname"}\n'
     "- take the tour"
 )
+PLAN_TOOLS = frozenset({"ask_user_question", "propose_plan"})
+MAX_AGENTS = 4
 NEEDS_WORKSPACE = re.compile(r"no workspace", re.IGNORECASE)
 PLAN_PATH = re.compile(r"<plan-file-path>\s*(\S+)\s*</plan-file-path>")
 DEFAULT_PLAN_PATH = "/home/agent/plan.md"
 HOME = "/home/agent"
 MAX_SHOWN = 1500
+# Of one message, and how many, a summary repeats.
+MAX_QUOTE, MAX_QUOTES = 300, 20
 
 TOUR = (
     ("write_file", {"path": f"{HOME}/tour.md", "content": "# A tour\n\nEverything here happened for real.\n"}),
@@ -65,18 +72,28 @@ class Request(msgspec.Struct, frozen=True):
 
 def guide(call: Call) -> Sequence[Step]:
     """The next step of the turn: more calls while there are rounds left, then an account of what they gave."""
-    asked = last_user_text(call.prompt).strip()
-    tools = {tool.name for tool in call.tools}
     if not call.tools and call.format is not None:
         return (Say(json.dumps(_object_for(call))),)
+    if call.purpose is Purpose.COMPACTION:
+        return (Say(_summary(call.prompt)),)
     results = results_since_user(call.prompt)
-    request = understand(asked, call.prompt, results)
+    return _proceed(call, understand(last_user_text(call.prompt).strip(), call.prompt, results), results)
+
+
+def tour(call: Call) -> Sequence[Step]:
+    """Takes the tour, whatever was said."""
+    return _proceed(call, _tour(), results_since_user(call.prompt))
+
+
+def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult]) -> Sequence[Step]:
+    tools = {tool.name for tool in call.tools} if call.tool_choice != "none" else set()
     if request is None:
         return (Say(f"{WHO_I_AM}\n\n{WHAT_I_CAN}"),)
     if missing := _missing(request, tools):
         names = ", ".join(missing)
-        return (Say(f"I would use {names} for that, but this chat does not have it.\n\n{WHO_I_AM}"),)
-    if results and _is_preparation(results[-1]) and (steps := _get_workspace(results, tools)):
+        hint = " Turn on plan mode, and ask again." if PLAN_TOOLS.intersection(missing) else ""
+        return (Say(f"I would use {names} for that, but this chat does not have it.{hint}\n\n{WHO_I_AM}"),)
+    if results and _is_preparation(results[-1], results) and (steps := _get_workspace(results, tools)):
         return steps
     done = _rounds_done(request, results)
     if done == len(request.rounds) or (results and results[-1].is_error):
@@ -95,12 +112,13 @@ def understand(asked: str, prompt: Prompt, results: Sequence[PromptResult]) -> R
     return None
 
 
-Maker = Callable[[re.Match[str], Prompt, Sequence[PromptResult]], Request]
+Maker: TypeAlias = Callable[[re.Match[str], Prompt, Sequence[PromptResult]], Request | None]
 
 
 def _run(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request:
     commands = re.findall(r"`([^`]+)`", found["what"]) or [found["what"].strip()]
-    calls = tuple(CallTool("execute", {"command": command, "timeout": "30s"}) for command in commands)
+    how = {"run_in_background": True} if found["background"] else {"timeout": "30s"}
+    calls = tuple(CallTool("execute", {"command": command, **how}) for command in commands)
     return Request("I will run that.", (calls,))
 
 
@@ -134,7 +152,8 @@ def _ask(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request
     labels = [label.strip(" .?") for label in named if label.strip(" .?")][:4]
     if len(labels) < 2:
         labels = ["Yes", "No"]
-    question = found["what"].strip(" :?").capitalize() + "?"
+    what = found["what"].strip(" :?")
+    question = what[:1].upper() + what[1:] + "?"
     options = [{"label": label, "description": f"Choose {label}"} for label in labels]
     questions = [{"header": "Question", "question": question, "options": options}]
     return Request("I have a question.", ((CallTool("ask_user_question", {"questions": questions}),),))
@@ -152,14 +171,36 @@ def _plan(found: re.Match[str], prompt: Prompt, _: Sequence[PromptResult]) -> Re
 
 
 def _spawn(found: re.Match[str], _: Prompt, results: Sequence[PromptResult]) -> Request:
-    task = found["what"].strip()
-    spawn = CallTool("spawn_agent", {"type": "general", "prompt": task, "title": task[:60]})
-    started = next((result for result in results if result.name == "spawn_agent"), None)
-    wait = CallTool("wait_agent", {"chat_id": _field(started, "chat_id")})
-    return Request("I will hand that to an agent and wait for its report.", ((spawn,), (wait,)))
+    tasks = [task.strip() for task in found["what"].split(";") if task.strip()] if found["several"] else []
+    tasks = tasks[:MAX_AGENTS] or [found["what"].strip()]
+    spawns = [CallTool("spawn_agent", {"type": "general", "prompt": task, "title": task[:60]}) for task in tasks]
+    started = [result for result in results if result.name == "spawn_agent"]
+    waits = [
+        CallTool("wait_agent", {"chat_id": _field(started[place] if place < len(started) else None, "chat_id")})
+        for place in range(len(tasks))
+    ]
+    whom = "an agent and wait for its report" if len(tasks) == 1 else "agents and wait for their reports"
+    return Request(f"I will hand that to {whom}.", (tuple(spawns), tuple(waits)))
 
 
-def _tour(_: re.Match[str], __: Prompt, ___: Sequence[PromptResult]) -> Request:
+def _use(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request | None:
+    """Any tool by its name, with the arguments as JSON: what plain words do not reach."""
+    try:
+        args = msgspec.json.decode(found["args"] or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        return None
+    return Request(f"I will use {found['tool']}.", ((CallTool(found["tool"], args),),))
+
+
+def _named_tool(name: str) -> Maker:
+    return lambda _, __, ___: Request(f"I will use {name}.", ((CallTool(name),),))
+
+
+def _take_tour(_: re.Match[str], __: Prompt, ___: Sequence[PromptResult]) -> Request:
+    return _tour()
+
+
+def _tour() -> Request:
     rounds = tuple((CallTool(name, args),) for name, args in TOUR)
     return Request("A short tour: I write a file, read it, edit it, and run a command on it.", rounds)
 
@@ -171,14 +212,24 @@ _OLD, _NEW = (rf"[`\"'](?P<{name}>.*?)[`\"']" for name in ("old", "new"))
 _PATTERNS: tuple[tuple[re.Pattern[str], Maker], ...] = tuple(
     (re.compile(_PLEASE + pattern + r"[.!?]*", re.IGNORECASE | re.DOTALL), make)
     for pattern, make in (
-        (r"(?:take|give me|show me|start) (?:the|a) tour", _tour),
-        (r"(?:run|execute)(?: the command)?:? (?P<what>.+?)", _run),
+        (r"(?:take|give me|show me|start) (?:the|a) tour", _take_tour),
+        (r"(?:use|call) the tool `?(?P<tool>[a-z0-9_-]+)`?(?: with:? (?P<args>\{.*\}))?", _use),
+        (r"(?:list|show)(?: me)?(?: the| my| all)? templates", _named_tool("list_templates")),
+        (r"(?:list|show)(?: me)?(?: the| my| all)?(?: running)? processes", _named_tool("process_list")),
+        (r"(?:list|show)(?: me)?(?: the| my| all)? (?:sub)?agents", _named_tool("list_agents")),
+        (r"start (?:the|my) workspace", _named_tool("start_workspace")),
+        (r"stop (?:the|my) workspace", _named_tool("stop_workspace")),
+        (r"(?:run|execute)(?: the command)?:? (?P<what>.+?)(?P<background> in the background)?", _run),
         (rf"(?:read|open|show|print)(?: me)?(?: the file)? {_PATH}", _read),
         (rf"(?:write|create|save)(?: a| the)?(?: file)? {_PATH}{_WITH} (?P<content>.+)", _write),
         (rf"(?:replace|change) {_OLD} (?:with|to|by|into) {_NEW} in(?: the file)? {_PATH}", _edit),
-        (rf"(?:search|look|grep)(?: for)? [`\"']?(?P<what>[^`\"']+?)[`\"']?(?: in {_PATH})?", _search),
+        (rf"(?:search(?: for)?|look for|grep(?: for)?) [`\"']?(?P<what>[^`\"']+?)[`\"']?(?: in {_PATH})?", _search),
         (rf"attach(?: the file)? {_PATH}", _attach),
-        (r"(?:ask|spawn|start|use) (?:an?|another) (?:sub)?agent (?:to|and let it) (?P<what>.+?)", _spawn),
+        (
+            r"(?:ask|spawn|start|use) (?:(?:an?|another) (?:sub)?agent|(?P<several>(?:sub)?agents))"
+            r" (?:to|and let (?:it|them)) (?P<what>.+?)",
+            _spawn,
+        ),
         (r"ask me (?P<what>[^:]+?)(?:: (?P<options>.+?))?", _ask),
         (r"(?:make|write|propose|draft) (?:a|the) plan (?:to|for) (?P<what>.+?)", _plan),
     )
@@ -191,7 +242,7 @@ def _missing(request: Request, tools: set[str]) -> list[str]:
 
 def _rounds_done(request: Request, results: Sequence[PromptResult]) -> int:
     """How many rounds have their results. Results of getting a workspace first do not count."""
-    left = len([result for result in results if not _is_preparation(result)])
+    left = len([result for result in results if not _is_preparation(result, results)])
     for index, calls in enumerate(request.rounds):
         if left < len(calls):
             return index
@@ -199,8 +250,15 @@ def _rounds_done(request: Request, results: Sequence[PromptResult]) -> int:
     return len(request.rounds)
 
 
-def _is_preparation(result: PromptResult) -> bool:
-    return result.name in ("list_templates", "create_workspace") or NEEDS_WORKSPACE.search(result.text) is not None
+def _is_preparation(result: PromptResult, results: Sequence[PromptResult]) -> bool:
+    """Whether this came of getting a workspace, which a tool has asked for, and not of the request itself."""
+    if _needs_workspace(result):
+        return True
+    return result.name in ("list_templates", "create_workspace") and any(map(_needs_workspace, results))
+
+
+def _needs_workspace(result: PromptResult) -> bool:
+    return result.is_error and NEEDS_WORKSPACE.search(result.text) is not None
 
 
 def _get_workspace(results: Sequence[PromptResult], tools: set[str]) -> Sequence[Step]:
@@ -237,7 +295,7 @@ def _first_template(result: PromptResult) -> str:
 
 def _account(results: Sequence[PromptResult]) -> str:
     """What the tools gave, in words, with the output that matters."""
-    lines = [_said(result) for result in results if not _is_preparation(result)]
+    lines = [_said(result) for result in results if not _is_preparation(result, results)]
     return "\n\n".join(lines)
 
 
@@ -247,8 +305,7 @@ def _said(result: PromptResult) -> str:
     match result.name:
         case "execute":
             output = _field(result, "output").rstrip()
-            code = _field(result, "exit_code")
-            head = "The command finished" + (f" with exit code {code}" if code not in ("", "0") else "")
+            head = _how_it_ended(result)
             return f"{head}:\n\n```\n{_shown(output)}\n```" if output else f"{head}. It printed nothing."
         case "read_file":
             return f"It reads:\n\n```\n{_shown(_field(result, 'content'))}\n```"
@@ -257,11 +314,28 @@ def _said(result: PromptResult) -> str:
         case "edit_files":
             return "The file is changed."
         case "wait_agent":
-            return f"The agent reports:\n\n{_shown(_field(result, 'report')) or '(nothing)'}"
+            return _reported(result)
         case "spawn_agent":
             return "The agent has started."
         case _:
-            return f"{result.name} is done."
+            return f"{result.name} is done:\n\n```\n{_shown(result.text)}\n```" if result.text else "It is done."
+
+
+def _how_it_ended(result: PromptResult) -> str:
+    process, code = _field(result, "background_process_id"), _field(result, "exit_code")
+    if error := _field(result, "error"):
+        return f"The command {error}" + (f", and goes on as process {process}" if process else "")
+    if process:
+        return f"The command runs in the background as process {process}"
+    return "The command finished" + (f" with exit code {code}" if code not in ("", "0") else "")
+
+
+def _reported(result: PromptResult) -> str:
+    if error := _field(result, "last_error"):
+        return f"The agent failed: {_shown(error)}"
+    if _field(result, "timed_out"):
+        return "The agent is still at work. Ask me to list agents to see how it is doing."
+    return f"The agent reports:\n\n{_shown(_field(result, 'report')) or '(nothing)'}"
 
 
 def _shown(text: str) -> str:
@@ -276,6 +350,15 @@ def _field(result: PromptResult | None, name: str) -> str:
         return ""
     found = value.get(name) if isinstance(value, dict) else None
     return "" if found is None else str(found)
+
+
+def _summary(prompt: Prompt) -> str:
+    """What a summary has to keep, without understanding any of it: what was asked for, in the user's own words."""
+    asked = [text_of(message) for message in prompt.messages if message.role is Role.USER][:-1]
+    lines = [f"- {' '.join(text.split())[:MAX_QUOTE]}" for text in asked[-MAX_QUOTES:] if text.strip()]
+    used = sorted({part.name for part in all_parts(prompt) if isinstance(part, PromptResult)})
+    tools = f"\n\nTools that were used: {', '.join(used)}." if used else ""
+    return "The user asked, in this order:\n" + ("\n".join(lines) or "- (nothing)") + tools
 
 
 def _names(calls: Sequence[CallTool]) -> str:

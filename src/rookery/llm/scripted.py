@@ -1,7 +1,7 @@
 """The offline model: it streams what a script says, the same way every time, without a network.
 
 It is what a newcomer meets before any key is set, and what tests and benchmarks use. The model id names the script:
-`guide` (understands plain requests and drives real tools, see `guide`), `echo`, or one that was registered.
+`guide` (understands plain requests and drives real tools, see `guide`), `tour`, `echo`, or one that was registered.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class ScriptedModel:
         self.calls.append(call)
         script = self._scripts.find(self.model)
         if script is None:
-            message = f"There is no script {self.model!r}. The scripted provider has `guide` and `echo`."
+            message = f"There is no script {self.model!r}. The scripted provider has `guide`, `tour` and `echo`."
             yield _error(ErrorKind.CONFIG, message, retryable=False)
             return
         yield ResponseStarted(f"scripted-{len(self.calls)}", self.model, None)

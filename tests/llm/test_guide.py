@@ -1,0 +1,276 @@
+"""The guide against the built-in tools: their names, the shapes of their arguments, and their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from rookery.chat.messages import Role
+from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.llm import guide as guides
+from rookery.llm.connect import default_scripts
+from rookery.llm.types import Call, Purpose, TextDelta, ToolCall
+from tests.llm.test_scripted import asking, calls_of, message, play, round_trip, text_of
+
+Path = Annotated[str, Meta(pattern=r"^/\S+$")]
+Word = Annotated[str, Meta(pattern=r"\S")]
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments as the tool takes them; what it does not know would be a mistake of the guide."""
+
+
+class Execute(Strict):
+    command: Word
+    timeout: Annotated[str, Meta(pattern=r"^\d+(ms|s|m|h)$")] = "10s"
+    workdir: Path | None = None
+    run_in_background: bool = False
+    model_intent: Annotated[str, Meta(max_length=100)] | None = None
+
+
+class ReadFile(Strict):
+    path: Path
+    offset: int = 1
+    limit: int | None = None
+
+
+class WriteFile(Strict):
+    path: Path
+    content: str
+
+
+class Edit(Strict):
+    old_text: Annotated[str, Meta(min_length=1)]
+    new_text: str
+    replace_all: bool = False
+    exact: bool = False
+
+
+class FileEdits(Strict):
+    path: Path
+    edits: Annotated[list[Edit], Meta(min_length=1)]
+
+
+class EditFiles(Strict):
+    files: Annotated[list[FileEdits], Meta(min_length=1)]
+
+
+class AttachFile(Strict):
+    path: Path
+    name: Word | None = None
+
+
+class Choice(Strict):
+    label: Word
+    description: Word
+
+
+class Question(Strict):
+    header: Word
+    question: Word
+    options: Annotated[list[Choice], Meta(min_length=2, max_length=4)]
+
+
+class AskUserQuestion(Strict):
+    questions: Annotated[list[Question], Meta(min_length=1, max_length=4)]
+
+
+class ProposePlan(Strict):
+    path: Annotated[str, Meta(pattern=r"^/\S+\.md$")] | None = None
+
+
+class SpawnAgent(Strict):
+    type: Literal["general", "explore"]
+    prompt: Word
+    title: Annotated[str, Meta(max_length=80)] | None = None
+    model_config_id: str | None = None
+    reasoning_effort: str | None = None
+
+
+class WaitAgent(Strict):
+    chat_id: Word
+    timeout_seconds: int = 300
+
+
+class CreateWorkspace(Strict):
+    template_id: Word
+    name: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    preset_id: str | None = None
+    new: bool = False
+
+
+class ListTemplates(Strict):
+    query: str | None = None
+    page: int = 1
+
+
+class Nothing(Strict):
+    pass
+
+
+SHAPES: dict[str, type[Strict]] = {
+    "execute": Execute,
+    "read_file": ReadFile,
+    "write_file": WriteFile,
+    "edit_files": EditFiles,
+    "attach_file": AttachFile,
+    "ask_user_question": AskUserQuestion,
+    "propose_plan": ProposePlan,
+    "spawn_agent": SpawnAgent,
+    "wait_agent": WaitAgent,
+    "list_agents": Nothing,
+    "process_list": Nothing,
+    "list_templates": ListTemplates,
+    "create_workspace": CreateWorkspace,
+    "start_workspace": Nothing,
+    "stop_workspace": Nothing,
+}
+EVERYTHING = (*SHAPES, "process_output", "process_signal", "read_template", "read_skill", "message_agent", "advisor")
+
+# What a newcomer may say, and the tools it takes.
+REQUESTS = {
+    "run `uname -a`": ["execute"],
+    "run sleep 60 in the background": ["execute"],
+    "write /home/agent/notes.md with Hello": ["write_file"],
+    "read /home/agent/notes.md": ["read_file"],
+    'replace "Hello" with "Greetings" in /home/agent/notes.md': ["edit_files"],
+    "search for Greetings in /home/agent": ["execute"],
+    "attach /home/agent/notes.md": ["attach_file"],
+    "ask me which colour I like: red, green or blue": ["ask_user_question"],
+    "ask me whether to go on": ["ask_user_question"],
+    "ask me what to eat: a, b, c, d, e, f": ["ask_user_question"],
+    "make a plan to tidy the home directory": ["write_file", "propose_plan"],
+    "ask an agent to count the files in /etc": ["spawn_agent", "wait_agent"],
+    "ask agents to count the files; name the kernel": ["spawn_agent", "spawn_agent", "wait_agent", "wait_agent"],
+    "list agents": ["list_agents"],
+    "show me the running processes": ["process_list"],
+    "list the templates": ["list_templates"],
+    "start the workspace": ["start_workspace"],
+    "please stop the workspace": ["stop_workspace"],
+    "take the tour": ["write_file", "read_file", "edit_files", "execute"],
+}
+
+
+@pytest.mark.parametrize("asked", REQUESTS)
+async def test_every_request_drives_its_tools_with_arguments_they_take(asked: str) -> None:
+    rows: list[PromptMessage] = []
+    made: list[ToolCall] = []
+    while calls := await calls_of(asking(asked, *rows, tools=EVERYTHING)):
+        made += calls
+        rows += round_trip(calls, *({"ok": True, "chat_id": f"c-{call.id}"} for call in calls))
+        assert len(made) < 10
+
+    assert [call.name for call in made] == REQUESTS[asked]
+    for call in made:
+        msgspec.json.decode(call.input, type=SHAPES[call.name])
+    assert await text_of(asking(asked, *rows, tools=EVERYTHING))
+
+
+@pytest.mark.parametrize("line", guides.WHAT_I_CAN.splitlines()[1:])
+async def test_what_it_offers_it_understands(line: str) -> None:
+    for asked in line.removeprefix("- ").split(", or: "):
+        assert await calls_of(asking(asked, tools=EVERYTHING))
+
+
+@pytest.mark.parametrize("name", [*EVERYTHING, "github__listIssues"])
+async def test_any_tool_can_be_used_by_its_name(name: str) -> None:
+    (call,) = await calls_of(asking(f'use the tool {name} with {{"a": [1, "two"]}}', tools=[name]))
+
+    assert (call.name, json.loads(call.input)) == (name, {"a": [1, "two"]})
+
+
+async def test_arguments_that_are_no_json_are_not_understood() -> None:
+    assert await calls_of(asking("use the tool read_file with {path}")) == []
+
+
+async def test_agents_are_waited_for_each_by_its_own_id() -> None:
+    asked = "ask agents to a; b; c"
+    first = await calls_of(asking(asked))
+    rows = round_trip(first, *({"chat_id": f"c-{place}"} for place in range(3)))
+
+    second = await calls_of(asking(asked, *rows))
+
+    assert [json.loads(call.input)["prompt"] for call in first] == ["a", "b", "c"]
+    assert [json.loads(call.input) for call in second] == [{"chat_id": f"c-{place}"} for place in range(3)]
+
+
+async def test_question_keeps_the_words_as_they_were_written() -> None:
+    (call,) = await calls_of(asking("ask me which colour I like: red or blue"))
+
+    assert json.loads(call.input)["questions"][0]["question"] == "Which colour I like?"
+
+
+async def test_tools_of_plan_mode_are_not_missed_without_a_hint() -> None:
+    assert "plan mode" in await text_of(asking("ask me whether to go on", tools=["execute"]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "result", "said"),
+    [
+        ("run `x`", {"backgrounded": True, "background_process_id": "p1"}, "background as process p1"),
+        ("run `x`", {"exit_code": -1, "error": "timed out after 30s", "background_process_id": "p1"}, "timed out"),
+        ("read /a", {"content": "1\tThere is no workspace like this one."}, "no workspace like this one"),
+        ("list the templates", {"templates": [{"id": "t-1"}]}, "t-1"),
+    ],
+)
+async def test_results_are_told_as_they_are(asked: str, result: object, said: str) -> None:
+    first = await calls_of(asking(asked, tools=EVERYTHING))
+    rows = round_trip(first, result)
+
+    assert await calls_of(asking(asked, *rows, tools=EVERYTHING)) == []
+    assert said in await text_of(asking(asked, *rows, tools=EVERYTHING))
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"report": "There are 12."}, "There are 12."),
+        ({"timed_out": True}, "still at work"),
+        ({"report": "", "last_error": "No key."}, "failed: No key."),
+    ],
+)
+async def test_agent_that_is_late_or_failed_is_told_so(result: object, said: str) -> None:
+    asked = "ask an agent to count"
+    rows = round_trip(await calls_of(asking(asked)), {"chat_id": "c"})
+    rows += round_trip(await calls_of(asking(asked, *rows)), result)
+
+    assert said in await text_of(asking(asked, *rows))
+
+
+async def test_summary_repeats_what_was_asked_and_calls_nothing() -> None:
+    earlier = [message(Role.USER, PromptText("run `ls`")), *round_trip([ToolCall("c", "execute", "{}")], {"ok": 1})]
+    instruction = message(Role.USER, PromptText("run a summary of this chat"))
+    call = Call(
+        prompt=Prompt((*earlier, instruction)),
+        tools=asking("x").tools,
+        tool_choice="none",
+        purpose=Purpose.COMPACTION,
+    )
+
+    assert await calls_of(call) == []
+    said = await text_of(call)
+    assert "run `ls`" in said
+    assert "execute" in said
+    assert "summary of this chat" not in said
+
+
+async def test_no_tool_is_called_when_none_may_be() -> None:
+    call = msgspec.structs.replace(asking("run `ls`"), tool_choice="none")
+
+    assert await calls_of(call) == []
+
+
+async def test_model_named_tour_takes_the_tour_whatever_is_said() -> None:
+    script = default_scripts().find("tour")
+    assert script is not None
+
+    parts = await play(script, asking("hello"))
+
+    assert [part.name for part in parts if isinstance(part, ToolCall)] == ["write_file"]
+    assert any(isinstance(part, TextDelta) for part in parts)
