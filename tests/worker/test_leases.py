@@ -282,13 +282,34 @@ async def test_failed_beats_that_are_made_up_for_in_time_stop_nothing(site: Site
 async def test_lost_connection_is_replaced_at_the_next_beat(site: Site, replica: Replica) -> None:
     (runner,) = await drive(site, replica, 1)
     await replica.leases.beat()
-    await site.rig.sql(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND query LIKE '%chat_heartbeats%' AND pid <> pg_backend_pid()"
+    # The connection of the leases and no other: its last statement is the beat.
+    beats = (
+        "datname = current_database() AND query LIKE '%INSERT INTO chat_heartbeats%unnest%' AND pid <> pg_backend_pid()"
     )
+    assert await site.rig.value(f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {beats}") == 1
     await site.age_leases(25)
 
     await replica.leases.beat()
+    await replica.leases.beat()
+
+    assert await site.fresh() == {runner.key}
+
+
+async def test_beat_between_the_servers_farewell_and_the_end_of_the_connection_is_only_a_failed_one(
+    site: Site, replica: Replica
+) -> None:
+    """A loop that died of it would take the process with it at every restart of PostgreSQL."""
+    (runner,) = await drive(site, replica, 1)
+    await replica.leases.beat()
+    connection = replica.leases._connection
+    assert connection is not None
+    fields = b"SFATAL\x00VFATAL\x00C57P01\x00Mterminating connection\x00\x00"
+    protocol = connection._protocol  # type: ignore[attr-defined]  # what comes from the server ends up here
+    protocol.data_received(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+    await site.age_leases(25)
+
+    await replica.leases.beat()
+    assert await site.fresh() == set()
     await replica.leases.beat()
 
     assert await site.fresh() == {runner.key}

@@ -201,6 +201,7 @@ def test_only_the_abandon_task_may_touch_an_archived_chat(kind: TaskKind) -> Non
         (asyncpg.DeadlockDetectedError("Again."), RetryTask),
         (asyncpg.TooManyConnectionsError("Full."), RetryTask),
         (asyncpg.InterfaceError("The connection is closed."), RetryTask),
+        (asyncpg.InternalClientError("Another operation is in progress."), RetryTask),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else type(value).__name__,
 )

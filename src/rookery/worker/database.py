@@ -7,4 +7,12 @@ import asyncpg
 from rookery.clock import DeadlineExceeded
 from rookery.store.errors import StoreError
 
-DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreError, DeadlineExceeded)
+# InternalClientError: what asyncpg says to a statement between the server's farewell and the end of the connection.
+DATABASE_ERRORS = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    StoreError,
+    DeadlineExceeded,
+)

@@ -253,6 +253,7 @@ _PASSING = (
     asyncpg.TransactionRollbackError,
     asyncpg.LockNotAvailableError,
     asyncpg.InsufficientResourcesError,
+    asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
 )
 
 
