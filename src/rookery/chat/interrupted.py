@@ -22,7 +22,7 @@ from rookery.chat.toolcalls import CloseReason, OpenCall
 NOTE = "interrupted before this call finished"
 
 
-class LivePart(msgspec.Struct, frozen=True):
+class LivePart(msgspec.Struct, frozen=True, gc=False):
     """A part as it was shown live, with the role of the row it would have gone to."""
 
     role: Role

@@ -76,7 +76,7 @@ class Effort(StrEnum):
     MAX = "max"
 
 
-class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
+class StepFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a model call cost and how it ended; on assistant rows.
 
     Unknown and zero are stored as NULL, except for the cost: zero is a price, NULL means unpriced.
@@ -115,7 +115,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
         _check_client_id(self.client_id)
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A committed row. `content` is the stored JSON: a corrupt row is still a row, only `parts` fails on it."""
 
     id: MessageId

@@ -42,8 +42,11 @@ class ContentError(ValueError):
     """Message content that cannot be stored, or stored content that cannot be read."""
 
 
-class _PartBase(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """Absent fields are omitted, required ones always written. The order of fields is the order on the wire."""
+class _PartBase(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", gc=False):
+    """Absent fields are omitted, required ones always written. The order of fields is the order on the wire.
+
+    Parts are values without cycles, and long histories have many: the garbage collector need not look at them.
+    """
 
 
 class Text(_PartBase, frozen=True, tag="text"):

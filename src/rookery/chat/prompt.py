@@ -42,7 +42,7 @@ _NESTED_KEYS = ("action", "content", "results", "sources")
 _MAYBE_PLAIN = (b'"', b'{"output":', b'{"error":')
 
 
-class PromptRow(msgspec.Struct, frozen=True):
+class PromptRow(msgspec.Struct, frozen=True, gc=False):
     """A row that the model is told, with what its step was counted at and how it ended."""
 
     message: Message

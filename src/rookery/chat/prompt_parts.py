@@ -16,25 +16,25 @@ from rookery.chat.messages import Role
 Meta: TypeAlias = dict[str, Any]
 
 
-class PromptText(msgspec.Struct, frozen=True):
+class PromptText(msgspec.Struct, frozen=True, gc=False):
     text: str
     meta: Meta | None = None
 
 
-class PromptReasoning(msgspec.Struct, frozen=True):
+class PromptReasoning(msgspec.Struct, frozen=True, gc=False):
     """Replayed only where the wire can prove it (signature, encrypted content); both live in `meta`."""
 
     text: str
     meta: Meta | None = None
 
 
-class PromptFile(msgspec.Struct, frozen=True):
+class PromptFile(msgspec.Struct, frozen=True, gc=False):
     media_type: str
     data: bytes
     name: str | None = None
 
 
-class PromptCall(msgspec.Struct, frozen=True):
+class PromptCall(msgspec.Struct, frozen=True, gc=False):
     """`input` is the JSON text of an object; `meta` of a provider-executed call holds its raw block."""
 
     id: str
@@ -44,14 +44,14 @@ class PromptCall(msgspec.Struct, frozen=True):
     meta: Meta | None = None
 
 
-class PromptMedia(msgspec.Struct, frozen=True):
+class PromptMedia(msgspec.Struct, frozen=True, gc=False):
     """An image that a tool returned."""
 
     media_type: str
     data: str  # base64, as it was stored
 
 
-class PromptResult(msgspec.Struct, frozen=True):
+class PromptResult(msgspec.Struct, frozen=True, gc=False):
     """What a call gave. `text` is what a model reads; `media` comes before it where the wire takes images."""
 
     id: str
@@ -66,7 +66,18 @@ class PromptResult(msgspec.Struct, frozen=True):
 PromptPart: TypeAlias = PromptText | PromptReasoning | PromptFile | PromptCall | PromptResult
 
 
-class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
+def size(part: PromptPart) -> int:
+    """Roughly what the part takes in a request, in bytes."""
+    if isinstance(part, PromptCall):
+        return len(bytes(part.input))
+    if isinstance(part, PromptFile):
+        return len(part.data)
+    if isinstance(part, PromptResult) and part.media is not None:
+        return len(part.text) + len(part.media.data)
+    return len(part.text)
+
+
+class PromptMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message. The last four fields are about assistant rows and tell builders how faithfully it may be replayed.
 
     `is_native`: written by the provider (its row) and thinking family that will read it now. `is_whole`: the stream
@@ -81,5 +92,5 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
     prefix_fp: bytes | None = None
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     messages: tuple[PromptMessage, ...]

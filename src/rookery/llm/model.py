@@ -15,7 +15,7 @@ import msgspec
 
 from rookery import __version__
 from rookery.chat import pairing
-from rookery.chat.prompt_parts import Prompt
+from rookery.chat.prompt_parts import Prompt, size
 from rookery.clock import Clock, SystemClock
 from rookery.llm import errors, refusals
 from rookery.llm.answer import Answer, AnswerReader, media_type
@@ -48,6 +48,9 @@ MAX_ERROR_BYTES = 65_536
 # Chosen: an error whose body does not come is told without it.
 ERROR_BODY_SECONDS = 10.0
 _MAX_PREVIEW = 200
+# Chosen: some milliseconds of work. Longer prompts become requests beside the event loop.
+_MESSAGES_ON_LOOP = 200
+_BYTES_ON_LOOP = 262_144
 # What frames the body is the HTTP library's business, whatever an administrator writes.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -111,10 +114,10 @@ class WireModel:
         tried: set[ReplayFault] = set()
         call = self._with_known_troubles(call)
         while True:
-            request = self._built(call, is_first=not tried)
+            request, body = await self._built(call, is_first=not tried)
             fold = self._format.fold(call)
             reader = AnswerReader(fold, self._provider)
-            answer = Answer(await self._open(call, request), reader, hide=self._hide)
+            answer = Answer(await self._open(call, request, body=body), reader, hide=self._hide)
             try:
                 parts = await answer.first()
                 again = self._repaired(call, parts[0], tried)
@@ -139,22 +142,20 @@ class WireModel:
                 await answer.leave()
             call = again
 
-    async def _open(self, call: Call, request: Request) -> HttpStream | ProviderError:
+    async def _open(self, call: Call, request: Request, *, body: bytes) -> HttpStream | ProviderError:
         """An answer that can be read, or why there is none."""
         url = f"{self._base_url}/{request.path.lstrip('/')}"
         try:
-            stream = await self._http.open(
-                url, headers=self._headers(call, request), body=_encoder.encode(request.body)
-            )
+            stream = await self._http.open(url, headers=self._headers(call, request), body=body)
         except TransportError as error:
             return errors.from_transport(self._provider, error, hide=self._hide)
         if stream.status == 200 and media_type(stream) in ("text/event-stream", "application/json", ""):
             return stream
         try:
-            body = await _read_error_body(stream)
+            said = await _read_error_body(stream)
         finally:
             stream.close()
-        return self._refusal(stream, body)
+        return self._refusal(stream, said)
 
     def _refusal(self, stream: HttpStream, body: bytes) -> ProviderError:
         if stream.status != 200:
@@ -189,9 +190,12 @@ class WireModel:
     def _hide(self, text: str) -> str:
         return hide_secrets(text, self._secrets)
 
-    def _built(self, call: Call, *, is_first: bool) -> Request:
-        """The request, and what it tells about the history. Repairs change the prefix too: that is no news."""
-        request = self._format.build(call)
+    async def _built(self, call: Call, *, is_first: bool) -> tuple[Request, bytes]:
+        """The request with its body, and what it tells about the history.
+
+        Repairs change the prefix too: that is no news.
+        """
+        request, body = await asyncio.to_thread(self._encoded, call) if _is_long(call.prompt) else self._encoded(call)
         if request.broken_prefix is not None and is_first:
             key = self._memory_key(call)
             if key is None or self._memory.is_new_break(key, request.broken_prefix):
@@ -199,7 +203,11 @@ class WireModel:
                 log.debug("prefix_broke", wire=self.wire, provider_id=self.provider_id, model=self.model)
         if request.drops_stale_thinking:
             self._remember_stale_thinking(call)
-        return request
+        return request, body
+
+    def _encoded(self, call: Call) -> tuple[Request, bytes]:
+        request = self._format.build(call)
+        return request, _encoder.encode(request.body)
 
     def _with_known_troubles(self, call: Call) -> Call:
         """The call as this chat's earlier ones had to be changed: what a provider refused once is not sent again."""
@@ -232,6 +240,13 @@ class WireModel:
         self._stats.replay_repaired(self.wire, fault)
         log.warning("replay_repaired", **fields, request_id=error.request_id)
         return again
+
+
+def _is_long(prompt: Prompt) -> bool:
+    """Whether making the request would keep the event loop from everybody else's tokens."""
+    if len(prompt.messages) > _MESSAGES_ON_LOOP:
+        return True
+    return sum(size(part) for message in prompt.messages for part in message.parts) > _BYTES_ON_LOOP
 
 
 def _opening(parts: Sequence[StreamPart], request: Request) -> Iterator[StreamPart]:

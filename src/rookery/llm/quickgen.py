@@ -88,7 +88,8 @@ async def make_label(model: LanguageModel, *, title: str, state: str, last_answe
 
 async def make_summary(model: LanguageModel, turns: list[tuple[str, str]]) -> Quick:
     """A summary of (who, what) pairs; None when it does not keep to its bounds, and the old one stays."""
-    text = titles.transcript(turns, per_turn=SUMMARY_PER_TURN, limit=SUMMARY_INPUT)
+    # Beside the event loop: a chat may have thousands of turns.
+    text = await asyncio.to_thread(titles.transcript, turns, per_turn=SUMMARY_PER_TURN, limit=SUMMARY_INPUT)
     found = await _ask(
         model, SUMMARY_RULES, text, Summary, purpose=Purpose.QUICKGEN, tokens=SUMMARY_TOKENS, seconds=SUMMARY_SECONDS
     )

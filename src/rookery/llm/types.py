@@ -130,7 +130,7 @@ class TextStart(msgspec.Struct, frozen=True):
     id: str
 
 
-class TextDelta(msgspec.Struct, frozen=True):
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
     id: str
     text: str
 
@@ -146,7 +146,7 @@ class ReasoningStart(msgspec.Struct, frozen=True):
     meta: Meta | None = None
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True):
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
     id: str
     text: str
 
@@ -166,7 +166,7 @@ class ToolInputStart(msgspec.Struct, frozen=True):
     provider_executed: bool = False
 
 
-class ToolInputDelta(msgspec.Struct, frozen=True):
+class ToolInputDelta(msgspec.Struct, frozen=True, gc=False):
     id: str
     json: str
 

@@ -19,7 +19,7 @@ import msgspec
 
 from rookery.chat import parts
 from rookery.chat.parts import Part, Reasoning, Text, ToolCall
-from rookery.chat.prompt_parts import Prompt, PromptCall, PromptFile
+from rookery.chat.prompt_parts import Prompt, size
 from rookery.clock import Clock, DeadlineExceeded
 from rookery.llm import errors
 from rookery.llm.errors import CallFailed
@@ -353,13 +353,4 @@ def _means_window(key: str) -> bool:
 
 
 def _size(prompt: Prompt) -> int:
-    total = 0
-    for message in prompt.messages:
-        for part in message.parts:
-            if isinstance(part, PromptCall):
-                total += len(bytes(part.input))
-            elif isinstance(part, PromptFile):
-                total += len(part.data)
-            else:
-                total += len(part.text)
-    return total
+    return sum(size(part) for message in prompt.messages for part in message.parts)

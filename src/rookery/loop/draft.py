@@ -80,9 +80,8 @@ class StepDraft:
         self._now = now
         self._new_id = new_id
         self._server_id = server_id
-        self._used_ids = {
-            part.id for message in prompt.messages for part in message.parts if isinstance(part, PromptCall)
-        }
+        self._prompt = prompt
+        self._used_ids: set[str] | None = None
         self._slots: list[Part | _Words | _Preview | llm.GeneratedFile] = []
         self._texts: dict[str, _Words] = {}
         self._thoughts: dict[str, _Words] = {}
@@ -277,6 +276,9 @@ class StepDraft:
         """The id a call gets here: its own, unless no wire would take it or this chat knows another call by it."""
         if provider_executed:
             return call_id
+        if self._used_ids is None:
+            # Not before a call is made: most answers make none, and the prompt may be long.
+            self._used_ids = _call_ids(self._prompt)
         if call_id in self._used_ids or not _CALL_ID.fullmatch(call_id):
             call_id = f"call_{self._new_id().hex}"
         self._used_ids.add(call_id)
@@ -323,6 +325,10 @@ class StepDraft:
 
     def _stamped(self, meta: Meta | None) -> Meta | None:
         return {**self._stamp, **meta} if meta else None
+
+
+def _call_ids(prompt: Prompt) -> set[str]:
+    return {part.id for message in prompt.messages for part in message.parts if isinstance(part, PromptCall)}
 
 
 def _nothing(part: llm.ToolInputEnd) -> None:

@@ -125,7 +125,7 @@ class FencedRow(msgspec.Struct, frozen=True):
     now: datetime
 
 
-class ParsedMessage(Message, frozen=True):
+class ParsedMessage(Message, frozen=True, gc=False):
     """A message that keeps its parts, so that no step parses it again. Parts are values: nobody changes them."""
 
     parsed: tuple[Part, ...] | None = None

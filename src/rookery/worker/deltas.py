@@ -20,7 +20,7 @@ from rookery.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
 PartEvent: TypeAlias = tuple[int, int, bytes]
 
 
-class MessagePart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="message_part"):
+class MessagePart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="message_part", gc=False):
     """The event of the stream. `n` adjacent parts, of which `seq` is the last, arrive as one."""
 
     seq: int

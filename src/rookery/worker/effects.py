@@ -175,7 +175,9 @@ class Effects:
             turns = conversation(history.rows)
         else:
             turns = await asyncio.to_thread(conversation, history.rows)
-        read = titles.transcript(turns, per_turn=quickgen.SUMMARY_PER_TURN, limit=quickgen.SUMMARY_INPUT)
+        # Each turn has a letter at least: that many of them show whether there is enough to sum up.
+        some = turns[:MIN_TRANSCRIPT]
+        read = titles.transcript(some, per_turn=quickgen.SUMMARY_PER_TURN, limit=quickgen.SUMMARY_INPUT)
         if len(read) < MIN_TRANSCRIPT:
             return
         summary = await self.texts.summary(chat, turns)
