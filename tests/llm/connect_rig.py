@@ -30,6 +30,7 @@ def ready_model(
     options: Mapping[str, object] = {},
     provider_options: ProviderOptions = ProviderOptions(),  # noqa: B008 - frozen
     send_correlation: bool = False,
+    user_hash: str | None = None,
 ) -> ReadyModel:
     provider = Provider(
         id=PROVIDER_ID,
@@ -75,4 +76,5 @@ def ready_model(
         provider=provider,
         key=None if key is None else SecretStr(key),
         key_source=KeySource.CENTRAL,
+        user_hash=user_hash,
     )

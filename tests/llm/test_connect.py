@@ -136,6 +136,48 @@ async def test_each_type_is_asked_at_its_path_with_its_key_header_and_extra_head
     assert (asked.wire, asked.provider_id, asked.provider_type, asked.model) == (wire, PROVIDER_ID, type_, model)
 
 
+async def test_gateway_is_shown_the_key_and_the_version_as_its_options_say(connector: Connector) -> None:
+    fake = fake_of("anthropic")
+    options = ProviderOptions(auth_style="bearer", api_version="2024-01-31")
+
+    async with fake.listening() as url:
+        ready = ready_model(model="claude-nobody-knows", base_url=url, provider_options=options)
+        asked = usable(await connector.model(ready))
+        parts = await ask(asked, make_call(ready, asked, prompt=HELLO))
+
+    assert text_of(parts) == "Hi."
+    assert {request.method for request in fake.requests} == {"GET", "POST"}
+    for request in fake.requests:
+        assert (request.auth_header, request.api_key) == ("authorization", KEY)
+        assert request.headers["anthropic-version"] == "2024-01-31"
+        assert "x-api-key" not in request.headers
+
+
+@pytest.mark.parametrize(
+    ("type_", "model", "wire", "field"),
+    [
+        ("anthropic", "claude-opus-5-5", "anthropic", ("metadata", {"user_id": "abc123"})),
+        ("openai", "gpt-6", "responses", ("safety_identifier", "abc123")),
+        ("openai_compat", "qwen", "completions", ("user", "abc123")),
+    ],
+)
+async def test_hash_of_the_user_goes_where_the_wire_has_a_field_for_it(
+    type_: str, model: str, wire: Wire, field: tuple[str, object], connector: Connector
+) -> None:
+    async def body_sent(user_hash: str | None) -> Any:
+        fake = fake_of(wire)
+        async with fake.listening() as url:
+            ready = ready_model(type_, model, base_url=f"{url}/v1", user_hash=user_hash)
+            asked = usable(await connector.model(ready))
+            await ask(asked, make_call(ready, asked, prompt=HELLO, origin=ORIGIN))
+        return next(request.body for request in fake.requests if request.method == "POST")
+
+    named, unnamed = await body_sent("abc123"), await body_sent(None)
+
+    assert named[field[0]] == field[1]
+    assert field[0] not in unnamed
+
+
 async def test_organization_and_project_go_to_openai(connector: Connector) -> None:
     fake = fake_of("responses")
 

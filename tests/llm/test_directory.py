@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from rookery.llm.directory import Directory, ReadyModel
+from rookery.llm.resolve import Choice
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.redaction import SecretRegistry
@@ -90,6 +91,23 @@ async def test_opened_keys_are_hidden_in_texts_and_absent_from_reprs(rig: Rig) -
     assert KEY not in shown
     assert "own-key" not in shown
     assert rig.registry.hide(f"{KEY} own-key-0123456789").count("[REDACTED:") == 2
+
+
+async def test_provider_is_told_users_apart_and_not_who_they_are_if_it_is_told_at_all(rig: Rig) -> None:
+    told = await rig.nest.config(await rig.nest.provider(options={"send_user_hash": True}))
+    untold = await rig.nest.config(await rig.nest.provider())
+    users = [uuid4(), uuid4()]
+
+    async def hash_of(config_id: UUID, user: UUID) -> str | None:
+        return ready(await rig.directory().ready(Choice(config_id), owner_id=user)).user_hash
+
+    first, second = [await hash_of(told.id, user) for user in users]
+    assert first is not None
+    assert first != second
+    assert first == await hash_of(told.id, users[0])
+    assert users[0].hex not in first
+    assert len(first) <= 64
+    assert await hash_of(untold.id, users[0]) is None
 
 
 async def test_key_of_the_environment_is_used_from_there(rig: Rig) -> None:

@@ -44,6 +44,11 @@ _STRUCTS: Mapping[Wire, type[msgspec.Struct]] = {
     "responses": ResponsesOptions,
     "completions": CompletionsOptions,
 }
+_USER_FIELDS: Mapping[Wire, str] = {
+    "anthropic": "user_hash",
+    "responses": "safety_identifier",
+    "completions": "user",
+}
 _OF_CALL = ("max_output_tokens", "temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
 
@@ -66,6 +71,15 @@ def wire_options(options: ModelOptions, wire: Wire) -> msgspec.Struct | None:
     if options.thinking is not None and wire == "anthropic":
         given["budget_tokens"] = options.thinking.budget_tokens
     return struct(**{name: value for name, value in given.items() if value is not None})
+
+
+def with_user(call: Call, user_hash: str | None, *, wire: Wire) -> Call:
+    """The call with what stands for its user, where the wire has a field for it."""
+    field = _USER_FIELDS.get(wire)
+    if user_hash is None or field is None:
+        return call
+    options = _STRUCTS[wire]() if call.options is None else call.options
+    return msgspec.structs.replace(call, options=msgspec.structs.replace(options, **{field: user_hash}))
 
 
 def web_search(options: ModelOptions) -> WebSearch | None:

@@ -234,6 +234,7 @@ def make_call(
         cache_key=None if origin is None else str(origin.root_chat_id),
     )
     full = call_options.with_options(call, options, wire=model.wire)
+    full = call_options.with_user(full, ready.user_hash, wire=model.wire)
     limit = full.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS
     return msgspec.structs.replace(
         full,
@@ -246,7 +247,7 @@ def _format(ready: ReadyModel, wire: Wire, caps: Capabilities, *, base_url: str)
     model, name, options = ready.config.model, ready.provider_name, ready.provider.options
     match wire:
         case "anthropic":
-            return AnthropicFormat(model, caps, provider=name, base_url=base_url)
+            return AnthropicFormat(model, caps, provider=name, base_url=base_url, version=options.api_version)
         case "responses":
             return ResponsesFormat(
                 model, caps, provider=name, organization=options.organization, project=options.project
@@ -264,6 +265,7 @@ def _format(ready: ReadyModel, wire: Wire, caps: Capabilities, *, base_url: str)
     raise AssertionError(f"{wire} is not a native wire.")
 
 
+_BEARER: Final = ("authorization", "Bearer ")
 # How each type is shown the key; the others take it as a bearer token.
 _KEY_HEADERS: Mapping[str, tuple[str, str]] = {
     ProviderType.ANTHROPIC: ("x-api-key", ""),
@@ -274,7 +276,9 @@ _KEY_HEADERS: Mapping[str, tuple[str, str]] = {
 def _auth(ready: ReadyModel) -> Auth | None:
     if ready.key is None:
         return None
-    header, prefix = _KEY_HEADERS.get(ready.provider.type, ("authorization", "Bearer "))
+    header, prefix = _KEY_HEADERS.get(ready.provider.type, _BEARER)
+    if ready.provider.options.auth_style == "bearer":
+        header, prefix = _BEARER
     return Auth(header, ready.key, prefix)
 
 
@@ -286,6 +290,7 @@ def _source(ready: ReadyModel, base_url: str) -> Source:
         model=ready.config.model,
         auth=_auth(ready),
         headers=ready.provider.options.headers,
+        api_version=ready.provider.options.api_version,
     )
 
 

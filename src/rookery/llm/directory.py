@@ -6,6 +6,7 @@ the registry of what logs must hide; they go to the wire client and nowhere else
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
@@ -42,12 +43,16 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A config with everything a call needs. `key` is None for models that need none."""
+    """A config with everything a call needs. `key` is None for models that need none.
+
+    `user_hash` stands for the chat's owner at providers that are told; it does not tell who that is.
+    """
 
     config: ModelConfig
     provider: Provider
     key: SecretStr | None
     key_source: KeySource
+    user_hash: str | None = None
 
     @property
     def provider_name(self) -> str:
@@ -149,7 +154,13 @@ class Directory:
         if isinstance(source, Unusable):
             return _refused(provider.display_name or provider.name, source, ErrorKind.MISSING_KEY)
         key = own[provider.id] if source is KeySource.USER else snapshot.keys.get(provider.id)
-        return ReadyModel(config=config, provider=provider, key=key, key_source=source)
+        return ReadyModel(
+            config=config,
+            provider=provider,
+            key=key,
+            key_source=source,
+            user_hash=self._user_hash(provider, owner_id),
+        )
 
     async def title_candidates(self) -> tuple[UUID, ...]:
         """Small models that are enabled, for `resolve.for_title`."""
@@ -177,6 +188,12 @@ class Directory:
             provider.api_key_enc, table=providers.TABLE, row_id=str(provider.id), column=providers.COLUMN
         )
         return None if key is None else self._known(key, provider)
+
+    def _user_hash(self, provider: Provider, owner_id: UUID) -> str | None:
+        """The same for all calls of a user, until the ring rotates; without a ring nobody is named at all."""
+        if self._ring is None or not provider.options.send_user_hash:
+            return None
+        return hmac.new(self._ring.subkey("user"), owner_id.bytes, "sha256").hexdigest()
 
     def _known(self, key: SecretStr, provider: Provider) -> SecretStr:
         if self._registry is not None:

@@ -53,6 +53,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     auth: Auth | None = None
     headers: Mapping[str, str] = {}
+    api_version: str | None = None
 
     def __repr__(self) -> str:
         return f"Source({self.provider_type}, {self.model!r}, provider {self.provider_id})"
@@ -60,7 +61,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def request_headers(self) -> dict[str, str]:
         headers = {"user-agent": USER_AGENT, "accept": "application/json"}
         if self.provider_type == ProviderType.ANTHROPIC:
-            headers["anthropic-version"] = default_version(self.base_url)
+            headers["anthropic-version"] = self.api_version or default_version(self.base_url)
         headers.update((name.lower(), value) for name, value in self.headers.items())
         if self.auth is not None:
             headers[self.auth.header.lower()] = self.auth.value()

@@ -168,7 +168,7 @@ class KeyRing:
         return parts[1] if len(parts) == 5 and parts[0] == VERSION and KEY_ID.fullmatch(parts[1]) else "unknown"
 
     def subkey(self, label: str) -> bytes:
-        """A key for another use (`download`, `setup`, `check`), made from the active one: it ends with a rotation."""
+        """A key for another use (`download`, `setup`, `check`, `user`), of the active one: a rotation ends it."""
         info = f"rookery/{label}".encode()
         return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(self._keys[self.active_id])
 

@@ -183,21 +183,31 @@ FAMILIES: Mapping[ProviderType, frozenset[str]] = {
 
 
 class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Options of a provider. `headers` go with every request and may replace all but those that authenticate."""
+    """Options of a provider. `headers` go with every request and may replace all but those that authenticate.
+
+    `send_user_hash` tells the provider which calls are of one user, and not who that is. `auth_style` and `api_version`
+    are for gateways that speak Anthropic's wire in their own way.
+    """
 
     headers: Mapping[str, Annotated[str, Meta(max_length=8192)]] = {}
     organization: Name | None = None
     project: Name | None = None
     region: Name | None = None
+    auth_style: Literal["x-api-key", "bearer"] | None = None
+    api_version: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = None
+    send_user_hash: bool = False
 
 
+_OF_PROVIDER: Mapping[ProviderType, frozenset[str]] = {
+    ProviderType.ANTHROPIC: frozenset({"auth_style", "api_version", "send_user_hash"}),
+    ProviderType.OPENAI: frozenset({"organization", "project", "send_user_hash"}),
+    ProviderType.AZURE_OPENAI: frozenset({"send_user_hash"}),
+    ProviderType.OPENAI_COMPAT: frozenset({"send_user_hash"}),
+    ProviderType.OPENROUTER: frozenset({"send_user_hash"}),
+    ProviderType.BEDROCK: frozenset({"region"}),
+}
 PROVIDER_FAMILIES: Mapping[ProviderType, frozenset[str]] = {
-    type_: frozenset(
-        {"headers"}
-        | ({"organization", "project"} if type_ is ProviderType.OPENAI else set())
-        | ({"region"} if type_ is ProviderType.BEDROCK else set())
-    )
-    for type_ in ProviderType
+    type_: _OF_PROVIDER.get(type_, frozenset()) | {"headers"} for type_ in ProviderType
 }
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
