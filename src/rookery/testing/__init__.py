@@ -1,8 +1,25 @@
-"""What tests of Rookery, and of programs built on it, need: time that stands still until it is told to move.
+"""What tests of Rookery, and of programs built on it, need: servers that speak like providers, and time at a standstill.
 
-It imports nothing of Rookery but `rookery.clock` and `rookery.chat`, so every package may be tested with it.
+The fakes of the providers are in `fake_anthropic`, `fake_responses` and `fake_completions`, each with the words of its
+wire; docs/guide/testing.md shows them. Nothing here imports more of Rookery than `rookery.clock` and `rookery.chat`, so
+every package may be tested with it.
 """
 
 from rookery.testing.clock import FakeClock, Timer, Trap
+from rookery.testing.fake_anthropic import FakeAnthropic
+from rookery.testing.fake_completions import FakeCompletions
+from rookery.testing.fake_responses import FakeResponses
+from rookery.testing.fake_server import FakeServer, Fault, RecordedRequest, Scenario
 
-__all__ = ["FakeClock", "Timer", "Trap"]
+__all__ = [
+    "FakeAnthropic",
+    "FakeClock",
+    "FakeCompletions",
+    "FakeResponses",
+    "FakeServer",
+    "Fault",
+    "RecordedRequest",
+    "Scenario",
+    "Timer",
+    "Trap",
+]

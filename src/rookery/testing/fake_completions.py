@@ -108,6 +108,19 @@ class FakeCompletions:
     def requests(self) -> list[RecordedRequest]:
         return self.server.requests
 
+    @property
+    def pages(self) -> dict[str, Scenario]:
+        return self.server.pages
+
+    @property
+    def remaining(self) -> int:
+        """Answers nobody has asked for yet."""
+        return len(self._queue)
+
+    async def received(self, count: int = 1) -> None:
+        """Wait until so many requests have arrived in total."""
+        await self.server.received(count)
+
     def enqueue(self, *answers: Answer | Scenario) -> None:
         self._queue.extend(answers)
 
