@@ -1,0 +1,244 @@
+"""Reads for those who follow chats live: messages with their figures, the queue, pending calls, many chats at once.
+
+Statements over messages are those of `messages` with the figures added, so that the same plans serve both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw
+
+from rookery.chat import parts, toolcalls
+from rookery.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
+from rookery.chat.parts import ContentError, ToolCall
+from rookery.chat.prompt import PromptRow
+from rookery.chat.toolcalls import CallRow, OpenCall
+from rookery.store import chats, messages
+from rookery.store.chats import ChatSummary
+from rookery.store.hints import ChatHint
+from rookery.store.machine import backlog, calls
+from rookery.store.messages import WINDOW_MAX_BYTES
+from rookery.store.pool import Connection
+
+
+def _with_figures(statement: str) -> str:
+    last = "m.created_at"
+    assert statement.count(f"{last}\n") == 1, "the columns of messages end elsewhere now"
+    return statement.replace(f"{last}\n", f"{last}, {messages.FIGURES}\n")
+
+
+WINDOW = _with_figures(messages.WINDOW)
+DELTA = _with_figures(messages.DELTA)
+AFTER = _with_figures(messages.OLDEST)
+
+# How much a client lacks: asked before it is read, because a client that was away for long gets a window instead.
+MEASURE = """
+    SELECT count(*), coalesce(sum(octet_length(missing.content::text)), 0)::bigint
+      FROM (SELECT m.content
+              FROM chat_messages m
+             WHERE m.chat_id >= $1 AND m.chat_id <= $1
+               AND (m.chat_id, m.id) > ($1, $2)
+               AND NOT m.deleted
+               AND m.visibility IN ('user', 'both')
+             ORDER BY m.chat_id, m.id
+             LIMIT $3) missing
+"""
+
+NEWEST_ID = """
+    SELECT m.id
+      FROM chat_messages m
+     WHERE m.chat_id >= $1 AND m.chat_id <= $1
+       AND NOT m.deleted
+       AND m.visibility IN ('user', 'both')
+     ORDER BY m.chat_id DESC, m.id DESC
+     LIMIT 1
+"""
+
+QUEUE = f"SELECT {backlog.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1 ORDER BY position, id"
+
+DECLARED_TOOLS = """
+    SELECT t.tool ->> 'name'
+      FROM chats c
+     CROSS JOIN LATERAL jsonb_array_elements(c.dynamic_tools) AS t (tool)
+     WHERE c.id = $1 AND jsonb_typeof(c.dynamic_tools) = 'array'
+"""
+
+# The fields of `ChatHint`, between `v` and `gone`.
+_HINT_FIELDS = ChatHint.__struct_fields__[1:-1]
+POLL = f"""
+    SELECT id AS chat_id, {", ".join(_HINT_FIELDS[1:])}
+      FROM chats
+     WHERE id = ANY ($1)
+"""
+
+FAMILY = """
+    SELECT id, owner_id, coalesce(root_chat_id, id)
+      FROM chats
+     WHERE id = ANY ($1)
+"""
+
+# One row per chat and viewer. The newest answer decides what is unread, as in `cursors`; it also tells how full the
+# context is. One descent of messages_role for each.
+LISTED = f"""
+    SELECT asked.user_id, u.username, coalesce(newest.id > coalesce(r.last_read_message_id, 0), false),
+           newest.context_tokens, newest.context_limit, {chats.COLUMNS}, p.pin_order
+      FROM unnest($1::uuid[], $2::uuid[]) AS asked (chat_id, user_id)
+      JOIN chats c ON c.id = asked.chat_id
+      JOIN users u ON u.id = c.owner_id
+      LEFT JOIN LATERAL (
+           SELECT m.id, m.context_tokens, m.context_limit
+             FROM chat_messages m
+            WHERE (m.chat_id, m.role) >= (c.id, 'assistant')
+              AND (m.chat_id, m.role) <= (c.id, 'assistant')
+              AND NOT m.deleted
+              AND m.visibility IN ('user', 'both')
+            ORDER BY m.chat_id, m.role, m.id DESC
+            LIMIT 1) newest ON true
+      LEFT JOIN chat_read_cursors r ON r.chat_id = c.id AND r.user_id = asked.user_id
+      LEFT JOIN chat_pins p ON p.chat_id = c.id AND p.user_id = asked.user_id
+"""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Messages in ascending order; `has_more` tells that older ones exist."""
+
+    rows: tuple[PromptRow, ...]
+    has_more: bool
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """How much a client lacks, counted no further than asked."""
+
+    count: int
+    size_bytes: int
+
+
+class PendingCall(msgspec.Struct, frozen=True):
+    """A call that waits for a client; `args` is JSON as the model wrote it."""
+
+    tool_call_id: str
+    tool_name: str
+    args: Raw
+
+
+class Member(msgspec.Struct, frozen=True):
+    """To which family a chat belongs. `root_id` is its own id for a root."""
+
+    chat_id: ChatId
+    owner_id: UUID
+    root_id: UUID
+
+
+class ListedChat(msgspec.Struct, frozen=True):
+    """A chat as one viewer's list shows it."""
+
+    user_id: UUID
+    owner_name: str
+    has_unread: bool
+    context_tokens: int | None
+    context_limit: int | None
+    chat: ChatSummary
+
+
+async def list_window(conn: Connection, chat_id: ChatId, *, tail: int, max_bytes: int = WINDOW_MAX_BYTES) -> Page:
+    """The newest of the client view, as `messages.list_window`."""
+    rows = _rows(reversed(await conn.fetch(WINDOW, chat_id, tail, max_bytes)))
+    before = rows[0].message.id if rows else MAX_ID
+    return Page(rows, await conn.fetchval(messages.OLDER, chat_id, before) is not None)
+
+
+async def list_delta(conn: Connection, chat_id: ChatId, *, seen: int, limit: int) -> tuple[PromptRow, ...]:
+    """What changed for people since history version `seen`, as `messages.list_delta`."""
+    return _rows(await conn.fetch(DELTA, chat_id, seen, limit))
+
+
+async def list_after(conn: Connection, chat_id: ChatId, *, after_id: MessageId, limit: int) -> tuple[PromptRow, ...]:
+    """The client view from after a message on, oldest first."""
+    return _rows(await conn.fetch(AFTER, chat_id, after_id, limit))
+
+
+async def is_live(conn: Connection, chat_id: ChatId, *, message_id: int) -> bool:
+    """Whether the message is in this chat, visible to people and not deleted."""
+    return (
+        is_id(message_id) and await messages.find_visible(conn, chat_id, message_id=MessageId(message_id)) is not None
+    )
+
+
+async def measure_after(conn: Connection, chat_id: ChatId, *, after_id: MessageId, limit: int) -> Missing:
+    """How many messages come after one, and how long they are."""
+    record = await conn.fetchrow(MEASURE, chat_id, after_id, limit)
+    assert record is not None
+    return Missing(*record)
+
+
+async def find_newest_id(conn: Connection, chat_id: ChatId) -> MessageId | None:
+    """The newest message that people can see."""
+    newest: MessageId | None = await conn.fetchval(NEWEST_ID, chat_id)
+    return newest
+
+
+async def list_queue(conn: Connection, chat_id: ChatId) -> tuple[QueuedMessage, ...]:
+    """The whole queue, in its order."""
+    return tuple(backlog.queued_of(record) for record in await conn.fetch(QUEUE, chat_id))
+
+
+async def list_pending_calls(conn: Connection, chat_id: ChatId) -> tuple[PendingCall, ...]:
+    """The open calls of the turn that a client executes, with their arguments."""
+    records = await conn.fetch(calls.TURN_CALLS, chat_id)
+    opened = toolcalls.open_calls(CallRow(*record) for record in records)
+    names = {record[0] for record in await conn.fetch(DECLARED_TOOLS, chat_id)}
+    pending = toolcalls.select_dynamic(opened, names)
+    args: dict[tuple[int, str], Raw] = {}
+    for message_id in {call.message_id for call in pending}:
+        args.update(await _args_of(conn, chat_id, message_id=MessageId(message_id)))
+    return tuple(_pending(call, args) for call in pending)
+
+
+async def poll(conn: Connection, chat_ids: Sequence[UUID]) -> list[ChatHint]:
+    """What the newest hint of each chat would say; chats that are gone are not among them."""
+    return [ChatHint(**dict(record)) for record in await conn.fetch(POLL, chat_ids)]
+
+
+async def list_members(conn: Connection, chat_ids: Sequence[UUID]) -> list[Member]:
+    """The families of those chats that exist."""
+    return [Member(*record) for record in await conn.fetch(FAMILY, chat_ids)]
+
+
+async def list_for_viewers(conn: Connection, pairs: Sequence[tuple[UUID, UUID]]) -> list[ListedChat]:
+    """Chats as lists show them, for pairs of chat and viewer."""
+    records = await conn.fetch(LISTED, [chat for chat, _ in pairs], [user for _, user in pairs])
+    return [_listed(tuple(record)) for record in records]
+
+
+_VIEWER_WIDTH = len(ListedChat.__struct_fields__) - 1
+
+
+def _listed(values: Sequence[Any]) -> ListedChat:
+    return ListedChat(*[*values[:_VIEWER_WIDTH], chats._summary(values[_VIEWER_WIDTH:])])  # type: ignore[arg-type]
+
+
+async def _args_of(conn: Connection, chat_id: ChatId, *, message_id: MessageId) -> dict[tuple[int, str], Raw]:
+    message = await messages.find_visible(conn, chat_id, message_id=message_id)
+    try:
+        content = message.parts() if message is not None else ()
+    except ContentError:
+        content = ()
+    return {
+        (message_id, part.tool_call_id): part.args
+        for part in content
+        if isinstance(part, ToolCall) and isinstance(part.args, Raw)
+    }
+
+
+def _pending(call: OpenCall, args: dict[tuple[int, str], Raw]) -> PendingCall:
+    return PendingCall(
+        call.tool_call_id, call.tool_name, args.get((call.message_id, call.tool_call_id), parts.json_raw({}))
+    )
+
+
+def _rows(records: Iterable[object]) -> tuple[PromptRow, ...]:
+    return tuple(messages.prompt_row(record) for record in records)  # type: ignore[arg-type]

@@ -1,0 +1,144 @@
+"""The events of a stream, as structs and as the JSON that is sent.
+
+Events are encoded once, where they are made, and passed on as bytes; a frame is a JSON array of them. Live parts
+(`message_part`) are not here: they come encoded from the part buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from rookery.stream.views import ChatErrorView, ChatView, MessageView, QueuedMessageView, RetryView
+
+PROTOCOL = 1
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="type"):
+    """Base of all: told apart by `type`."""
+
+
+class Hello(Event, frozen=True, tag="hello"):
+    chat_id: UUID
+    replica_id: UUID
+    server_time: datetime
+    resume: str
+    protocol: int = PROTOCOL
+
+
+class HistoryReset(Event, frozen=True, tag="history_reset"):
+    """What the client holds is void; the messages that follow, up to `synced`, take its place."""
+
+    count: int
+    has_more: bool
+    first_message_id: int | None
+
+
+class MessageAdded(Event, frozen=True, tag="message"):
+    message: MessageView
+
+
+class QueueUpdate(Event, frozen=True, tag="queue_update"):
+    queued_messages: tuple[QueuedMessageView, ...]
+
+
+class StatusChanged(Event, frozen=True, tag="status"):
+    status: str
+    archived: bool
+
+
+class ErrorShown(Event, frozen=True, tag="error"):
+    error: ChatErrorView
+
+
+class ActionCall(msgspec.Struct, frozen=True):
+    tool_call_id: str
+    tool_name: str
+    args: Raw
+
+
+class ActionRequired(Event, frozen=True, tag="action_required"):
+    tool_calls: tuple[ActionCall, ...]
+    deadline_at: datetime | None
+
+
+class RetryChanged(Event, frozen=True, tag="retry"):
+    retry: RetryView | None
+
+
+class PreviewReset(Event, frozen=True, tag="preview_reset"):
+    history_version: int
+    generation_attempt: int
+    reason: str
+
+
+class PreviewTruncated(Event, frozen=True, tag="preview_truncated"):
+    pass
+
+
+class Synced(Event, frozen=True, tag="synced"):
+    snapshot_version: int
+    history_version: int
+    queue_version: int
+    last_message_id: int
+
+
+class DebugUpdate(Event, frozen=True, tag="debug_update"):
+    kind: str
+    run_id: str | None
+
+
+class Heartbeat(Event, frozen=True, tag="heartbeat"):
+    server_time: datetime
+
+
+class Goodbye(Event, frozen=True, tag="goodbye"):
+    retry_after_ms: int
+
+
+class Pong(Event, frozen=True, tag="pong"):
+    id: Any
+
+
+class Ready(Event, frozen=True, tag="ready"):
+    server_time: datetime
+
+
+class ChatChanged(Event, frozen=True, tag="chat"):
+    kinds: tuple[str, ...]
+    chat: ChatView
+    tool_calls: tuple[ActionCall, ...] | UnsetType = UNSET
+
+
+class ChatGone(Event, frozen=True, tag="chat_gone"):
+    chat_id: UUID
+    kind: str
+
+
+class ListResync(Event, frozen=True, tag="resync"):
+    pass
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(event: Event) -> bytes:
+    return _encoder.encode(event)
+
+
+def encode_message(view: MessageView) -> bytes:
+    """A message as an event. One that cannot be written loses its content, never its place."""
+    try:
+        return _encoder.encode(MessageAdded(view))
+    except (ValueError, TypeError, RecursionError):
+        return _encoder.encode(MessageAdded(msgspec.structs.replace(view, content=(), decode_error=True)))
+
+
+def frame(events: Iterable[bytes]) -> bytes:
+    """One text frame of a socket, or one batch of an event stream."""
+    return b"[" + b",".join(events) + b"]"

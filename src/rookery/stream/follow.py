@@ -1,0 +1,365 @@
+"""Follows one chat for one client: hints and live parts in, frames out.
+
+Everything but the reads of the database happens in `take`, in the task that writes to the client. A client that is
+slow is therefore not asked for, and what it misses waits where it is bounded: hints merge into one, parts stay in their
+feed, where a reader is only a cursor. While the database does not answer, parts go on flowing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Protocol
+from uuid import UUID
+
+import asyncpg
+
+from rookery.chat.errors import ChatNotFound
+from rookery.chat.messages import ChatId
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.store.errors import StoreError
+from rookery.store.hints import MiscHint
+from rookery.store.pubsub import Bus
+from rookery.store.pubsub import Subscription as BusSubscription
+from rookery.stream import events
+from rookery.stream.errors import CloseCode, StreamEnded
+from rookery.stream.events import DebugUpdate, Hello
+from rookery.stream.inbox import Inbox, Registry
+from rookery.stream.loop import LoopStats, Step, StreamLoop, Target, Verdict
+from rookery.stream.outbox import Frame, Outbox
+from rookery.stream.params import StreamParams
+from rookery.stream.session import Inbound
+from rookery.stream.sync import Opening, Reader, Snapshot
+from rookery.worker.deltas import PartEvent
+from rookery.worker.feeds import EndReason, Subscription
+from rookery.worker.parts import EpisodeKey, PartBufferError
+
+log = get_logger("stream.follow")
+
+READ_RETRY_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.0)
+LAST_READ_RETRY_SECONDS = 2.0
+READ_PATIENCE_SECONDS = 30.0
+LAGGED_SECONDS = 1.0
+
+DATABASE_ERRORS = (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+DELETED = "This chat was deleted."
+
+
+class PartSource(Protocol):
+    """Where the parts of one replica come from: its own buffer, or a mirror of it."""
+
+    def subscribe(
+        self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None
+    ) -> Subscription: ...
+
+
+class PartSources(Protocol):
+    def source(self, worker_id: UUID) -> PartSource | None:
+        """Who has the parts of that replica; None when there is no way to it."""
+
+
+class ReadMarker(Protocol):
+    """Moves the caller's own read cursor; None means the newest message. Failures are the marker's to log."""
+
+    def __call__(self, chat_id: ChatId, message_id: int | None) -> Coroutine[None, None, None]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all streams of a process share."""
+
+    replica_id: UUID
+    reader: Reader
+    registry: Registry
+    sources: PartSources
+    bus: Bus
+    clock: Clock
+    stats: LoopStats
+
+
+async def open_chat(
+    around: Surroundings, chat_id: ChatId, params: StreamParams, *, mark_read: ReadMarker
+) -> ChatStream:
+    """Read the chat for the first time and be ready to show it. Raises what the read raises.
+
+    The inbox is registered before the read: a change is either in it, or in the inbox.
+    """
+    stream = ChatStream(around, chat_id, params, mark_read=mark_read)
+    try:
+        await stream._open()
+    except BaseException:
+        await stream.close()
+        raise
+    return stream
+
+
+class ChatStream:
+    """The source of a chat's session. Made by `open_chat`."""
+
+    __slots__ = (
+        "_around",
+        "_debug",
+        "_has_marked",
+        "_inbox",
+        "_is_lagged",
+        "_lagged_at",
+        "_later",
+        "_loop",
+        "_mark_read",
+        "_marking",
+        "_outbox",
+        "_params",
+        "_reading",
+        "_reloads",
+        "_subscription",
+        "_target",
+        "_wake",
+    )
+
+    def __init__(self, around: Surroundings, chat_id: ChatId, params: StreamParams, *, mark_read: ReadMarker) -> None:
+        self._around = around
+        self._params = params
+        self._mark_read = mark_read
+        self._loop = StreamLoop(chat_id, tail=params.tail, shows_parts=params.parts, stats=around.stats)
+        self._outbox = Outbox()
+        self._wake: Callable[[], None] = _nobody
+        self._inbox = Inbox(chat_id, self._rouse)
+        self._debug: BusSubscription | None = None
+        self._reading: asyncio.Task[_Applied] | None = None
+        self._reloads = False
+        self._target: Target | None = None
+        self._subscription: Subscription | None = None
+        self._is_lagged = False
+        self._lagged_at: float | None = None
+        self._later: asyncio.Task[None] | None = None
+        self._marking: asyncio.Task[None] | None = None
+        self._has_marked = not params.mark_read
+
+    @property
+    def chat_id(self) -> ChatId:
+        return self._loop.chat_id
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        wake()
+
+    def take(self) -> Frame | None:
+        """The next frame. Synchronization goes first: a part of a new attempt must find the new versions."""
+        if self._reading is not None and self._reading.done():
+            self._apply(self._reading)
+        if self._reading is None and self._outbox.is_durable_empty and (self._reloads or not self._inbox.is_empty):
+            self._synchronize()
+        if self._outbox.is_preview_empty:
+            self._pump()
+        frame = self._outbox.take()
+        if not self._has_marked and frame is None:
+            self._mark_first()
+        return frame
+
+    async def hear(self, frame: Inbound) -> None:
+        match frame.type:
+            case "read" if frame.message_id is not None:
+                await self._mark_read(self.chat_id, frame.message_id)
+            case "resync":
+                self._reloads = True
+                self._wake()
+
+    async def close(self) -> None:
+        self._around.registry.remove(self._inbox)
+        if self._debug is not None:
+            self._debug.close()
+        self._unsubscribe()
+        tasks = [task for task in (self._reading, self._later) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._marking is not None:
+            await self._marking
+            await self._mark_read(self.chat_id, self._loop.last_message_id)
+
+    async def _open(self) -> None:
+        around, params = self._around, self._params
+        around.registry.add(self._inbox)
+        if params.debug:
+            self._debug = around.bus.subscribe(MiscHint, self._on_debug, key=f"debug:{self.chat_id}")
+        opening = await around.reader.open(self.chat_id, after_id=params.after_id, tail=params.tail)
+        self._outbox.put([self._hello(opening), *self._first(opening)], cursor=self._loop.last_message_id)
+        self._retarget()
+
+    def _first(self, opening: Opening) -> list[bytes]:
+        return self._loop.apply(opening.snapshot, is_first=True)
+
+    def _hello(self, opening: Opening) -> bytes:
+        around = self._around
+        return events.encode(Hello(self.chat_id, around.replica_id, around.clock.now(), opening.resume))
+
+    def _mark_first(self) -> None:
+        """The client has been sent the first synchronization: that is read, if it wants it so."""
+        self._has_marked = True
+        reading = self._mark_read(self.chat_id, self._loop.last_message_id)
+        self._marking = asyncio.create_task(reading, name="stream-mark-read")
+
+    # Reading
+
+    def _synchronize(self) -> None:
+        if self._reloads:
+            self._reloads = False
+            self._start(self._reload())
+            return
+        hint, is_forced = self._inbox.take()
+        verdict = Verdict.IGNORE if hint is None else self._loop.judge(hint)
+        if verdict is Verdict.GONE:
+            raise StreamEnded(CloseCode.DELETED, DELETED)
+        if is_forced or verdict is Verdict.READ:
+            self._start(self._read(0 if hint is None else hint.snapshot_version))
+
+    def _start(self, reading: Coroutine[None, None, _Applied]) -> None:
+        self._reading = asyncio.create_task(reading, name="stream-read")
+        self._reading.add_done_callback(lambda _: self._rouse())
+
+    async def _read(self, at_least: int) -> _Applied:
+        reader, place = self._around.reader, self._loop.place
+        return _Applied(await self._patiently(lambda: reader.read(place, at_least=at_least)), is_resync=False)
+
+    async def _reload(self) -> _Applied:
+        reader, place = self._around.reader, self._loop.place
+        return _Applied(await self._patiently(lambda: reader.reload(place)), is_resync=True)
+
+    async def _patiently(self, read: Callable[[], Awaitable[Snapshot]]) -> Snapshot:
+        """Try until the database answers; a client waits for half a minute before it is sent away."""
+        clock = self._around.clock
+        give_up_at = clock.monotonic() + READ_PATIENCE_SECONDS
+        for delay in chain(READ_RETRY_SECONDS, repeat(LAST_READ_RETRY_SECONDS)):
+            try:
+                return await read()
+            except ChatNotFound:
+                raise StreamEnded(CloseCode.DELETED, DELETED) from None
+            except DATABASE_ERRORS as error:
+                log.warning("stream_read_failed", chat_id=self.chat_id, error=str(error) or type(error).__name__)
+                if clock.monotonic() + delay > give_up_at:
+                    raise StreamEnded(CloseCode.NO_DATABASE, "The database does not answer.") from None
+            await clock.sleep(delay, "stream-read-retry")
+        raise AssertionError("delays never end")
+
+    def _apply(self, reading: asyncio.Task[_Applied]) -> None:
+        self._reading = None
+        if reading.cancelled():
+            raise StreamEnded(CloseCode.SHUTDOWN, "This server is about to stop.")
+        applied = reading.result()
+        shown = self._loop.episode
+        durable = self._loop.apply(applied.snapshot, is_resync=applied.is_resync)
+        if durable:
+            is_void = self._loop.episode != shown
+            self._outbox.put(durable, cursor=self._loop.last_message_id, clears_preview=is_void)
+            self._is_lagged = self._is_lagged and not is_void
+        self._retarget()
+
+    # Parts
+
+    def _retarget(self) -> None:
+        target = self._loop.target
+        if target == self._target:
+            return
+        self._target = target
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        """Follow the target from behind the last part that was shown."""
+        self._unsubscribe()
+        if self._target is None:
+            return
+        source = self._around.sources.source(self._target.worker_id)
+        if source is None:
+            return
+        try:
+            self._subscription = source.subscribe(self._target.episode, self._loop.last_seq + 1, wake=self._rouse)
+        except PartBufferError:
+            # That process is stopping. A preview problem never ends a stream.
+            return
+
+    def _unsubscribe(self) -> None:
+        if self._subscription is not None:
+            self._subscription.close()
+            self._subscription = None
+
+    def _pump(self) -> None:
+        """Show what there is to read, into an empty lane only: what waits in the feed is merged there."""
+        if self._is_lagged:
+            self._catch_up()
+        subscription = self._subscription
+        if subscription is None:
+            return
+        if batch := subscription.pull():
+            accepted: list[PartEvent] = []
+            step = self._loop.accept(batch, accepted)
+            self._outbox.show(accepted)
+            if self._outbox.is_lagged:
+                self._lag()
+            elif step is not Step.ON:
+                self._start_over(step)
+        if subscription.end is not None and subscription is self._subscription:
+            self._ended(subscription.end)
+
+    def _start_over(self, step: Step) -> None:
+        if step is Step.REBASE:
+            self._outbox.mark(self._loop.restart("rebase"))
+        self._subscribe()
+        self._rouse()
+
+    def _ended(self, reason: EndReason) -> None:
+        self._unsubscribe()
+        if reason is EndReason.TRUNCATED:
+            if (event := self._loop.truncate()) is not None:
+                self._outbox.mark(event)
+        elif reason is EndReason.EVICTED:
+            self._lag()
+
+    def _lag(self) -> None:
+        self._unsubscribe()
+        self._outbox.clear_preview()
+        self._is_lagged = True
+        self._rouse()
+
+    def _catch_up(self) -> None:
+        """Show the episode again from its first part, merged; at most once per second."""
+        if not self._outbox.is_durable_empty or self._loop.episode is None:
+            return
+        now = self._around.clock.monotonic()
+        if self._lagged_at is not None and now - self._lagged_at < LAGGED_SECONDS:
+            self._rouse_later(self._lagged_at + LAGGED_SECONDS - now)
+            return
+        self._lagged_at = now
+        self._is_lagged = False
+        self._outbox.mark(self._loop.restart("lagged"))
+        self._subscribe()
+
+    def _rouse_later(self, seconds: float) -> None:
+        async def rouse() -> None:
+            await self._around.clock.sleep(seconds, "stream-lagged")
+            self._later = None
+            self._rouse()
+
+        if self._later is None:
+            self._later = asyncio.create_task(rouse(), name="stream-lagged")
+
+    def _on_debug(self, hint: MiscHint) -> None:
+        run_id = hint.data.get("run_id")
+        kind = DebugUpdate(str(hint.data.get("kind")), None if run_id is None else str(run_id))
+        self._outbox.mark(events.encode(kind))
+        self._rouse()
+
+    def _rouse(self) -> None:
+        self._wake()
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    snapshot: Snapshot
+    is_resync: bool
+
+
+def _nobody() -> None:
+    """Nobody is attached yet; whoever will be looks by itself."""

@@ -1,0 +1,128 @@
+"""Watches over rights while streams are open: whoever loses them loses the stream.
+
+Hints say that somebody's rights may have changed; every minute all are looked at anyway. What the rights are is asked
+of a callable: this module knows only when to ask, and what to do with the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NoReturn
+from uuid import UUID
+
+from rookery.log import get_logger
+from rookery.store.hints import AccessHint
+from rookery.store.pubsub import Bus
+from rookery.stream.errors import CloseCode
+from rookery.stream.session import Session
+
+log = get_logger("stream.guard")
+
+
+class Right(Enum):
+    """What is left of somebody's access."""
+
+    KEPT = "kept"
+    LOGGED_OUT = "logged_out"  # session or token gone or expired, or the user disabled
+    WITHDRAWN = "withdrawn"  # may not read this chat any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Who reads what by which credential. Watch streams name no chat; a chat's rights are those of its root."""
+
+    user_id: UUID
+    credential: str  # id of the session or token
+    chat_id: UUID | None = None
+    root_id: UUID | None = None
+
+
+# One query for all of them, in order; called again when it raises.
+RightsCheck = Callable[[Sequence[Grant]], Awaitable[Sequence[Right]]]
+
+_ENDINGS = {
+    Right.LOGGED_OUT: (CloseCode.UNAUTHENTICATED, "The login is no longer valid."),
+    Right.WITHDRAWN: (CloseCode.WITHDRAWN, "Access to this chat was withdrawn."),
+}
+
+
+class AccessGuard:
+    """Holds the grant of every open stream. `run` answers hints; `recheck` looks at all."""
+
+    def __init__(self, bus: Bus, check: RightsCheck) -> None:
+        self._check = check
+        self._grants: dict[Session, Grant] = {}
+        self._asked: dict[Session, None] = {}
+        self._wake = asyncio.Event()
+        self._subscriptions = (bus.subscribe(AccessHint, self._on_hint), bus.on_resync(self._ask_all))
+
+    def __len__(self) -> int:
+        return len(self._grants)
+
+    def hold(self, session: Session, grant: Grant) -> None:
+        self._grants[session] = grant
+
+    def release(self, session: Session) -> None:
+        self._grants.pop(session, None)
+
+    def grants(self) -> Mapping[Session, Grant]:
+        """Who watches what, for whoever counts an open stream as activity."""
+        return dict(self._grants)
+
+    async def run(self) -> NoReturn:
+        """Check what hints speak of, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            asked, self._asked = self._asked, {}
+            await self._judge([session for session in asked if session in self._grants])
+
+    async def recheck(self) -> None:
+        """Look at every open stream."""
+        await self._judge(list(self._grants))
+
+    def close(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.close()
+
+    async def _judge(self, sessions: Sequence[Session]) -> None:
+        if not sessions:
+            return
+        try:
+            rights = await self._check([self._grants[session] for session in sessions])
+        except Exception as error:
+            # Streams stay open: an unanswered question is no withdrawal. The next minute asks again.
+            log.warning("access_check_failed", streams=len(sessions), error=str(error) or type(error).__name__)
+            return
+        for session, right in zip(sessions, rights, strict=True):
+            if right is not Right.KEPT:
+                session.end(*_ENDINGS[right])
+
+    def _on_hint(self, hint: AccessHint) -> None:
+        self._ask(session for session, grant in self._grants.items() if concerns(hint, grant))
+
+    def _ask_all(self) -> None:
+        self._ask(self._grants)
+
+    def _ask(self, sessions: Iterable[Session]) -> None:
+        self._asked.update(dict.fromkeys(sessions))
+        if self._asked:
+            self._wake.set()
+
+
+def concerns(hint: AccessHint, grant: Grant) -> bool:
+    """Whether a change of rights may be one of this grant; a kind nobody knows may be anybody's."""
+    if hint.id is None:
+        return True
+    match hint.kind:
+        case "session" | "token":
+            return hint.id == grant.credential
+        case "user":
+            return hint.id == str(grant.user_id)
+        case "chat_acl":
+            return hint.id in (str(grant.chat_id), str(grant.root_id))
+        case _:
+            return True

@@ -1,0 +1,101 @@
+"""How the server's sockets must be set up for streams, and the internal listener that other replicas dial.
+
+A client that stopped reading cannot be closed politely: the close frame waits behind what it does not read. The kernel
+drops such a connection when nothing was acknowledged for half a minute, if the listening socket asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+USER_TIMEOUT_MS = 30_000
+PING_SECONDS = 20.0
+PUBLIC_MAX_BYTES = 64 * 1024
+INTERNAL_MAX_BYTES = 4 * 1024 * 1024
+STOP_SECONDS = 3
+
+# For `uvicorn.Config` of the public port.
+PUBLIC_OPTIONS: dict[str, Any] = {
+    "ws": "websockets-sansio",
+    "ws_max_size": PUBLIC_MAX_BYTES,
+    "ws_ping_interval": PING_SECONDS,
+    "ws_ping_timeout": PING_SECONDS,
+    "ws_per_message_deflate": False,
+}
+
+
+def limit_unacknowledged(listening: socket.socket) -> bool:
+    """Let the kernel drop connections whose client stopped reading; accepted sockets inherit it.
+
+    False where the platform has no such option: dead connections then stay until the client's side ends them.
+    """
+    option: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is None or listening.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    listening.setsockopt(socket.IPPROTO_TCP, option, USER_TIMEOUT_MS)
+    return True
+
+
+@asynccontextmanager
+async def serving(application: Any, listening: socket.socket, **options: Any) -> AsyncIterator[None]:
+    """Serve an application on a socket for as long as the block runs."""
+    settings = {**PUBLIC_OPTIONS, "lifespan": "off", "log_config": None, "access_log": False, "log_level": "warning"}
+    server = _Server(uvicorn.Config(application, timeout_graceful_shutdown=STOP_SECONDS, **{**settings, **options}))
+    task = asyncio.create_task(server.serve(sockets=[listening]), name="listener-serve")
+    try:
+        await server.up.wait()
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+@asynccontextmanager
+async def internal_unix(application: Any, path: Path) -> AsyncIterator[None]:
+    """Serve other replicas of this machine on a unix socket that only this user can open."""
+    with _unix_socket(path) as listening:
+        async with serving(application, listening, ws_max_size=INTERNAL_MAX_BYTES):
+            yield
+
+
+@contextmanager
+def _unix_socket(path: Path) -> Iterator[socket.socket]:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    before = os.umask(0o177)  # from its first moment on: a mode set afterwards leaves a gap
+    try:
+        listening.bind(str(path))
+    finally:
+        os.umask(before)
+    try:
+        yield listening
+    finally:
+        listening.close()
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+class _Server(uvicorn.Server):
+    """Signals are not its business: it is one part of a process."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

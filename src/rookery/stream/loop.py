@@ -1,0 +1,261 @@
+"""What one client is told, and when: from snapshots and live parts to events. Pure: no clock, no task, no socket.
+
+Every durable event is derived from a snapshot of the database; hints only say that one is worth reading. Live parts
+are shown in order, without gaps, and only of the attempt that the last snapshot named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+from uuid import UUID
+
+from rookery.chat.chats import Chat
+from rookery.chat.messages import ChatId
+from rookery.chat.states import Status
+from rookery.store.hints import ChatHint
+from rookery.stream import events, views
+from rookery.stream.events import (
+    ActionCall,
+    ActionRequired,
+    ErrorShown,
+    PreviewReset,
+    PreviewTruncated,
+    RetryChanged,
+    StatusChanged,
+    Synced,
+)
+from rookery.stream.sync import Place, Snapshot
+from rookery.worker.deltas import PartEvent
+from rookery.worker.parts import EpisodeKey
+
+_SHOWS_PARTS = (Status.RUNNING, Status.INTERRUPTING)
+_TRUNCATED = events.encode(PreviewTruncated())
+
+
+class Verdict(Enum):
+    """What a hint is worth."""
+
+    IGNORE = "ignore"
+    READ = "read"
+    GONE = "gone"
+
+
+class Target(NamedTuple):
+    """Which replica's parts to follow, and of which episode."""
+
+    worker_id: UUID
+    episode: EpisodeKey
+
+
+class Step(Enum):
+    """What to do with a batch of parts after those that were accepted."""
+
+    ON = "on"
+    AGAIN = "again"  # subscribe again behind the last part that was accepted
+    REBASE = "rebase"  # subscribe again from the first part
+
+
+@dataclass(slots=True)
+class LoopStats:
+    """Counted over all streams of a process."""
+
+    gaps: int = 0
+    resets: Counter[str] = field(default_factory=Counter)
+
+
+class StreamLoop:
+    """One connection's view of one chat: the versions it was told, and the episode it is shown."""
+
+    __slots__ = (
+        "_action_history_version",
+        "_archived",
+        "_error_key",
+        "_gapped",
+        "_stats",
+        "_status",
+        "_truncated",
+        "chat_id",
+        "episode",
+        "generation_attempt",
+        "history_version",
+        "last_message_id",
+        "last_seq",
+        "queue_version",
+        "retry_version",
+        "shows_parts",
+        "snapshot_version",
+        "tail",
+        "target",
+        "worker_id",
+    )
+
+    def __init__(self, chat_id: ChatId, *, tail: int, shows_parts: bool, stats: LoopStats) -> None:
+        self.chat_id = chat_id
+        self.tail = tail
+        self.shows_parts = shows_parts
+        self.snapshot_version = self.history_version = self.queue_version = self.retry_version = 0
+        self.last_message_id = 0
+        self.worker_id: UUID | None = None
+        self.generation_attempt = 0
+        self.episode: EpisodeKey | None = None  # set while live
+        self.target: Target | None = None
+        self.last_seq = 0
+        self._status: str | None = None
+        self._archived = False
+        self._error_key: tuple[int, str | None] | None = None
+        self._action_history_version = 0
+        self._gapped = False
+        self._truncated = False
+        self._stats = stats
+
+    @property
+    def place(self) -> Place:
+        return Place(self.chat_id, self.history_version, self.queue_version, self.last_message_id, self.tail)
+
+    def judge(self, hint: ChatHint) -> Verdict:
+        """Whether a hint tells of something this client was not told. Only a read finds out what."""
+        if hint.gone:
+            return Verdict.GONE
+        if hint.snapshot_version <= self.snapshot_version:
+            return Verdict.IGNORE
+        is_newer = (
+            hint.history_version > self.history_version
+            or hint.queue_version > self.queue_version
+            or hint.retry_state_version > self.retry_version
+        )
+        is_other = (hint.status, hint.archived, hint.worker_id, hint.generation_attempt) != (
+            self._status,
+            self._archived,
+            self.worker_id,
+            self.generation_attempt,
+        )
+        return Verdict.READ if is_newer or is_other else Verdict.IGNORE
+
+    def apply(self, snapshot: Snapshot, *, is_first: bool = False, is_resync: bool = False) -> list[bytes]:
+        """The events that take the client to this snapshot, in the order they are sent. None for an older one.
+
+        `is_first` is for the first of a connection; `is_resync` for one that a client asked for, which holds a whole
+        window. Afterwards `target` says which parts to follow.
+        """
+        chat = snapshot.chat
+        is_whole = is_first or is_resync
+        if chat.snapshot_version <= self.snapshot_version and not is_whole:
+            return []
+        out: list[bytes] = []
+        is_history_newer = chat.history_version > self.history_version
+        if snapshot.batch is not None and (is_history_newer or is_whole):
+            if snapshot.batch.reset is not None:
+                out.append(snapshot.batch.reset)
+                self._stats.resets["resync" if is_resync else "first" if is_first else "cut"] += 1
+            out.extend(snapshot.batch.messages)
+            self.last_message_id = snapshot.batch.last_message_id
+        if snapshot.queue_update is not None and (chat.queue_version > self.queue_version or is_resync):
+            out.append(snapshot.queue_update)
+        if is_first or (chat.status, chat.archived) != (self._status, self._archived):
+            out.append(events.encode(StatusChanged(chat.status, chat.archived)))
+        self._apply_error(chat, out)
+        self._apply_action(snapshot, out)
+        if chat.retry_state_version > self.retry_version and (chat.retry_state is not None or not is_first):
+            out.append(events.encode(RetryChanged(views.retry(chat.retry_state))))
+        self._apply_episode(chat, out, is_history_newer=is_history_newer)
+        self._store(chat)
+        if out or is_whole:
+            out.append(self._synced())
+        return out
+
+    def accept(self, batch: Iterable[PartEvent], out: list[PartEvent]) -> Step:
+        """Append to `out` what the client is shown of these parts of its episode, in order."""
+        last = self.last_seq
+        for event in batch:
+            seq, n, _ = event
+            if seq - n == last:
+                out.append(event)
+                last = seq
+            elif seq > last:
+                self.last_seq = last
+                return self._broken(merged_across=seq - n < last)
+        self.last_seq = last
+        return Step.ON
+
+    def restart(self, reason: str) -> bytes:
+        """Empty the preview: the same episode is shown again from its first part."""
+        assert self.episode is not None, "only a live preview is restarted"
+        self.last_seq = 0
+        self._stats.resets[reason] += 1
+        return _preview_reset(self.episode.history_version, self.episode.generation_attempt, reason)
+
+    def truncate(self) -> bytes | None:
+        """The episode outgrew its buffer; said once."""
+        if self._truncated or self.episode is None:
+            return None
+        self._truncated = True
+        return _TRUNCATED
+
+    def _broken(self, *, merged_across: bool) -> Step:
+        if merged_across:
+            return Step.REBASE
+        self._stats.gaps += 1
+        if self._gapped:
+            return Step.REBASE
+        self._gapped = True
+        return Step.AGAIN
+
+    def _apply_error(self, chat: Chat, out: list[bytes]) -> None:
+        if chat.status != Status.ERROR:
+            self._error_key = None
+            return
+        key = (chat.history_version, chat.last_error)
+        if key != self._error_key:
+            self._error_key = key
+            out.append(events.encode(ErrorShown(views.chat_error(chat.last_error or ""))))
+
+    def _apply_action(self, snapshot: Snapshot, out: list[bytes]) -> None:
+        chat = snapshot.chat
+        if chat.status != Status.REQUIRES_ACTION or chat.history_version <= self._action_history_version:
+            return
+        self._action_history_version = chat.history_version
+        calls = tuple(ActionCall(call.tool_call_id, call.tool_name, call.args) for call in snapshot.pending_calls)
+        out.append(events.encode(ActionRequired(calls, chat.requires_action_deadline_at)))
+
+    def _apply_episode(self, chat: Chat, out: list[bytes], *, is_history_newer: bool) -> None:
+        episode = self._episode_of(chat)
+        if episode is not None and episode != self.episode:
+            reason = "history" if is_history_newer else "attempt"
+        elif episode is None and self.episode is not None:
+            reason = "history" if is_history_newer else "retry" if chat.retry_state is not None else "ended"
+        else:
+            reason = None
+        if reason is not None:
+            self.last_seq = 0
+            self._gapped = self._truncated = False
+            out.append(_preview_reset(chat.history_version, chat.generation_attempt, reason))
+        self.episode = episode
+        self.target = None if episode is None or chat.worker_id is None else Target(chat.worker_id, episode)
+
+    def _episode_of(self, chat: Chat) -> EpisodeKey | None:
+        is_shown = self.shows_parts and chat.status in _SHOWS_PARTS
+        if not is_shown or chat.generation_attempt < 1 or chat.retry_state is not None:
+            return None
+        return EpisodeKey(self.chat_id, chat.history_version, chat.generation_attempt)
+
+    def _store(self, chat: Chat) -> None:
+        self.snapshot_version = chat.snapshot_version
+        self.history_version = chat.history_version
+        self.queue_version = chat.queue_version
+        self.retry_version = chat.retry_state_version
+        self.generation_attempt = chat.generation_attempt
+        self.worker_id = chat.worker_id
+        self._status, self._archived = chat.status, chat.archived
+
+    def _synced(self) -> bytes:
+        return events.encode(
+            Synced(self.snapshot_version, self.history_version, self.queue_version, self.last_message_id)
+        )
+
+
+def _preview_reset(history_version: int, generation_attempt: int, reason: str) -> bytes:
+    return events.encode(PreviewReset(history_version, generation_attempt, reason))

@@ -1,0 +1,108 @@
+"""The sync poller: tells streams every ten seconds what hints would have told them, for those that were lost."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import NoReturn
+from uuid import UUID
+
+import asyncpg
+
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.store import streaming
+from rookery.store.errors import StoreError
+from rookery.store.hints import ChatHint
+from rookery.stream.inbox import Registry
+
+log = get_logger("stream.poller")
+
+POLL_SECONDS = 10.0
+# Chosen: while hints do not arrive at all, polling is all there is.
+DEAF_POLL_SECONDS = 2.0
+JITTER = 0.1
+CHUNK = 5000
+RECHECK_TICKS = 6
+
+
+@dataclass(slots=True)
+class PollerStats:
+    ticks: int = 0
+    queries: int = 0
+    failed: int = 0
+
+
+async def _nothing() -> None:
+    return
+
+
+class Poller:
+    """`run` polls until cancelled. `recheck` is called at every sixth tick: access is looked at as rarely."""
+
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        registry: Registry,
+        *,
+        clock: Clock,
+        rng: Random,
+        recheck: Callable[[], Awaitable[None]] = _nothing,
+        is_deaf: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._pool = pool
+        self._registry = registry
+        self._clock = clock
+        self._rng = rng
+        self._recheck = recheck
+        self._is_deaf = is_deaf
+        self._stats = PollerStats()
+
+    def stats(self) -> PollerStats:
+        return self._stats
+
+    async def run(self) -> NoReturn:
+        while True:
+            seconds = DEAF_POLL_SECONDS if self._is_deaf() else POLL_SECONDS
+            await self._clock.sleep(seconds * self._rng.uniform(1 - JITTER, 1 + JITTER), "stream-poll")
+            await self.tick()
+
+    async def tick(self) -> None:
+        """Post what is true now to every stream. A query that fails is made up for by the next tick."""
+        self._stats.ticks += 1
+        chat_ids = self._registry.chat_ids()
+        try:
+            for start in range(0, len(chat_ids), CHUNK):
+                await self._poll(chat_ids[start : start + CHUNK])
+        except (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            self._stats.failed += 1
+            log.warning("poll_failed", chats=len(chat_ids), error=str(error) or type(error).__name__)
+        if self._stats.ticks % RECHECK_TICKS == 0:
+            await self._recheck()
+
+    async def _poll(self, chat_ids: list[UUID]) -> None:
+        self._stats.queries += 1
+        async with self._pool.acquire() as conn:
+            found = await streaming.poll(conn, chat_ids)
+        for hint in found:
+            self._registry.post(hint)
+        for chat_id in set(chat_ids) - {hint.chat_id for hint in found}:
+            self._registry.post(gone(chat_id))
+
+
+def gone(chat_id: UUID) -> ChatHint:
+    """What is said of a chat without a row."""
+    return ChatHint(
+        chat_id=chat_id,
+        snapshot_version=0,
+        history_version=0,
+        queue_version=0,
+        retry_state_version=0,
+        generation_attempt=0,
+        status="",
+        archived=False,
+        worker_id=None,
+        runner_id=None,
+        gone=True,
+    )

@@ -1,0 +1,73 @@
+"""The frames of a link, as binary msgpack. Within one protocol number only optional fields may be added."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from rookery.worker.deltas import PartEvent
+
+PROTOCOL = 1
+PATH = "/internal/v1/parts"
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """The first frame of both sides. One that speaks another protocol is left alone."""
+
+    protocol: int
+    replica_id: UUID
+    version: str = ""
+
+
+class Select(msgspec.Struct, frozen=True, tag="select"):
+    """Send me this episode. Again under the same `sid`: instead of the former one.
+
+    `generation` counts the selections of a `sid`, so that what is still under way of the former one can be told apart.
+    """
+
+    sid: int
+    chat_id: UUID
+    history_version: int
+    generation_attempt: int
+    from_seq: int = 1
+    generation: int = 0
+
+
+class Drop(msgspec.Struct, frozen=True, tag="drop"):
+    sid: int
+
+
+class Parts(msgspec.Struct, frozen=True, tag="parts"):
+    sid: int
+    parts: list[PartEvent]
+    generation: int = 0
+
+
+class End(msgspec.Struct, frozen=True, tag="end"):
+    """Nothing more comes of this selection: `closed`, `truncated`, `evicted` or `draining`."""
+
+    sid: int
+    last_seq: int
+    reason: str
+    generation: int = 0
+
+
+FromViewer = Hello | Select | Drop
+FromOwner = Hello | Parts | End
+
+_encoder = msgspec.msgpack.Encoder()
+_from_viewer: msgspec.msgpack.Decoder[FromViewer] = msgspec.msgpack.Decoder(FromViewer)
+_from_owner: msgspec.msgpack.Decoder[FromOwner] = msgspec.msgpack.Decoder(FromOwner)
+
+
+def encode(frame: FromViewer | FromOwner) -> bytes:
+    return _encoder.encode(frame)
+
+
+def decode_from_viewer(data: bytes) -> FromViewer:
+    return _from_viewer.decode(data)
+
+
+def decode_from_owner(data: bytes) -> FromOwner:
+    return _from_owner.decode(data)

@@ -1,0 +1,327 @@
+"""The viewers' end of a link: dials one other replica and mirrors the episodes that somebody here watches.
+
+A link that is lost costs a pause: mirrors keep what they have, and each is selected again behind its last part. No
+failure here is ever an error of a chat or of a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+from rookery import __version__
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.store.errors import StoreError
+from rookery.store.replicas import Replica
+from rookery.stream.listening import INTERNAL_MAX_BYTES, PING_SECONDS
+from rookery.stream.relay import frames, tokens
+from rookery.stream.relay.frames import Drop, End, FromViewer, Hello, Parts, Select
+from rookery.worker.feeds import EndReason, Feed, Subscription
+from rookery.worker.parts import EpisodeKey
+
+log = get_logger("stream.relay")
+
+FIRST_REDIAL_SECONDS, LAST_REDIAL_SECONDS = 0.1, 5.0
+REDIAL_JITTER = 0.2
+REFUSED_REDIAL_SECONDS = 30.0
+RESELECT_SECONDS = 0.25
+OPEN_SECONDS = 5.0
+
+# How to reach a replica; None when it has no row (any more).
+FindReplica = Callable[[UUID], Awaitable[Replica | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialer:
+    """What a link needs to reach others: who we are, the key that all replicas share, and where they are."""
+
+    replica_id: UUID
+    host_id: str
+    key: bytes
+    find: FindReplica
+    clock: Clock
+    rng: Random
+    tls: ssl.SSLContext | None = None
+    protocol: int = frames.PROTOCOL
+
+
+@dataclass(slots=True)
+class RelayStats:
+    dials: int = 0
+    failed: int = 0
+    refused: int = 0
+    protocol_mismatches: int = 0
+    received_bytes: int = 0
+
+
+class NoWay(Exception):
+    """There is no address at which the replica could be dialed from here. The message is for the log."""
+
+
+class _OtherProtocol(Exception):
+    """The other side speaks another protocol: it is of another version, and is left alone."""
+
+
+class Mirror:
+    """A copy of another replica's episode, for the viewers here. `sid` names it on the link."""
+
+    __slots__ = ("feed", "generation", "idle_since", "key", "sid")
+
+    def __init__(self, key: EpisodeKey, sid: int, clock: Clock) -> None:
+        self.key = key
+        self.sid = sid
+        self.generation = 0
+        self.idle_since: float | None = clock.monotonic()
+        self.feed = Feed(clock, lambda: self._left(clock))
+
+    def subscribe(self, from_seq: int, wake: Callable[[], None] | None) -> Subscription:
+        subscription = self.feed.subscribe(from_seq, wake=wake)
+        if self.feed.subscriber_count:
+            self.idle_since = None
+        return subscription
+
+    def _left(self, clock: Clock) -> None:
+        self.idle_since = clock.monotonic()
+
+
+class Link:
+    """One other replica. `run` keeps the link up until cancelled; mirrors come and go meanwhile."""
+
+    def __init__(self, worker_id: UUID, dialer: Dialer, stats: RelayStats) -> None:
+        self.worker_id = worker_id
+        self.idle_since: float | None = dialer.clock.monotonic()
+        self._dialer = dialer
+        self._stats = stats
+        self._clock = dialer.clock
+        self._mirrors: dict[EpisodeKey, Mirror] = {}
+        self._by_sid: dict[int, Mirror] = {}
+        self._last_sid = 0
+        self._outgoing: list[FromViewer] = []
+        self._wake = asyncio.Event()
+        self._reselecting: set[asyncio.Task[None]] = set()
+        self._is_up = False
+        self._redial_seconds = FIRST_REDIAL_SECONDS
+
+    @property
+    def is_up(self) -> bool:
+        return self._is_up
+
+    @property
+    def mirror_count(self) -> int:
+        return len(self._mirrors)
+
+    def mirror(self, key: EpisodeKey) -> Mirror:
+        """The mirror of an episode, made and selected for its first viewer."""
+        found = self._mirrors.get(key)
+        if found is not None:
+            return found
+        self._last_sid += 1
+        made = Mirror(key, self._last_sid, self._clock)
+        self._mirrors[key] = self._by_sid[made.sid] = made
+        self.idle_since = None
+        self._select(made)
+        return made
+
+    def sweep(self, *, stalled_before: float, idle_before: float) -> None:
+        """End the subscriptions of stalled viewers, and forget mirrors that nobody looks at any more."""
+        for mirror in tuple(self._mirrors.values()):
+            mirror.feed.evict_stalled(stalled_before)
+            if mirror.idle_since is not None and mirror.idle_since <= idle_before:
+                self._forget(mirror)
+                self._tell(Drop(mirror.sid))
+
+    async def run(self) -> None:
+        rng = self._dialer.rng
+        try:
+            while True:
+                try:
+                    await self._serve()
+                    wait = self._redial_seconds
+                except _OtherProtocol:
+                    self._stats.protocol_mismatches += 1
+                    log.warning("relay_protocol_differs", worker_id=self.worker_id)
+                    return
+                except Exception as error:
+                    wait = self._after_failure(error)
+                await self._clock.sleep(wait * rng.uniform(1 - REDIAL_JITTER, 1 + REDIAL_JITTER), "relay-redial")
+        finally:
+            for task in self._reselecting:
+                task.cancel()
+
+    def cut(self) -> None:
+        """End every subscription: this process stops."""
+        for mirror in tuple(self._mirrors.values()):
+            self._forget(mirror)
+            mirror.feed.cut(EndReason.SHUTDOWN)
+
+    def _after_failure(self, error: Exception) -> float:
+        """Say what happened; how long to wait."""
+        self._stats.failed += 1
+        if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
+            self._stats.refused += 1
+            log.error("relay_refused", worker_id=self.worker_id, advice="All replicas must have the same secret_keys.")
+            return REFUSED_REDIAL_SECONDS
+        if isinstance(error, OSError | WebSocketException | NoWay | msgspec.DecodeError | StoreError):
+            log.info("relay_lost", worker_id=self.worker_id, error=str(error) or type(error).__name__)
+        else:
+            log.exception("relay_failed", error, worker_id=self.worker_id)
+        wait = self._redial_seconds
+        self._redial_seconds = min(wait * 2, LAST_REDIAL_SECONDS)
+        return wait
+
+    async def _serve(self) -> None:
+        """One connection, from the dial to its loss."""
+        connection = await self._dial()
+        sender: asyncio.Task[None] | None = None
+        try:
+            await self._greet(connection)
+            self._is_up = True
+            self._redial_seconds = FIRST_REDIAL_SECONDS
+            self._outgoing = []
+            for mirror in self._mirrors.values():
+                self._select(mirror)
+            sender = asyncio.create_task(self._send_on(connection), name="relay-send")
+            async for data in connection:
+                if isinstance(data, bytes):
+                    self._stats.received_bytes += len(data)
+                    self._dispatch(frames.decode_from_owner(data))
+        finally:
+            self._is_up = False
+            if sender is not None:
+                sender.cancel()
+                await asyncio.gather(sender, return_exceptions=True)
+            # Not `close`: it waits for the other side, which may be what was lost.
+            connection.transport.abort()
+            await connection.wait_closed()
+
+    async def _dial(self) -> ClientConnection:
+        dialer = self._dialer
+        replica = await dialer.find(self.worker_id)
+        if replica is None:
+            raise NoWay("The replica has no row.")
+        self._stats.dials += 1
+        token = tokens.mint(dialer.key, src=dialer.replica_id, dst=self.worker_id, clock=dialer.clock)
+        options: dict[str, Any] = {
+            "additional_headers": {"Authorization": f"Bearer {token}"},
+            "compression": None,
+            "max_size": INTERNAL_MAX_BYTES,
+            "open_timeout": OPEN_SECONDS,
+            "ping_interval": PING_SECONDS,
+            "ping_timeout": PING_SECONDS,
+            "proxy": None,
+        }
+        if replica.relay_unix is not None and replica.host_id == dialer.host_id:
+            return await unix_connect(replica.relay_unix, f"ws://localhost{frames.PATH}", **options)
+        if replica.relay_url is None:
+            raise NoWay("The replica is on another machine and has no relay_url. Set it there.")
+        check_url(replica.relay_url)
+        context = dialer.tls if replica.relay_url.startswith("wss:") else None
+        return await connect(replica.relay_url.rstrip("/") + frames.PATH, ssl=context, **options)
+
+    async def _greet(self, connection: ClientConnection) -> None:
+        dialer = self._dialer
+        await connection.send(frames.encode(Hello(dialer.protocol, dialer.replica_id, __version__)))
+        async with asyncio.timeout(OPEN_SECONDS):
+            answer = await connection.recv()
+        hello = frames.decode_from_owner(answer) if isinstance(answer, bytes) else None
+        if not isinstance(hello, Hello) or hello.protocol != dialer.protocol:
+            raise _OtherProtocol
+
+    async def _send_on(self, connection: ClientConnection) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            outgoing, self._outgoing = self._outgoing, []
+            try:
+                for frame in outgoing:
+                    await connection.send(frames.encode(frame))
+            except ConnectionClosed:
+                return  # the reader finds out by itself
+
+    def _tell(self, frame: FromViewer) -> None:
+        if self._is_up:
+            self._outgoing.append(frame)
+            self._wake.set()
+
+    def _select(self, mirror: Mirror) -> None:
+        if mirror.feed.end is not None:
+            return
+        mirror.generation += 1
+        key = mirror.key
+        self._tell(
+            Select(
+                mirror.sid,
+                key.chat_id,
+                key.history_version,
+                key.generation_attempt,
+                mirror.feed.last_seq + 1,
+                mirror.generation,
+            )
+        )
+
+    def _dispatch(self, frame: frames.FromOwner) -> None:
+        if isinstance(frame, Hello):
+            return
+        mirror = self._by_sid.get(frame.sid)
+        if mirror is None or mirror.generation != frame.generation:
+            return
+        if isinstance(frame, Parts):
+            feed = mirror.feed
+            for part in frame.parts:
+                if part[0] > feed.last_seq and feed.end is None:
+                    feed.append(part)
+            return
+        self._ended(mirror, frame)
+
+    def _ended(self, mirror: Mirror, frame: End) -> None:
+        match frame.reason:
+            case "closed" | "truncated":
+                mirror.feed.finish(EndReason(frame.reason))
+            case "evicted":
+                task = asyncio.create_task(self._reselect(mirror), name="relay-reselect")
+                self._reselecting.add(task)
+                task.add_done_callback(self._reselecting.discard)
+            case _:
+                # The owner stops. Whoever takes the chat over makes another attempt, and viewers hear of that.
+                self._forget(mirror)
+                mirror.feed.cut(EndReason.SHUTDOWN)
+
+    async def _reselect(self, mirror: Mirror) -> None:
+        await self._clock.sleep(RESELECT_SECONDS, "relay-reselect")
+        if self._by_sid.get(mirror.sid) is mirror:
+            self._select(mirror)
+
+    def _forget(self, mirror: Mirror) -> None:
+        self._by_sid.pop(mirror.sid, None)
+        if self._mirrors.get(mirror.key) is mirror:
+            del self._mirrors[mirror.key]
+        if not self._mirrors:
+            self.idle_since = self._clock.monotonic()
+
+
+def check_url(url: str) -> None:
+    """Parts are what people and models say: beyond this machine they travel encrypted."""
+    parts = urlsplit(url)
+    if parts.scheme == "wss":
+        return
+    if parts.scheme != "ws" or not _is_loopback(parts.hostname or ""):
+        raise NoWay(f"The relay address of a replica on another machine must begin with wss://, not {parts.scheme}://.")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,195 @@
+"""Everything that serves streams in one replica, put together: who is admitted, what they are shown, how it ends.
+
+The API authenticates, asks for a stream, and hands over its socket:
+
+    opened = await streams.open_chat(grant, params)   # refuses with exceptions, before any answer is sent
+    await opened.run(await ws.accept(scope, receive, send))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from uuid import UUID
+
+import asyncpg
+
+from rookery.chat.errors import ChatNotFound
+from rookery.chat.messages import ChatId, MessageId
+from rookery.clock import Clock
+from rookery.log import bind, get_logger
+from rookery.store import cursors
+from rookery.store.machine import Machine
+from rookery.store.pubsub import Bus
+from rookery.stream import follow
+from rookery.stream.follow import DATABASE_ERRORS, PartSources, Surroundings
+from rookery.stream.guard import AccessGuard, Grant, RightsCheck
+from rookery.stream.inbox import Registry
+from rookery.stream.loop import LoopStats
+from rookery.stream.params import StreamParams
+from rookery.stream.poller import Poller
+from rookery.stream.session import SEND_SECONDS, Session, Sessions, Slot, Source, Transport
+from rookery.stream.sync import Reader
+from rookery.stream.watch import Readers, WatchHub, nobody_else
+
+log = get_logger("stream")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamParts:
+    """What streams need of the replica around them. `on_read` hears whose cursor moved, to tell other tabs."""
+
+    replica_id: UUID
+    machine: Machine
+    pool: asyncpg.Pool
+    bus: Bus
+    sources: PartSources
+    check: RightsCheck
+    clock: Clock
+    rng: Random
+    readers: Readers = nobody_else
+    is_deaf: Callable[[], bool] = lambda: False
+    on_read: Callable[[UUID, ChatId], None] = lambda user_id, chat_id: None
+    send_seconds: float = SEND_SECONDS
+    per_user: int = 64
+    per_replica: int = 20_000
+
+
+class Opened:
+    """A stream that was admitted and read once, and waits for its socket. `run` it, or `close` it."""
+
+    __slots__ = ("_grant", "_slot", "_source", "_streams")
+
+    def __init__(self, streams: Streams, slot: Slot, source: Source, *, grant: Grant) -> None:
+        self._streams = streams
+        self._slot = slot
+        self._source = source
+        self._grant = grant
+
+    async def run(self, transport: Transport) -> None:
+        """Serve the client until either side ends it."""
+        streams = self._streams
+        session = Session(
+            transport,
+            self._source,
+            clock=streams.parts.clock,
+            stats=streams.sessions.stats,
+            send_seconds=streams.parts.send_seconds,
+        )
+        self._slot.session = session
+        streams.guard.hold(session, self._grant)
+        try:
+            with bind(chat_id=self._grant.chat_id) if self._grant.chat_id else contextlib.nullcontext():
+                await session.run()
+        finally:
+            streams.guard.release(session)
+            self._slot.release()
+
+    async def close(self) -> None:
+        """Give up before it ran."""
+        self._slot.release()
+        await self._source.close()
+
+
+class Streams:
+    """All streams of a replica. `running` keeps the loops behind them going."""
+
+    def __init__(self, parts: StreamParts) -> None:
+        self.parts = parts
+        self.sessions = Sessions(
+            clock=parts.clock, rng=parts.rng, per_user=parts.per_user, per_replica=parts.per_replica
+        )
+        self.registry = Registry(parts.bus)
+        self.reader = Reader(parts.machine)
+        self.loop_stats = LoopStats()
+        self.guard = AccessGuard(parts.bus, parts.check)
+        self.watch = WatchHub(parts.pool, parts.bus, clock=parts.clock, readers=parts.readers)
+        self.poller = Poller(
+            parts.pool,
+            self.registry,
+            clock=parts.clock,
+            rng=parts.rng,
+            recheck=self.guard.recheck,
+            is_deaf=parts.is_deaf,
+        )
+        self._around = Surroundings(
+            replica_id=parts.replica_id,
+            reader=self.reader,
+            registry=self.registry,
+            sources=parts.sources,
+            bus=parts.bus,
+            clock=parts.clock,
+            stats=self.loop_stats,
+        )
+
+    async def open_chat(self, grant: Grant, params: StreamParams) -> Opened:
+        """A stream of one chat. The caller has checked that the user may read it.
+
+        Raises `StreamRefused`, `ChatNotFound`, or what the store raises when the database does not answer.
+        """
+        assert grant.chat_id is not None, "a stream of which chat?"
+        slot = self.sessions.admit(grant.user_id)
+        try:
+            source = await follow.open_chat(
+                self._around, ChatId(grant.chat_id), params, mark_read=_Marker(self.parts, grant.user_id)
+            )
+        except BaseException:
+            slot.release()
+            raise
+        return Opened(self, slot, source, grant=grant)
+
+    def open_watch(self, grant: Grant) -> Opened:
+        """A stream of everything in the user's list."""
+        slot = self.sessions.admit(grant.user_id)
+        return Opened(self, slot, self.watch.join(grant.user_id), grant=grant)
+
+    def open_source(self, grant: Grant, source: Source) -> Opened:
+        """A stream of something else, under the same roof."""
+        return Opened(self, self.sessions.admit(grant.user_id), source, grant=grant)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Poller, guard and watch hub run inside. At the end all clients are sent elsewhere."""
+        async with asyncio.TaskGroup() as group:
+            loops = [
+                group.create_task(self.poller.run(), name="stream-poller"),
+                group.create_task(self.guard.run(), name="stream-guard"),
+                group.create_task(self.watch.run(), name="stream-watch"),
+            ]
+            try:
+                yield
+            finally:
+                await self.sessions.goodbye()
+                for loop in loops:
+                    loop.cancel()
+                self.registry.close()
+                self.guard.close()
+                self.watch.close()
+                await self.reader.close()
+
+
+class _Marker:
+    """Moves one person's read cursor."""
+
+    __slots__ = ("_parts", "_user_id")
+
+    def __init__(self, parts: StreamParts, user_id: UUID) -> None:
+        self._parts = parts
+        self._user_id = user_id
+
+    async def __call__(self, chat_id: ChatId, message_id: int | None) -> None:
+        try:
+            async with self._parts.pool.acquire() as conn:
+                target = None if message_id is None else MessageId(message_id)
+                await cursors.mark_read(conn, chat_id, user_id=self._user_id, message_id=target)
+        except ChatNotFound:
+            return
+        except DATABASE_ERRORS as error:
+            # The next frame moves it as far, or the next visit does.
+            log.warning("mark_read_failed", chat_id=chat_id, error=str(error) or type(error).__name__)
+            return
+        self._parts.on_read(self._user_id, chat_id)

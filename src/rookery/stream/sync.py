@@ -1,0 +1,215 @@
+"""Reading a chat for its viewers: one consistent snapshot, shared by all who ask for the same at the same time.
+
+Nothing is locked: viewers never hold up a transition. What a client may hold already is judged by message ids alone.
+Rows never change once written, history is only ever cut as a suffix, and ids grow in commit order: if a client's last
+message lives, all it holds lives, and all it lacks has a greater id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from rookery.chat.chats import Chat
+from rookery.chat.messages import ChatId, MessageId
+from rookery.chat.prompt import PromptRow
+from rookery.chat.states import Status
+from rookery.store import streaming
+from rookery.store.machine import Machine, View
+from rookery.store.messages import WINDOW_MAX_BYTES
+from rookery.store.streaming import PendingCall
+from rookery.stream import events, views
+from rookery.stream.events import HistoryReset, QueueUpdate
+
+# A client that lacks more than this, or more than 8 MiB, gets a window instead.
+MAX_DELTA_MESSAGES = 1000
+
+Resume = Literal["window", "delta", "none"]
+
+
+class Place(NamedTuple):
+    """What a client knows of a chat's history and queue. Clients at the same place share reads."""
+
+    chat_id: ChatId
+    history_version: int
+    queue_version: int
+    last_message_id: int
+    tail: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Encoded `message` events in order, after a `history_reset` when there is one.
+
+    `last_message_id` is the highest id that the client holds once it has them.
+    """
+
+    messages: tuple[bytes, ...]
+    last_message_id: int
+    reset: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A chat at one version. `batch` and `queue_update` are None where the client is up to date."""
+
+    chat: Chat
+    batch: Batch | None = None
+    queue_update: bytes | None = None
+    pending_calls: tuple[PendingCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The first snapshot of a connection, and how it continues what the client had."""
+
+    snapshot: Snapshot
+    resume: Resume
+
+
+@dataclass(slots=True)
+class SyncStats:
+    """`shared` reads were answered by the read of another viewer."""
+
+    reads: int = 0
+    shared: int = 0
+
+
+class Reader:
+    """Reads chats for all streams of this process. Close it at the end: shared reads are tasks of its own."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._flights: dict[Place, asyncio.Task[Snapshot]] = {}
+        self._stats = SyncStats()
+
+    def stats(self) -> SyncStats:
+        return self._stats
+
+    async def open(self, chat_id: ChatId, *, after_id: int, tail: int) -> Opening:
+        """What a new connection is told first; 0 stands for a client that holds no message."""
+
+        async def read(view: View) -> Opening:
+            resume, batch = await _opening_batch(view, after_id=after_id, tail=tail)
+            # That the queue is empty is news only to a client that was here before.
+            tells_queue = view.chat.queue_len or (after_id and view.chat.queue_version)
+            queue = await _queue_update(view) if tells_queue else None
+            return Opening(Snapshot(view.chat, batch, queue, await _pending_calls(view)), resume)
+
+        self._stats.reads += 1
+        return await self._machine.read(chat_id, read)
+
+    async def reload(self, place: Place) -> Snapshot:
+        """Everything anew, for a client that asked for it."""
+
+        async def read(view: View) -> Snapshot:
+            batch = await _window(view, place.tail)
+            return Snapshot(view.chat, batch, await _queue_update(view), await _pending_calls(view))
+
+        self._stats.reads += 1
+        return await self._machine.read(place.chat_id, read)
+
+    async def read(self, place: Place, *, at_least: int = 0) -> Snapshot:
+        """What changed since the client's place. `at_least` is the snapshot version that a hint spoke of.
+
+        A shared read may have begun before that commit. The next one cannot: it begins after the hint came.
+        """
+        flight = self._flights.get(place)
+        if flight is not None:
+            self._stats.shared += 1
+            snapshot = await asyncio.shield(flight)
+            if snapshot.chat.snapshot_version >= at_least:
+                return snapshot
+        flight = self._flights.get(place) or self._start(place)
+        return await asyncio.shield(flight)
+
+    async def close(self) -> None:
+        flights = tuple(self._flights.values())
+        for flight in flights:
+            flight.cancel()
+        await asyncio.gather(*flights, return_exceptions=True)
+
+    def _start(self, place: Place) -> asyncio.Task[Snapshot]:
+        self._stats.reads += 1
+        flight = asyncio.create_task(self._fly(place), name="stream-sync")
+        self._flights[place] = flight
+        flight.add_done_callback(lambda _: self._landed(place, flight))
+        return flight
+
+    def _landed(self, place: Place, flight: asyncio.Task[Snapshot]) -> None:
+        del self._flights[place]
+        if not flight.cancelled():
+            flight.exception()  # whoever asked may be gone; then nobody else looks at it
+
+    async def _fly(self, place: Place) -> Snapshot:
+        async def read(view: View) -> Snapshot:
+            chat = view.chat
+            batch = await _batch(view, place) if chat.history_version > place.history_version else None
+            queue = await _queue_update(view) if chat.queue_version > place.queue_version else None
+            return Snapshot(chat, batch, queue, await _pending_calls(view))
+
+        return await self._machine.read(place.chat_id, read)
+
+
+def is_cut(rows: Iterable[PromptRow], last_message_id: int) -> bool:
+    """Whether an edit removed something the client holds. What came and went unseen is nothing to it."""
+    return any(row.message.deleted and row.message.id <= last_message_id for row in rows)
+
+
+async def _batch(view: View, place: Place) -> Batch:
+    rows = await streaming.list_delta(view.conn, view.chat.id, seen=place.history_version, limit=MAX_DELTA_MESSAGES + 1)
+    if is_cut(rows, place.last_message_id) or _is_long(rows):
+        return await _window(view, place.tail)
+    return _delta([row for row in rows if not row.message.deleted], place.last_message_id)
+
+
+async def _opening_batch(view: View, *, after_id: int, tail: int) -> tuple[Resume, Batch]:
+    if not after_id:
+        if tail:
+            return "window", await _window(view, tail)
+        return "none", Batch((), await streaming.find_newest_id(view.conn, view.chat.id) or 0)
+    if not await streaming.is_live(view.conn, view.chat.id, message_id=after_id):
+        return "window", await _window(view, tail)
+    held = MessageId(after_id)
+    limit = MAX_DELTA_MESSAGES + 1
+    missing = await streaming.measure_after(view.conn, view.chat.id, after_id=held, limit=limit)
+    if missing.count >= limit or missing.size_bytes > WINDOW_MAX_BYTES:
+        return "window", await _window(view, tail)
+    rows = await streaming.list_after(view.conn, view.chat.id, after_id=held, limit=limit) if missing.count else ()
+    return "delta", _delta(rows, after_id)
+
+
+def _is_long(rows: Sequence[PromptRow]) -> bool:
+    if len(rows) > MAX_DELTA_MESSAGES:
+        return True
+    return sum(len(row.message.content) for row in rows) > WINDOW_MAX_BYTES
+
+
+def _delta(rows: Sequence[PromptRow], last_message_id: int) -> Batch:
+    return Batch(_encoded(rows), rows[-1].message.id if rows else last_message_id)
+
+
+async def _window(view: View, tail: int) -> Batch:
+    page = await streaming.list_window(view.conn, view.chat.id, tail=tail)
+    first = page.rows[0].message.id if page.rows else None
+    # Without a window the client still holds a place: what is cut before it must reach it.
+    last = page.rows[-1].message.id if page.rows else await streaming.find_newest_id(view.conn, view.chat.id) or 0
+    reset = events.encode(HistoryReset(len(page.rows), page.has_more, first))
+    return Batch(_encoded(page.rows), last, reset)
+
+
+def _encoded(rows: Iterable[PromptRow]) -> tuple[bytes, ...]:
+    return tuple(events.encode_message(views.message(row)) for row in rows)
+
+
+async def _queue_update(view: View) -> bytes:
+    queue = await streaming.list_queue(view.conn, view.chat.id)
+    return events.encode(QueueUpdate(views.queued_messages(queue)))
+
+
+async def _pending_calls(view: View) -> tuple[PendingCall, ...]:
+    if view.chat.status != Status.REQUIRES_ACTION:
+        return ()
+    return await streaming.list_pending_calls(view.conn, view.chat.id)

@@ -1,0 +1,266 @@
+"""The watch stream: what happens to the chats in somebody's list, one event per chat.
+
+A hint names only a chat and what kind of thing happened to it. Each replica collects hints for a moment, loads the
+chats that somebody here watches, and sends every watcher the chat as it is now, with all kinds in one event. Nothing is
+replayed: `ready` means that a list loaded from now on misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+from uuid import UUID
+
+import asyncpg
+
+from rookery.chat.messages import ChatId
+from rookery.chat.states import Status
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.store import streaming
+from rookery.store.errors import StoreError
+from rookery.store.hints import WatchHint, WatchKind
+from rookery.store.pool import Connection
+from rookery.store.pubsub import Bus
+from rookery.store.streaming import ListedChat, Member
+from rookery.stream import events, views
+from rookery.stream.events import ActionCall, ChatChanged, ChatGone, ListResync, Ready
+from rookery.stream.outbox import MAX_FRAME_BYTES, MAX_FRAME_EVENTS, Frame
+from rookery.stream.session import Inbound
+
+log = get_logger("stream.watch")
+
+COLLECT_SECONDS = 0.03
+MAX_PENDING = 256
+
+# What a kind is called on the wire, where that differs.
+_WIRE = {str(WatchKind.STATUS): "status_change"}
+# Only for whoever did it, in other tabs.
+_OWN = "read"
+_UNSHARED = "unshared"
+
+# Who may read the families with these roots, besides their owners.
+Readers = Callable[[Connection, Sequence[UUID]], Awaitable[Mapping[UUID, Collection[UUID]]]]
+
+_RESYNC = events.encode(ListResync())
+
+
+async def nobody_else(conn: Connection, root_ids: Sequence[UUID]) -> Mapping[UUID, Collection[UUID]]:
+    """For deployments without sharing."""
+    return {}
+
+
+@dataclass(slots=True)
+class _Collected:
+    """Hints about one chat: all kinds, in order, and whom to tell if it is gone."""
+
+    kinds: dict[str, None] = field(default_factory=dict)
+    users: set[UUID] = field(default_factory=set)
+    own: set[UUID] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class WatchStats:
+    loads: int = 0
+    sent: int = 0
+    overflowed: int = 0
+    failed: int = 0
+
+
+class Watcher:
+    """The source of one watch session."""
+
+    __slots__ = ("_hub", "_pending", "_wake", "user_id")
+
+    def __init__(self, hub: WatchHub, user_id: UUID) -> None:
+        self._hub = hub
+        self.user_id = user_id
+        # The newest event wins for each chat; the key of others is None.
+        ready = events.encode(Ready(hub.clock.now()))
+        self._pending: dict[UUID | None, tuple[ChatChanged | None, bytes]] = {None: (None, ready)}
+        self._wake: Callable[[], None] = lambda: None
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        wake()
+
+    def take(self) -> Frame | None:
+        if not self._pending:
+            return None
+        taken: list[bytes] = []
+        size = 0
+        for key, (_, data) in tuple(self._pending.items()):
+            size += len(data)
+            if taken and (size > MAX_FRAME_BYTES or len(taken) == MAX_FRAME_EVENTS):
+                break
+            taken.append(data)
+            del self._pending[key]
+        return Frame(events.frame(taken))
+
+    def tell(self, chat_id: UUID, changed: ChatChanged) -> None:
+        """Queue an event; kinds of one about the same chat that was not sent yet are kept."""
+        waiting = self._pending.get(chat_id)
+        if waiting is not None and waiting[0] is not None:
+            kinds = tuple(dict.fromkeys((*waiting[0].kinds, *changed.kinds)))
+            changed = ChatChanged(kinds, changed.chat, changed.tool_calls)
+        self._put(chat_id, changed, events.encode(changed))
+
+    def tell_gone(self, chat_id: UUID, kind: str) -> None:
+        self._put(chat_id, None, events.encode(ChatGone(chat_id, kind)))
+
+    def resync(self) -> None:
+        """Whatever waits is part of what the client loads anew."""
+        # A greeting that was not sent yet stays first.
+        greeting = self._pending.get(None)
+        self._pending.clear()
+        data = _RESYNC if greeting is None or greeting[1] == _RESYNC else greeting[1] + b"," + _RESYNC
+        self._pending[None] = (None, data)
+        self._wake()
+
+    async def hear(self, frame: Inbound) -> None:
+        """A list has nothing to be told."""
+
+    async def close(self) -> None:
+        self._hub.leave(self)
+
+    def _put(self, chat_id: UUID, changed: ChatChanged | None, data: bytes) -> None:
+        if chat_id not in self._pending and len(self._pending) >= MAX_PENDING:
+            self._hub.stats.overflowed += 1
+            self.resync()
+            return
+        self._pending[chat_id] = (changed, data)
+        self._wake()
+
+
+class WatchHub:
+    """All watchers of this process. `run` serves them until cancelled."""
+
+    def __init__(self, pool: asyncpg.Pool, bus: Bus, *, clock: Clock, readers: Readers = nobody_else) -> None:
+        self.clock = clock
+        self.stats = WatchStats()
+        self._pool = pool
+        self._readers = readers
+        self._watchers: dict[UUID, dict[Watcher, None]] = {}
+        self._collected: dict[UUID, _Collected] = {}
+        self._wake = asyncio.Event()
+        self._subscriptions = (bus.subscribe(WatchHint, self._on_hint), bus.on_resync(self._on_resync))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._watchers.values()))
+
+    def join(self, user_id: UUID) -> Watcher:
+        """A watcher that misses nothing from now on."""
+        watcher = Watcher(self, user_id)
+        self._watchers.setdefault(user_id, {})[watcher] = None
+        return watcher
+
+    def leave(self, watcher: Watcher) -> None:
+        watchers = self._watchers.get(watcher.user_id, {})
+        if watchers.pop(watcher, watcher) is None and not watchers:
+            del self._watchers[watcher.user_id]
+
+    async def run(self) -> NoReturn:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self.clock.sleep(COLLECT_SECONDS, "watch-collect")
+            collected, self._collected = self._collected, {}
+            try:
+                await self._serve(collected)
+            except (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                self.stats.failed += 1
+                log.warning("watch_load_failed", chats=len(collected), error=str(error) or type(error).__name__)
+                self._on_resync()
+
+    def close(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.close()
+
+    def _on_hint(self, hint: WatchHint) -> None:
+        if not self._watchers:
+            return
+        collected = self._collected.setdefault(hint.chat_id, _Collected())
+        kind = _WIRE.get(str(hint.kind), str(hint.kind))
+        if kind == _OWN:
+            collected.own.add(hint.user_id)
+        else:
+            collected.kinds[kind] = None
+            collected.users.update((hint.user_id, *hint.users))
+        self._wake.set()
+
+    def _on_resync(self) -> None:
+        for watchers in self._watchers.values():
+            for watcher in watchers:
+                watcher.resync()
+
+    async def _serve(self, collected: Mapping[UUID, _Collected]) -> None:
+        if not self._watchers:
+            return
+        self.stats.loads += 1
+        async with self._pool.acquire() as conn:
+            members = {member.chat_id: member for member in await streaming.list_members(conn, list(collected))}
+            readers = await self._readers(conn, list({member.root_id for member in members.values()}))
+            pairs = self._pairs(collected, members, readers)
+            rows = await streaming.list_for_viewers(conn, pairs) if pairs else []
+            calls = await self._calls(conn, rows, collected)
+        for row in rows:
+            shared = bool(readers.get(row.chat.root_chat_id or row.chat.id))
+            self._tell(row, collected[row.chat.id], shared=shared, calls=calls.get(row.chat.id))
+        told = set(pairs)
+        for chat_id, hints in collected.items():
+            self._tell_gone(chat_id, hints, is_there=chat_id in members, told=told)
+
+    def _pairs(
+        self,
+        collected: Mapping[UUID, _Collected],
+        members: Mapping[ChatId, Member],
+        readers: Mapping[UUID, Collection[UUID]],
+    ) -> list[tuple[UUID, UUID]]:
+        """Whom to tell of which chat: its owner and its direct readers, as far as they watch here."""
+        return [
+            (chat_id, user_id)
+            for chat_id, member in members.items()
+            for user_id in dict.fromkeys((member.owner_id, *readers.get(member.root_id, ())))
+            if user_id in self._watchers and (collected[chat_id].kinds or user_id in collected[chat_id].own)
+        ]
+
+    async def _calls(
+        self, conn: Connection, rows: Sequence[ListedChat], collected: Mapping[UUID, _Collected]
+    ) -> dict[UUID, tuple[ActionCall, ...]]:
+        waiting = {
+            row.chat.id
+            for row in rows
+            if row.chat.status == Status.REQUIRES_ACTION and "action_required" in collected[row.chat.id].kinds
+        }
+        found: dict[UUID, tuple[ActionCall, ...]] = {}
+        for chat_id in waiting:
+            pending = await streaming.list_pending_calls(conn, chat_id)
+            found[chat_id] = tuple(ActionCall(call.tool_call_id, call.tool_name, call.args) for call in pending)
+        return found
+
+    def _tell(self, row: ListedChat, hints: _Collected, *, shared: bool, calls: tuple[ActionCall, ...] | None) -> None:
+        kinds = tuple(kind for kind in hints.kinds if kind != _UNSHARED)
+        if row.user_id in hints.own:
+            kinds = (*kinds, _OWN)
+        if not kinds:
+            return
+        changed = ChatChanged(kinds, views.listed_chat(row, shared=shared))
+        if calls is not None:
+            changed = ChatChanged(kinds, changed.chat, calls)
+        for watcher in tuple(self._watchers.get(row.user_id, ())):
+            self.stats.sent += 1
+            watcher.tell(row.chat.id, changed)
+
+    def _tell_gone(
+        self, chat_id: UUID, hints: _Collected, *, is_there: bool, told: Collection[tuple[UUID, UUID]]
+    ) -> None:
+        """A chat without a row was deleted; one that somebody may not read any more was unshared."""
+        if is_there and _UNSHARED not in hints.kinds:
+            return
+        for user_id in hints.users:
+            if (chat_id, user_id) in told:
+                continue
+            for watcher in tuple(self._watchers.get(user_id, ())):
+                watcher.tell_gone(chat_id, _UNSHARED if is_there else "deleted")

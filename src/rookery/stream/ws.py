@@ -1,0 +1,101 @@
+"""Streams over WebSocket: the ASGI side of a session's transport, and refusals before the upgrade.
+
+Facts about the server (uvicorn, websockets-sansio) that this rests on: reading stops after each data frame until the
+application takes it, so a session keeps reading; a slow client is felt at the *next* send, which waits; and a close
+waits in the same place, so a client that stopped reading is only got rid of by the kernel (`listening.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+SUBPROTOCOL = "rookery.v1"
+BEARER = "rookery.bearer."
+HEARTBEAT_SECONDS = 20.0
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer in place of a stream, with the error body of the API."""
+
+    status: int
+    code: str
+    message: str
+    headers: Mapping[str, str] = {}
+
+    def body(self) -> bytes:
+        return msgspec.json.encode({"code": self.code, "message": self.message})
+
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:
+        fixed = {"content-type": "application/json", "cache-control": "no-store"}
+        return [(name.lower().encode(), value.encode()) for name, value in {**fixed, **self.headers}.items()]
+
+
+class WebSocketTransport:
+    """An accepted connection."""
+
+    __slots__ = ("_receive", "_send")
+
+    heartbeat_seconds = HEARTBEAT_SECONDS
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+
+    async def send(self, data: bytes, cursor: int | None = None) -> None:
+        await self._send({"type": "websocket.send", "text": data.decode()})
+
+    async def beat(self, event: bytes) -> None:
+        await self.send(b"[" + event + b"]")
+
+    async def receive(self) -> bytes | None:
+        message = await self._receive()
+        if message["type"] != "websocket.receive":
+            return None
+        text = message.get("text")
+        return text.encode() if text is not None else bytes(message.get("bytes") or b"")
+
+    async def close(self, code: int, reason: str) -> None:
+        await self._send({"type": "websocket.close", "code": code, "reason": reason})
+
+
+async def accept(scope: Scope, receive: Receive, send: Send) -> WebSocketTransport:
+    """Answer the upgrade. Of the subprotocols only ours is named: the other one may be a secret."""
+    await _connected(receive)
+    offered: Sequence[str] = scope.get("subprotocols", ())
+    await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
+    return WebSocketTransport(receive, send)
+
+
+async def refuse(receive: Receive, send: Send, refusal: Refusal) -> None:
+    """Answer the upgrade with an ordinary response, so that a client can tell one refusal from another."""
+    await _connected(receive)
+    await send(
+        {
+            "type": "websocket.http.response.start",
+            "status": refusal.status,
+            "headers": refusal.raw_headers(),
+        }
+    )
+    await send({"type": "websocket.http.response.body", "body": refusal.body()})
+
+
+def bearer_token(scope: Scope) -> str | None:
+    """The token a browser on another origin sends as a subprotocol; it has no way to send a header."""
+    offered: Sequence[str] = scope.get("subprotocols", ())
+    if SUBPROTOCOL not in offered:
+        return None
+    return next((each.removeprefix(BEARER) for each in offered if each.startswith(BEARER)), None)
+
+
+async def _connected(receive: Receive) -> None:
+    message = await receive()
+    if message["type"] != "websocket.connect":
+        raise ConnectionError("The client left before the upgrade.")
