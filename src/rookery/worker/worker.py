@@ -193,7 +193,12 @@ class Worker:
         if keys:
             # Before the runners have left: they may take a while, and the chats are free already.
             self._inflight.start(lambda: self._release(keys), name="release", seconds=self._config.cleanup_seconds)
-        await self.manager.wait_idle()
+        try:
+            async with self._clock.deadline(2 * self._config.cleanup_seconds, "close-runners"):
+                await self.manager.wait_idle()
+        except DeadlineExceeded:
+            # Whatever does not end when it is told to ends with the process; its commits fail at their fence.
+            log.warning("runners_left", runners=len(self.manager))
         await self._inflight.close(self._config.cleanup_seconds)
         await self._stragglers.close(self._clock, self._config.cleanup_seconds)
         self.buffer.close()

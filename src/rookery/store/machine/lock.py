@@ -39,8 +39,9 @@ _RETRYABLE = frozenset({"40P01", "40001", "55P03"})
 # Our own guards, CHECK violations, and statements after a swallowed error: the caller's code is wrong, not the user.
 _BUGS = frozenset({"RK001", "RK002", "23514", "25P02"})
 
-# The connection is gone, the server is going down, or it cancelled a statement that took too long.
-_LOST = (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError)
+# The connection is gone, the server is going down, or it cancelled a statement that took too long. InternalClientError
+# is what a statement meets that was sent between the server's farewell and the end of the connection.
+_LOST = (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InternalClientError)
 
 # What a caller can get wrong by naming rows that do not exist, by the foreign key that notices.
 _MODEL = ("model_config_id", "There is no such model. Choose another one.")
