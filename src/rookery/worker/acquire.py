@@ -17,7 +17,7 @@ from rookery.store.errors import CommitOutcomeUnknown
 from rookery.store.hints import OwnershipHint
 from rookery.store.machine import Machine, Tx, capacity, list_candidates, try_abandon, try_acquire
 from rookery.store.machine.capacity import Limits
-from rookery.store.machine.ownership import Candidate
+from rookery.store.machine.ownership import Candidate, has_peers
 from rookery.store.pubsub import Bus, Subscription
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
@@ -66,6 +66,7 @@ class Acquirer:
         self._new_id = new_id
         self._wanted = asyncio.Event()
         self._is_hinted = False
+        self._has_peers = False
 
     def wake(self) -> None:
         """Ask for a pass now: a slot is free, or a peer is gone."""
@@ -82,9 +83,11 @@ class Acquirer:
             while True:
                 await self._until_wanted()
                 await self._let_idle_ones_go_first()
-                self._is_hinted = False
+                is_hinted, self._is_hinted = self._is_hinted, False
                 self._wanted.clear()
                 await self.run_pass()
+                if not is_hinted:
+                    await self._look_for_peers()
         finally:
             for subscription in subscriptions:
                 subscription.close()
@@ -179,5 +182,13 @@ class Acquirer:
 
     async def _let_idle_ones_go_first(self) -> None:
         delay = self._config.acquire_delay_per_runner_seconds * len(self._manager)
-        if self._is_hinted and delay:
+        if self._is_hinted and self._has_peers and delay:
             await self._clock.sleep(min(delay, self._config.acquire_delay_max_seconds), "acquire-delay")
+
+    async def _look_for_peers(self) -> None:
+        """Who is alone has nobody to be polite to. Asked now and then: a peer that is new can wait for it."""
+        try:
+            async with self._clock.deadline(self._config.database_seconds, "has-peers"), self._pool.acquire() as conn:
+                self._has_peers = await has_peers(conn, self._worker_id)
+        except DATABASE_ERRORS as error:
+            log.warning("peers_not_counted", error=str(error) or type(error).__name__)

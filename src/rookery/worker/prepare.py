@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 from uuid import UUID
 
@@ -49,6 +50,8 @@ _ANTHROPIC_IMAGE_BYTES = 5 * 1024 * 1024
 _ANTHROPIC_TYPES = frozenset({"anthropic", "bedrock"})
 # Longer histories are gone through beside the event loop, not on it.
 _ROWS_ON_LOOP = 200
+# No more than `cost.list_prices` remembers.
+_MAX_PRICED = 1000
 _BYTES_ON_LOOP = 1024 * 1024
 
 
@@ -142,6 +145,7 @@ class Preparer:
         self._pool = pool
         self._clock = clock
         self._files = FileCache()
+        self._priced: set[tuple[str, str, date]] = set()
 
     async def prepare(self, step: Step, stack: AsyncExitStack) -> Prepared:
         """Raises `StepFailed` where trying again is no use, and whatever failed where it may be."""
@@ -222,9 +226,20 @@ class Preparer:
         model = await self._connector.model(ready)
         if isinstance(model, ProviderError):
             raise StepFailed(failures.classify(model, ready.provider_name))
-        # Beside the loop: the first look at list prices loads a table.
-        prices = await asyncio.to_thread(ready.prices, self._clock.now())
-        return Asked(ready=ready, model=model, prices=prices, effort=efforts.parse(effort))
+        return Asked(ready=ready, model=model, prices=await self._prices(ready), effort=efforts.parse(effort))
+
+    async def _prices(self, ready: ReadyModel) -> Prices | None:
+        """Beside the loop where it may be slow: the first look at list prices loads a table. Only there: in a busy
+        process a thread waits long for its turn, and every step would wait for it."""
+        now = self._clock.now()
+        looked_up = (ready.provider.type, ready.config.model, now.date())
+        if looked_up in self._priced:
+            return ready.prices(now)
+        prices = await asyncio.to_thread(ready.prices, now)
+        if len(self._priced) >= _MAX_PRICED:
+            self._priced.clear()
+        self._priced.add(looked_up)
+        return prices
 
     async def _open_tools(self, step: Step, mode: Mode, stack: AsyncExitStack) -> TurnTools:
         """A server of tools that cannot be reached must not look like a database that is away for a moment."""

@@ -105,6 +105,9 @@ LIST_CANDIDATES = f"WITH held AS MATERIALIZED ({_HELD})" + "UNION ALL".join(
 )
 
 
+_HAS_PEERS = "SELECT EXISTS (SELECT FROM replicas WHERE id <> $1)"
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """A chat that looked free when it was listed; `try_acquire` looks again under its lock."""
 
@@ -130,6 +133,12 @@ async def list_candidates(conn: Connection, limit: int) -> list[Candidate]:
         for status in _STATUS_ORDER
         for candidate in _take_turns(partitions.get((status, True), []), partitions.get((status, False), []))
     ]
+
+
+async def has_peers(conn: Connection, worker_id: UUID) -> bool:
+    """Whether there is another replica that may take chats too."""
+    found: bool = await conn.fetchval(_HAS_PEERS, worker_id)
+    return found
 
 
 def _take_turns(roots: list[Candidate], children: list[Candidate]) -> list[Candidate]:
