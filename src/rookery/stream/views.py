@@ -74,7 +74,7 @@ class ChatErrorView(msgspec.Struct, frozen=True):
 
     message: str = UNEXPLAINED
     detail: str | None = None
-    kind: str | None = "generic"
+    kind: str | None = None
     provider: str | None = None
     retryable: bool = False
     status_code: int | None = None
@@ -142,7 +142,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     git: None = None
 
 
-_GENERIC = ChatErrorView()
+_GENERIC = ChatErrorView(kind="generic")
 _errors = msgspec.json.Decoder(ChatErrorView)
 _retries = msgspec.json.Decoder(RetryView)
 
