@@ -8,6 +8,8 @@ ChatError
 │   └── InvalidState, ChatBusy, ParentArchived, QueueFull, QueueChanged, NothingToCompact
 ├── InvalidInput          the request itself is wrong: `field` and `rule` say where and why
 │   └── ChatNotRoot, EditTargetNotUser, ToolResultRejected, FileCapExceeded, FileUnavailable
+├── what ends a step, raised beside the rule it comes from
+│   └── UnreadableRow (prompt), ImageTooLarge (attachments), SummaryFailed (summarising)
 ├── StaleFence            the caller's view is old; end quietly, somebody else is right
 └── InvariantViolation    a bug: logged with state and row, answered as 500
 """

@@ -1,4 +1,4 @@
-"""What tests of Rookery, and of programs built on it, need: servers that speak like providers, and time at a standstill.
+"""What tests of Rookery and of programs built on it need: servers that speak like providers, and time at a standstill.
 
 The fakes of the providers are in `fake_anthropic`, `fake_responses` and `fake_completions`, each with the words of its
 wire; docs/guide/testing.md shows them. Nothing here imports more of Rookery than `rookery.clock` and `rookery.chat`, so
