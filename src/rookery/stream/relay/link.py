@@ -111,12 +111,12 @@ class Link:
         self._outgoing: list[FromViewer] = []
         self._wake = asyncio.Event()
         self._reselecting: set[asyncio.Task[None]] = set()
-        self._is_up = False
+        self._connection: ClientConnection | None = None
         self._redial_seconds = FIRST_REDIAL_SECONDS
 
     @property
     def is_up(self) -> bool:
-        return self._is_up
+        return self._connection is not None
 
     @property
     def mirror_count(self) -> int:
@@ -187,7 +187,7 @@ class Link:
         sender: asyncio.Task[None] | None = None
         try:
             await self._greet(connection)
-            self._is_up = True
+            self._connection = connection
             self._redial_seconds = FIRST_REDIAL_SECONDS
             self._outgoing = []
             for mirror in self._mirrors.values():
@@ -198,7 +198,7 @@ class Link:
                     self._stats.received_bytes += len(data)
                     self._dispatch(frames.decode_from_owner(data))
         finally:
-            self._is_up = False
+            self._connection = None
             if sender is not None:
                 sender.cancel()
                 await asyncio.gather(sender, return_exceptions=True)
@@ -251,7 +251,7 @@ class Link:
                 return  # the reader finds out by itself
 
     def _tell(self, frame: FromViewer) -> None:
-        if self._is_up:
+        if self._connection is not None:
             self._outgoing.append(frame)
             self._wake.set()
 
