@@ -38,6 +38,7 @@ from rookery.stream.service import StreamParts, Streams
 from rookery.worker.parts import Episode, EpisodeKey, PartBuffer, PartLimits
 from tests.store.machine.rig import Rig as MachineRig
 from tests.store.machine.rig import make_rig
+from tests.stream.wires import Sockets
 from tests.waiting import until
 
 KEY = b"k" * 32
@@ -110,7 +111,7 @@ class MemoryTransport:
 class Viewer:
     """A connected client."""
 
-    transport: MemoryTransport
+    transport: Any  # the client's end, of whatever kind
     task: asyncio.Task[None]
     seen: int = 0
 
@@ -175,6 +176,7 @@ class Site:
     rights: dict[str, Right] = field(default_factory=dict)
     checks: list[Sequence[Grant]] = field(default_factory=list)
     viewers: list[Viewer] = field(default_factory=list)
+    sockets: Sockets | None = None
 
     async def check(self, grants: Sequence[Grant]) -> Sequence[Right]:
         self.checks.append(grants)
@@ -183,8 +185,13 @@ class Site:
     async def view(
         self, chat_id: ChatId, *, user: UUID | None = None, transport: MemoryTransport | None = None, **params: Any
     ) -> Viewer:
-        """Connect a client to a chat."""
+        """Connect a client to a chat: in memory, or over the sockets that were opened."""
         user = user or uuid4()
+        if self.sockets is not None and transport is None:
+            end = await self.sockets.connect(chat_id, params, user=user)
+            viewer = Viewer(end, asyncio.ensure_future(end.run()))
+            self.viewers.append(viewer)
+            return viewer
         grant = Grant(user_id=user, credential=str(user), chat_id=chat_id, root_id=chat_id)
         opened = await self.streams.open_chat(grant, StreamParams(**params))
         return self._run(opened.run, transport)
@@ -356,10 +363,11 @@ async def _add_site(
     stack.push_async_callback(hub.close)
     stack.callback(buffer.close)
     await stack.enter_async_context(streams.running())
-    stack.push_async_callback(_leave, site)
+    stack.push_async_callback(leave, site)
 
 
-async def _leave(site: Site) -> None:
+async def leave(site: Site) -> None:
+    """All clients hang up."""
     for viewer in site.viewers:
         viewer.transport.gate.set()
         viewer.transport.leave()

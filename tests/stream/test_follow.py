@@ -1,12 +1,13 @@
-"""What one client is told of a chat, over a transport in memory and a real database."""
+"""What one client is told of a chat: in memory, over WebSocket and over server-sent events, always the same."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from rookery.chat.errors import ChatNotFound
 from rookery.chat.messages import ChatId, NewMessage, Role, Visibility
 from rookery.chat.parts import File, HookContext, Text
 from rookery.chat.transitions import BusyBehavior
@@ -14,8 +15,21 @@ from rookery.store import machine
 from rookery.store.hints import MiscHint
 from rookery.worker.parts import EpisodeFull
 from tests.store.machine.rig import assistant, call, calling
-from tests.stream.rig import Rig, say
+from tests.stream.rig import Rig, leave, open_rig, say
+from tests.stream.wires import open_sockets
 from tests.waiting import until
+
+
+@pytest.fixture(params=["memory", "websocket", "sse"])
+async def rig(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_rig(database_url) as opened:
+        if request.param == "memory":
+            yield opened
+            return
+        async with open_sockets(opened.site.streams, tmp_path / "door", request.param) as sockets:
+            opened.site.sockets = sockets
+            yield opened
+            await leave(opened.site)
 
 
 async def test_first_connection_gets_the_window_then_silence(rig: Rig) -> None:
@@ -391,18 +405,6 @@ async def test_episode_over_its_cap_is_truncated_and_the_message_comes_whole(rig
     assert len(viewer.of("preview_truncated")) == 1
 
 
-async def test_resync_sends_a_fresh_window(rig: Rig) -> None:
-    chat_id = await rig.chat("one", "two")
-    viewer = await rig.site.view(chat_id)
-    await viewer.until("synced")
-    viewer.fresh()
-
-    viewer.transport.say(type="resync")
-    await viewer.until("synced", 2)
-
-    assert [event["type"] for event in viewer.fresh()][:3] == ["history_reset", "message", "message"]
-
-
 async def test_archived_chat_stays_open_and_says_so(rig: Rig) -> None:
     chat_id = await rig.chat("one", "two")
     viewer = await rig.site.view(chat_id)
@@ -426,14 +428,6 @@ async def test_deleted_chat_ends_the_stream(rig: Rig, told: bool) -> None:
     await rig.site.streams.poller.tick()
 
     assert (await viewer.ended())[0] == 4404
-
-
-async def test_stream_of_no_chat_is_refused_and_leaves_nothing(rig: Rig) -> None:
-    with pytest.raises(ChatNotFound):
-        await rig.site.view(ChatId(rig.chats.user))
-
-    assert len(rig.site.streams.sessions) == 0
-    assert len(rig.site.streams.registry) == 0
 
 
 async def test_hidden_rows_and_internal_fields_stay_inside(rig: Rig) -> None:

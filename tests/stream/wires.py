@@ -1,0 +1,193 @@
+"""Clients on real sockets: a small ASGI application under uvicorn, and ends that keep what they were sent.
+
+The application does what the API's routers will do, but for the login: the user is a header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+from uuid import UUID, uuid4
+
+import aiohttp
+import msgspec
+from websockets.asyncio.client import ClientConnection, unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from rookery.stream import edge, params
+from rookery.stream.guard import Grant
+from rookery.stream.listening import _unix_socket, serving
+from rookery.stream.service import Opened, Streams
+from rookery.stream.ws import Receive, Scope, Send
+
+Event = dict[str, Any]
+
+
+class Door:
+    """`/chats/{id}/stream` and `/chats/watch`."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        user = UUID(headers["x-user"])
+        query = dict(parse_qsl(scope["query_string"].decode(), keep_blank_values=True))
+
+        async def open_stream() -> Opened:
+            _, _, chat, *_ = scope["path"].split("/")
+            if chat == "watch":
+                return self._streams.open_watch(Grant(user_id=user, credential=str(user)))
+            given = params.parse(query, last_event_id=headers.get("last-event-id"))
+            grant = Grant(user_id=user, credential=str(user), chat_id=UUID(chat), root_id=UUID(chat))
+            return await self._streams.open_chat(grant, given)
+
+        await edge.serve(scope, receive, send, open_stream)
+
+
+class _End:
+    def __init__(self) -> None:
+        self.frames: list[list[Event]] = []
+        self.cursors: list[int | None] = []
+        self.closed: tuple[int, str] | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def take(self, frame: list[Event], cursor: int | None) -> None:
+        self.frames.append(frame)
+        self.cursors.append(cursor)
+
+
+class WebSocketEnd(_End):
+    def __init__(self, connection: ClientConnection) -> None:
+        super().__init__()
+        self.connection = connection
+        self._outgoing: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self.gate.wait()
+                data = await self.connection.recv()
+                assert isinstance(data, str), "frames are text"
+                frame = msgspec.json.decode(data)
+                last = frame[-1]
+                self.take(frame, last["last_message_id"] if last["type"] == "synced" else None)
+        except ConnectionClosed:
+            self.closed = (self.connection.close_code or 0, self.connection.close_reason or "")
+
+    def say(self, **frame: object) -> None:
+        self._do(self.connection.send(msgspec.json.encode(frame).decode()))
+
+    def leave(self) -> None:
+        self._do(self.connection.close())
+
+    def _do(self, doing: Any) -> None:
+        task = asyncio.ensure_future(doing)
+        self._outgoing.add(task)
+        task.add_done_callback(self._outgoing.discard)
+
+
+class EventStreamEnd(_End):
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        super().__init__()
+        self.response = response
+        self.comments: list[str] = []
+        self.retry: int | None = None
+        self._left = False
+
+    async def run(self) -> None:
+        fields: dict[str, str] = {}
+        try:
+            while line := await self.response.content.readline():
+                await self.gate.wait()
+                text = line.decode().rstrip("\n")
+                if text:
+                    name, _, value = text.partition(": ")
+                    fields[name] = value
+                    continue
+                self._event(fields)
+                fields = {}
+        except (aiohttp.ClientError, asyncio.CancelledError):
+            if not self._left:
+                raise
+
+    def _event(self, fields: dict[str, str]) -> None:
+        if "" in fields:
+            self.comments.append(fields[""])
+        if "retry" in fields:
+            self.retry = int(fields["retry"])
+        if "data" not in fields:
+            return
+        data = msgspec.json.decode(fields["data"])
+        if fields["event"] == "batch":
+            self.take(data, int(fields["id"]) if "id" in fields else None)
+        else:
+            self.closed = (data["code"], fields["event"])
+
+    def say(self, **frame: object) -> None:
+        raise AssertionError("An event stream only reads.")
+
+    def leave(self) -> None:
+        self._left = True
+        self.response.close()
+
+
+class Refused(Exception):
+    def __init__(self, status: int, body: Event, headers: dict[str, str]) -> None:
+        self.status = status
+        self.body = body
+        self.headers = headers
+        super().__init__(f"{status} {body}")
+
+
+class Sockets:
+    """Connects clients to one door."""
+
+    def __init__(self, path: Path, kind: str, session: aiohttp.ClientSession) -> None:
+        self.path = path
+        self.kind = kind
+        self.session = session
+
+    async def connect(
+        self, chat: object, query: dict[str, object], *, user: UUID | None = None, **headers: str
+    ) -> WebSocketEnd | EventStreamEnd:
+        sent = {"X-User": str(user or uuid4()), **{name.replace("_", "-"): value for name, value in headers.items()}}
+        text = {name: str(value).lower() for name, value in query.items()}
+        target = f"localhost/chats/{chat}/stream?{urlencode(text)}"
+        if self.kind == "websocket":
+            return await self._websocket(f"ws://{target}", sent)
+        return await self._event_stream(f"http://{target}", sent)
+
+    async def _websocket(self, url: str, headers: dict[str, str]) -> WebSocketEnd:
+        try:
+            connection = await unix_connect(
+                str(self.path), url, additional_headers=headers, compression=None, max_size=None, max_queue=None
+            )
+        except InvalidStatus as error:
+            response = error.response
+            raise Refused(
+                response.status_code, msgspec.json.decode(response.body or b"{}"), dict(response.headers.raw_items())
+            ) from None
+        return WebSocketEnd(connection)
+
+    async def _event_stream(self, url: str, headers: dict[str, str]) -> EventStreamEnd:
+        response = await self.session.get(url, headers=headers)
+        if response.status != 200:
+            body = msgspec.json.decode(await response.read())
+            raise Refused(response.status, body, dict(response.headers))
+        return EventStreamEnd(response)
+
+
+@asynccontextmanager
+async def open_sockets(streams: Streams, path: Path, kind: str, **options: Any) -> AsyncIterator[Sockets]:
+    with _unix_socket(path) as listening:
+        async with serving(Door(streams), listening, **options):
+            connector = aiohttp.UnixConnector(path=str(path), limit=0)
+            timeout = aiohttp.ClientTimeout(total=None)
+            async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**24) as session:
+                yield Sockets(path, kind, session)
