@@ -281,6 +281,14 @@ def test_call_cut_off_by_the_limit_is_not_run(wire: str, name: str) -> None:
     assert finish(parts).reason is FinishReason.LENGTH
 
 
+def test_call_before_the_one_that_was_cut_off_is_run() -> None:
+    parts = folded("anthropic", "max_tokens_in_call")
+
+    assert [call.id for call in calls(parts)] == ["toolu_whole"]
+    assert finish(parts).reason is FinishReason.TOOL_CALLS
+    assert finish(parts).meta == {"stop_reason": "max_tokens"}
+
+
 def test_calls_that_all_have_index_0_stay_apart() -> None:
     assert [(call.id, call.input) for call in calls(folded("completions", "ollama_tools"))] == [
         ("call_fc7x0q2p", '{"path":"a"}'),
