@@ -87,7 +87,7 @@ class House:
     machine: Machine
     user: UUID
     model: UUID
-    provider: UUID
+    quick: UUID
     scripts: Scripts
     clock: Clock
     open_replica: Callable[[], Awaitable[Replica]]
@@ -153,6 +153,11 @@ class House:
         async with self.database.api.acquire() as conn:
             await settings.write_setting(conn, key, value=value)
         self.forget()
+
+    async def summarise_with(self, model_config_id: UUID) -> None:
+        """Summaries are made by another model than the chat's."""
+        named = {"title_generation": self.quick, "compaction": model_config_id}
+        await self.set("models", {key: {"mode": "model", "model_config_id": str(each)} for key, each in named.items()})
 
     def forget(self) -> None:
         """Config is read anew by the next step."""
@@ -308,12 +313,12 @@ async def open_house(
         async with database.api.acquire() as conn:
             user = await conn.fetchval("INSERT INTO users (username) VALUES ($1) RETURNING id", f"u{uuid4().hex[:12]}")
             quick = await _model(
-                conn, ProviderDraft(type=ProviderType.SCRIPTED, name="quick"), "quick", context_limit=100_000
+                conn, ProviderDraft(type=ProviderType.SCRIPTED, name=_name("quick")), "quick", context_limit=100_000
             )
-            draft = ProviderDraft(type=ProviderType.SCRIPTED, name="acme", display_name="Acme")
+            draft = ProviderDraft(type=ProviderType.SCRIPTED, name=_name("acme"), display_name="Acme")
             if server is not None:
                 draft = ProviderDraft(
-                    type=ProviderType.OPENAI_COMPAT, name="acme", display_name="Acme", base_url=f"{server}/v1"
+                    type=ProviderType.OPENAI_COMPAT, name=_name("acme"), display_name="Acme", base_url=f"{server}/v1"
                 )
             model = await _model(
                 conn,
@@ -331,7 +336,7 @@ async def open_house(
             machine=Machine(database.api, _Nobody()),
             user=user,
             model=model.id,
-            provider=model.provider_id,
+            quick=quick.id,
             scripts=scripts,
             clock=clock,
             open_replica=open_replica,
@@ -347,6 +352,11 @@ async def open_house(
         for _ in range(workers):
             await house.add_replica()
         yield house
+
+
+def _name(kind: str) -> str:
+    """Unique, so that one database can have several houses, one after the other."""
+    return f"{kind}-{uuid4().hex[:8]}"
 
 
 async def _model(conn: Connection, provider: ProviderDraft, name: str, **fields: Any) -> model_configs.ModelConfig:

@@ -1,0 +1,285 @@
+"""What a step needs besides its history, and what becomes of the turn when it cannot be had."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from rookery.chat.blocks import Mode
+from rookery.chat.messages import NewMessage, NewQueuedMessage, Role
+from rookery.chat.parts import File, Text
+from rookery.chat.prompt_parts import PromptText
+from rookery.chat.states import Status
+from rookery.chat.transitions import BusyBehavior
+from rookery.clock import DeadlineExceeded
+from rookery.llm.directory import ReadyModel
+from rookery.llm.scripted import CallTool, Say
+from rookery.llm.types import (
+    Call,
+    Capabilities,
+    Finish,
+    FinishReason,
+    GeneratedFile,
+    LanguageModel,
+    ProviderError,
+    StreamPart,
+    Usage,
+    Wire,
+)
+from rookery.loop import scripted
+from rookery.loop.tools import Attachment, ToolOutput
+from rookery.store import files, machine
+from rookery.store.generation import Step
+from rookery.store.settings import write_user_setting
+from rookery.worker.toolbox import PlainToolbox, ToolsUnavailable, TurnTools
+from tests.waiting import until
+from tests.worker.house import House, in_turn, open_house
+
+
+class Failing:
+    """A toolbox that cannot be opened so many times, and counts what it opened and closed."""
+
+    def __init__(self, times: int, error: Callable[[], Exception]) -> None:
+        self.times = times
+        self.opened = 0
+        self.tasks: list[tuple[object, object]] = []
+        self._error = error
+
+    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+        self.opened += 1
+        await stack.enter_async_context(self._connection())
+        if self.opened <= self.times:
+            raise self._error()
+        return await PlainToolbox().open(step, mode=mode, stack=stack)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[None]:
+        opener = asyncio.current_task()
+        try:
+            yield
+        finally:
+            self.tasks.append((opener, asyncio.current_task()))
+
+
+FAILURES: dict[str, Callable[[], Exception]] = {
+    "tools": lambda: ToolsUnavailable("The calendar cannot be reached."),
+    "a refused connection": lambda: ConnectionRefusedError("nobody there"),
+    "a deadline": lambda: DeadlineExceeded("mcp-connect", 10),
+    "a bug": lambda: KeyError("name"),
+}
+
+
+@pytest.mark.parametrize("what", FAILURES)
+async def test_two_failures_to_prepare_are_forgiven(what: str, database_url: str) -> None:
+    toolbox = Failing(2, FAILURES[what])
+    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "hi")]
+
+
+@pytest.mark.parametrize("what", FAILURES)
+async def test_three_failures_to_prepare_end_the_turn(what: str, database_url: str) -> None:
+    toolbox = Failing(1000, FAILURES[what])
+    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as house:
+        chat_id = await house.ask("hello")
+
+        error = await house.error(chat_id)
+
+        assert toolbox.opened == 3
+        assert not error.retryable
+        assert house.calls == []
+
+
+async def test_what_a_try_opened_is_closed_by_the_task_that_opened_it(database_url: str) -> None:
+    toolbox = Failing(1, FAILURES["tools"])
+    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as house:
+        chat_id = await house.ask("hello")
+        await house.rested(chat_id)
+        await house.worker.wait_idle()
+
+        assert len(toolbox.tasks) == toolbox.opened
+        assert all(opener is closer for opener, closer in toolbox.tasks)
+
+
+async def test_database_that_is_away_is_nobodys_failed_turn(database_url: str) -> None:
+    toolbox = Failing(4, lambda: asyncpg.ConnectionDoesNotExistError("gone"))
+    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert house.worker.stats.task_retries["generation"] == 4
+
+
+async def test_disabled_model_ends_the_turn_at_once(database_url: str) -> None:
+    toolbox = Failing(0, FAILURES["tools"])
+    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as house:
+        await house.sql("UPDATE model_configs SET enabled = false WHERE id = $1", house.model)
+        house.forget()
+        chat_id = await house.ask("hello")
+
+        error = await house.error(chat_id)
+
+        assert (error.kind, toolbox.opened) == ("config", 0)
+
+
+async def test_deleted_model_gives_way_to_the_default(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("hi"),)) as house:
+        await house.sql("UPDATE model_configs SET deleted = true WHERE id = $1", house.model)
+        house.forget()
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert chat.last_model_config_id == house.quick
+
+
+async def test_unreadable_history_ends_the_turn(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("hi"),), workers=0) as house:
+        chat_id = await house.ask("hello")
+        # As a newer version could have written it.
+        await house.sql("ALTER TABLE chat_messages DISABLE TRIGGER USER")
+        await house.sql("UPDATE chat_messages SET content_version = 99 WHERE chat_id = $1", chat_id)
+        await house.sql("ALTER TABLE chat_messages ENABLE TRIGGER USER")
+
+        await house.add_replica()
+        error = await house.error(chat_id)
+
+        assert "cannot be read" in error.message
+
+
+async def test_prompt_says_what_the_user_always_wants_said(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("hi"),)) as house:
+        async with house.database.api.acquire() as conn:
+            await write_user_setting(conn, house.user, key="custom_prompt", value="Always rhyme.")
+        chat_id = await house.ask("hello")
+        await house.rested(chat_id)
+
+        assert "Always rhyme." in _told(house.calls[0])
+
+
+def _told(call: Call) -> str:
+    return "\n".join(
+        part.text for message in call.prompt.messages for part in message.parts if isinstance(part, PromptText)
+    )
+
+
+async def test_files_of_messages_reach_the_model(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("hi"),)) as house:
+        chat_id = await house.ask("hello")
+        await house.rested(chat_id)
+        async with house.database.api.acquire() as conn:
+            stored = await files.create_file(conn, house.user, name="a.png", mime_type="image/png", data=b"PNG!")
+        content = (Text("look"), File("image/png", file_id=stored.id))
+        message = NewQueuedMessage(content=content, created_by=house.user)
+        await house.machine.chat(chat_id).update(lambda tx: machine.send_message(tx, message, BusyBehavior.QUEUE))
+        await until(lambda: len(house.calls) == 2)
+
+        assert any(getattr(part, "data", None) == b"PNG!" for part in house.calls[1].prompt.messages[-1].parts)
+
+
+async def test_long_history_is_prepared_and_answered(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("hi"),), workers=0) as house:
+        rows = [
+            NewMessage(
+                role=Role.USER if number % 2 == 0 else Role.ASSISTANT,
+                content=(Text(f"message {number}"),),
+                created_by=house.user if number % 2 == 0 else None,
+            )
+            for number in range(601)
+        ]
+        spec = machine.ChatSpec(owner_id=house.user, title="long", model_config_id=house.model, messages=tuple(rows))
+        created = await house.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
+
+        await house.add_replica()
+        await house.rested(created.chat.id)
+
+        (call,) = house.calls
+        assert _told(call).count("message ") == 601
+
+
+# Files that steps make
+
+
+async def _attach(house: House, count: int) -> tuple[Attachment, ...]:
+    async with house.database.api.acquire() as conn:
+        made = [
+            await files.create_file(conn, house.user, name=f"{number}.txt", mime_type="text/plain", data=b"x")
+            for number in range(count)
+        ]
+    # Plain ids, as tools have them that read them from somewhere else than the driver.
+    return tuple(Attachment(UUID(bytes=file.id.bytes), "text/plain", file.name) for file in made)
+
+
+@pytest.mark.parametrize(("count", "linked"), [(2, 2), (51, 0)])
+async def test_attachments_of_tools_are_linked_as_far_as_the_chat_can_have_them(
+    count: int, linked: int, database_url: str
+) -> None:
+    tool = scripted.ScriptedTool("make", lambda *_: made())
+
+    async def made() -> ToolOutput:
+        return ToolOutput("made", attachments=await _attach(house, count))
+
+    script = in_turn((CallTool("make"),), (Say("there"),))
+    async with open_house(database_url, script=script, tools=[tool]) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert len(tool.runs) == 1
+        assert await house.sql("SELECT count(*) FROM chat_file_links WHERE chat_id = $1", chat_id) == linked
+        assert (await house.story(chat_id))[-1] == ("assistant", "there")
+
+
+class _Painter:
+    """A model that makes a picture: scripts have no word for that."""
+
+    wire: Wire = "scripted"
+    provider_type = "scripted"
+    model = "test"
+    caps = Capabilities(media_types=("*/*",))
+
+    def __init__(self, size: int) -> None:
+        self.provider_id = uuid4()
+        self._size = size
+
+    async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
+        yield GeneratedFile("f1", "image/png", b"P" * self._size)
+        yield Finish(FinishReason.STOP, Usage(input=1, output=1, total=2))
+
+
+@pytest.mark.parametrize(("size", "is_stored"), [(1000, True), (files.MAX_FILE_BYTES + 1, False)])
+async def test_picture_that_a_model_made_is_a_file_of_the_chat(
+    size: int, is_stored: bool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_house(database_url) as house:
+        connect = house.replicas[0].connector.model
+
+        async def painter(ready: ReadyModel) -> LanguageModel | ProviderError:
+            return _Painter(size) if ready.config.id == house.model else await connect(ready)
+
+        monkeypatch.setattr(house.replicas[0].connector, "model", painter)
+        chat_id = await house.ask("a bird, please")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        ((part,),) = [message.parts() for message in await house.messages(chat_id) if message.role is Role.ASSISTANT]
+        assert isinstance(part, File)
+        assert (part.file_id is not None, part.data is None) == (is_stored, is_stored)
+        linked = await house.sql(
+            "SELECT f.name FROM chat_files f JOIN chat_file_links l ON l.file_id = f.id WHERE l.chat_id = $1", chat_id
+        )
+        assert linked == ("generated.png" if is_stored else None)

@@ -1,0 +1,203 @@
+"""The end of a replica: steps that can end do, the rest is let go of at once, and another replica goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rookery.chat.states import Status
+from rookery.llm.scripted import CallTool, Fail, Say, Wait
+from rookery.llm.types import ErrorKind
+from rookery.loop import scripted
+from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
+from rookery.loop.tools import ToolCall as Called
+from rookery.store.hints import OwnershipHint
+from rookery.testing import FakeClock
+from rookery.worker import shielded
+from tests.waiting import until
+from tests.worker.house import House, in_turn, open_house
+
+
+async def heartbeats(house: House) -> int:
+    count: int = await house.sql("SELECT count(*) FROM chat_heartbeats")
+    return count
+
+
+async def test_step_that_ends_within_the_drain_is_committed_and_another_replica_goes_on(database_url: str) -> None:
+    release = asyncio.Event()
+
+    async def behave(*_: object) -> ToolOutput:
+        await release.wait()
+        return ToolOutput("held")
+
+    tool = scripted.ScriptedTool("hold", behave)
+    script = in_turn((CallTool("hold"),), (Say("done"),))
+    async with open_house(database_url, script=script, tools=[tool]) as house:
+        chat_id = await house.ask("hello")
+        await tool.started.wait()
+        await house.add_replica()
+        old = house.worker
+
+        draining = asyncio.ensure_future(old.drain())
+        release.set()
+        await draining
+        assert len(old.manager) == 0
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert (await house.story(chat_id))[1:] == [("assistant", "hold!"), ("tool", "hold=ok"), ("assistant", "done")]
+        assert len(tool.runs) == 1
+        assert chat.worker_id in (None, house.replicas[1].id)
+
+
+@pytest.mark.parametrize("by", ["time", "hurry"])
+async def test_step_that_does_not_end_is_cut_and_made_elsewhere(by: str, database_url: str) -> None:
+    clock, hurry = FakeClock(), asyncio.Event()
+    script = in_turn((Say("half"), Wait(3600)), (Say("whole"),))
+    async with open_house(database_url, script=script, clock=clock) as house:
+        chat_id = await house.ask("hello")
+        await clock.until_waiting("scripted-wait")
+        old = house.worker
+        heard: list[OwnershipHint] = []
+        with house.replicas[0].bus.subscribe(OwnershipHint, heard.append):
+            draining = asyncio.ensure_future(old.drain(hurry))
+            await clock.until_waiting("drain")
+            if by == "time":
+                await clock.fire("drain")
+            else:
+                hurry.set()
+            await draining
+            assert await heartbeats(house) == 1
+
+            await old.close()
+
+            assert {hint.chat_id for hint in heard} == {chat_id}
+        assert await heartbeats(house) == 0
+        assert (await house.chat(chat_id)).status == Status.RUNNING
+
+        await house.add_replica()
+        await house.rested(chat_id)
+
+        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "whole")]
+
+
+async def test_drain_does_not_sit_out_a_retry(database_url: str) -> None:
+    clock = FakeClock()
+    async with open_house(database_url, script=(Fail(ErrorKind.OVERLOADED),), clock=clock) as house:
+        chat_id = await house.ask("hello")
+        await clock.until_waiting("generation-retry")
+
+        await house.worker.drain()
+
+        chat = await house.chat(chat_id)
+        assert (chat.status, chat.worker_id) == (Status.RUNNING, None)
+
+
+async def test_tool_reads_that_its_process_stops(database_url: str) -> None:
+    reasons: list[CancelReason | None] = []
+
+    async def behave(ctx: ToolContext, call: Called) -> ToolOutput:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            reasons.append(ctx.cancel_reason)
+        raise AssertionError
+
+    tool = scripted.ScriptedTool("hang", behave)
+    async with open_house(database_url, script=(CallTool("hang"),), tools=[tool]) as house:
+        await house.ask("hello")
+        await tool.started.wait()
+
+        await house.worker.close()
+
+        assert reasons == [CancelReason.SHUTDOWN]
+
+
+async def test_closing_twice_and_closing_what_never_ran_is_fine(database_url: str) -> None:
+    async with open_house(database_url) as house:
+        await house.worker.close()
+        await house.worker.close()
+
+
+async def test_draining_worker_takes_nothing_new(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("hi"),)) as house:
+        await house.worker.drain()
+        chat_id = await house.ask("hello")
+        house.worker.wake()
+
+        await house.add_replica()
+        await house.rested(chat_id)
+
+        assert len(house.worker.manager) == 0
+
+
+async def test_resting_chat_is_let_go_of(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("hi"),)) as house:
+        heard: list[OwnershipHint] = []
+        with house.replicas[0].bus.subscribe(OwnershipHint, heard.append):
+            chat_id = await house.ask("hello")
+            await house.rested(chat_id)
+            await house.worker.wait_idle()
+
+        assert (await house.chat(chat_id)).worker_id is None
+        assert await heartbeats(house) == 0
+        # Slots are limited by default: others may wait for the one that is free now.
+        assert chat_id in [hint.chat_id for hint in heard]
+
+
+async def test_leases_are_written_without_waiting_for_the_disk(database_url: str) -> None:
+    async with open_house(database_url) as house:
+        connection = await house.worker._connect_leases()
+        try:
+            assert await connection.fetchval("SHOW synchronous_commit") == "off"
+        finally:
+            connection.terminate()
+
+
+# What is seen through
+
+
+async def test_work_that_is_seen_through_ends_before_its_cancellation() -> None:
+    gate, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        await gate.wait()
+        ended.set()
+
+    task = asyncio.create_task(shielded.to_the_end(work()))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert not task.done()
+
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
+async def test_work_that_is_seen_through_gives_its_result_or_its_error() -> None:
+    async def give() -> int:
+        return 7
+
+    async def fail() -> None:
+        raise KeyError("x")
+
+    assert await shielded.to_the_end(give()) == 7
+    with pytest.raises(KeyError):
+        await shielded.to_the_end(fail())
+
+
+async def test_commit_that_meets_a_cancellation_is_never_lost(database_url: str) -> None:
+    """Steps and effects of many turns: every turn that rests has its label, every answer its bill."""
+    async with open_house(database_url, script=in_turn((Say("hi"),))) as house:
+        chats = [await house.ask(f"hello {number}") for number in range(8)]
+        for chat_id in chats:
+            await house.rested(chat_id)
+        await until(lambda: len(house.worker.manager) == 0)
+        await house.worker.wait_idle()
+
+        assert await house.sql("SELECT count(*) FROM chats WHERE last_turn_summary IS NOT NULL") == len(chats)
+        assert await house.sql("SELECT count(*) FROM model_usage WHERE purpose = 'turn'") == len(chats)

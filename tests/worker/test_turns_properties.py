@@ -1,0 +1,177 @@
+"""Whatever models and tools do, and whatever users do meanwhile: chats come to rest with a history that can go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rookery.chat import compaction
+from rookery.chat.errors import ChatError
+from rookery.chat.messages import ChatId, Message, Role
+from rookery.chat.parts import ToolCall, ToolResult
+from rookery.chat.states import Status
+from rookery.chat.transitions import BusyBehavior
+from rookery.llm.scripted import CallTool, Fail, Pause, Say, Step, Think, Truncate
+from rookery.llm.types import Call, ErrorKind, Purpose
+from rookery.loop import scripted
+from rookery.loop.tools import Replay, ToolOutput
+from tests.waiting import until
+from tests.worker.house import House, open_house
+
+Answer: TypeAlias = tuple[Step, ...]
+
+CALLS = st.lists(st.sampled_from(["ok", "broken", "nobody", "once"]), min_size=1, max_size=3)
+ANSWERS: st.SearchStrategy[Answer] = st.one_of(
+    st.just((Think("hm"), Say("words"))),
+    CALLS.map(lambda names: (Say("look"), *(CallTool(name) for name in names))),
+    CALLS.map(lambda names: tuple(CallTool(name) for name in names)),
+    st.sampled_from(
+        [
+            (Say("half"), Truncate()),
+            (Fail(ErrorKind.OVERLOADED),),
+            (Say("wait"), Pause()),
+            (Fail(ErrorKind.AUTH, retryable=False),),
+            (Say("half"), Fail(ErrorKind.CONTEXT_OVERFLOW, retryable=False)),
+            (),
+        ]
+    ),
+)
+DEEDS = st.sampled_from(["queue", "steer", "interrupting", "interrupt", "edit", "compact", "retry", "nothing"])
+# What leaves a message without an answer.
+DISTURBING = frozenset({"interrupting", "interrupt", "edit"})
+
+
+@pytest.fixture
+async def house(database_url: str) -> AsyncIterator[House]:
+    """One for all examples: a chat of its own is all that an example needs."""
+    tools = [
+        scripted.echo("ok"),
+        scripted.ScriptedTool("broken", _break),
+        scripted.counting("once", Replay.LEDGER),
+    ]
+    async with open_house(database_url, tools=tools) as opened:
+        yield opened
+
+
+async def _break(*_: object) -> ToolOutput:
+    raise ValueError("no")
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    answers=st.lists(ANSWERS, max_size=8),
+    deeds=st.lists(st.tuples(DEEDS, st.integers(0, 40)), max_size=6),
+)
+async def test_chat_comes_to_rest_with_a_history_that_can_go_on(
+    house: House, answers: list[Answer], deeds: list[tuple[str, int]]
+) -> None:
+    left = list(answers)
+
+    def script(call: Call) -> Sequence[Step]:
+        if call.purpose is Purpose.COMPACTION:
+            return (Say("In short."),)
+        return left.pop(0) if left else (Say("the end"),)
+
+    house.script = script
+    chat_id = await house.ask("first")
+    done = [deed for deed, turns in deeds if await _do(house, chat_id, deed, turns)]
+    await house.rested(chat_id)
+    left.clear()
+    await house.send(chat_id, "last")
+    await until(lambda: _is_over(house, chat_id))
+
+    rows = await house.messages(chat_id)
+    _check_pairs(rows)
+    assert [row.id for row in rows] == sorted({row.id for row in rows})
+    assert (await house.story(chat_id))[-1] == ("assistant", "the end")
+    if not DISTURBING & set(done) and not any(_is_final(answer) for answer in answers):
+        _check_answered(rows)
+    await until(lambda: len(house.worker.manager) == 0)
+    assert (await house.chat(chat_id)).worker_id is None
+
+
+async def _do(house: House, chat_id: ChatId, deed: str, turns: int) -> bool:
+    """Whether the chat allowed it, after so many turns of the event loop."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    try:
+        match deed:
+            case "queue":
+                await house.send(chat_id, "more")
+            case "steer":
+                await house.send(chat_id, "this way", BusyBehavior.STEER)
+            case "interrupting":
+                await house.send(chat_id, "no", BusyBehavior.INTERRUPT)
+            case "interrupt":
+                await house.interrupt(chat_id)
+            case "edit":
+                said = [row for row in await house.messages(chat_id) if row.role is Role.USER]
+                await house.edit(chat_id, said[-1], "rather")
+            case "compact":
+                await house.compact(chat_id)
+            case "retry":
+                await house.retry(chat_id)
+    except ChatError:
+        return False
+    return True
+
+
+async def _is_over(house: House, chat_id: ChatId) -> bool:
+    """A chat in an error hears its queue only when somebody speaks."""
+    chat = await house.chat(chat_id)
+    if chat.status == Status.ERROR:
+        await house.send(chat_id, "last")
+    return chat.status == Status.WAITING
+
+
+def _is_final(answer: Answer) -> bool:
+    return any(isinstance(step, Fail) and not step.retryable for step in answer) or answer == ()
+
+
+def _check_pairs(rows: Sequence[Message]) -> None:
+    """Every call has one result, behind it and before the user speaks again; no result is without its call.
+
+    Ids are unique since the newest summary: no request holds what stands before it.
+    """
+    open_calls: set[str] = set()
+    made: set[str] = set()
+    for row in rows:
+        if row.role is Role.USER:
+            assert not open_calls
+        for part in row.parts():
+            if isinstance(part, ToolCall):
+                made = set() if part.tool_name == compaction.TOOL_NAME else made
+                assert part.tool_call_id not in made
+                made.add(part.tool_call_id)
+                open_calls.add(part.tool_call_id)
+            elif isinstance(part, ToolResult):
+                open_calls.remove(part.tool_call_id)
+    assert not open_calls
+
+
+def _check_answered(rows: Sequence[Message]) -> None:
+    """After each message, or those that were heard together, the model speaks."""
+    roles = [row.role for row in rows if row.role is not Role.SYSTEM and not row.compressed]
+    for place, role in enumerate(roles):
+        if role is Role.USER:
+            after = next((other for other in roles[place:] if other is not Role.USER), None)
+            assert after is Role.ASSISTANT
+
+
+@pytest.mark.parametrize("rows", [[(Role.ASSISTANT, "c")], [(Role.TOOL, "c")]])
+def test_pairs_that_are_none_are_found(rows: list[tuple[Role, str]]) -> None:
+    class Row:
+        def __init__(self, role: Role, call_id: str) -> None:
+            self.role = role
+            self._part = ToolCall(call_id, "t") if role is Role.ASSISTANT else ToolResult(call_id, "t")
+
+        def parts(self) -> tuple[ToolCall | ToolResult, ...]:
+            return (self._part,)
+
+    with pytest.raises((AssertionError, KeyError)):
+        _check_pairs([Row(*row) for row in rows])  # type: ignore[misc]

@@ -1,0 +1,218 @@
+"""Whole turns against servers that misbehave, on real sockets: the turn ends or goes on, the chat is never stuck."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from rookery.chat.parts import ToolCall
+from rookery.chat.retrying import RetryPolicy
+from rookery.chat.states import Status
+from rookery.loop import scripted
+from rookery.loop.config import LoopConfig
+from rookery.testing import FakeClock
+from rookery.testing.fake_completions import (
+    PATH,
+    Answer,
+    FakeCall,
+    FakeCompletions,
+    FakeUsage,
+    Style,
+    events,
+    stream_bytes,
+)
+from rookery.testing.fake_server import MALFORMED, Fault, Scenario, failure
+from tests.waiting import until
+from tests.worker.house import open_house
+
+GOOD = Answer(text="Here I am.")
+WHOLE = stream_bytes(events(Answer(text="one two three four"), Style(), model="test"))
+ARGUMENTS = '{"path": "a"}'
+
+
+def cut(fault: Fault, after: int | None = 200) -> Scenario:
+    return Scenario(events=[WHOLE], fault=fault, after_bytes=after)
+
+
+# Each is followed by a good answer, which is what the chat ends with.
+PASSING: dict[str, Sequence[Answer | Scenario]] = {
+    "throttles": [failure(429, "Slow down.", retry_after="0")],
+    "is overloaded": [failure(529, "Overloaded."), failure(503, "Unavailable.")],
+    "breaks down": [failure(500, "Internal server error.")],
+    "closes before it answers": [cut(Fault.CUT, None)],
+    "resets in the middle": [cut(Fault.RESET)],
+    "closes early": [cut(Fault.CUT)],
+    "ends early as if it were done": [cut(Fault.END)],
+    "says nothing": [Answer(text=""), Answer(text="   ")],
+    "sends half JSON": [Scenario(events=[WHOLE[:200], MALFORMED])],
+}
+
+
+@pytest.mark.parametrize("what", PASSING)
+async def test_turn_survives_a_provider_that(what: str, database_url: str) -> None:
+    fake = FakeCompletions()
+    fake.enqueue(*PASSING[what], GOOD)
+    async with fake.listening() as url, open_house(database_url, server=url) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert (chat.status, chat.last_error) == (Status.WAITING, None)
+        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "Here I am.")]
+
+
+FINAL: dict[str, tuple[Scenario, str]] = {
+    "refuses the key": (failure(401, "Bad key."), "auth"),
+    "refuses the replayed history": (
+        failure(400, "messages: tool_use ids were found without tool_result blocks"),
+        "generic",
+    ),
+    "does not know the model": (failure(404, "The model does not exist.", code="model_not_found"), "config"),
+    "wants money": (failure(429, "You exceeded your quota.", code="insufficient_quota"), "usage_limit"),
+    "wants to be left alone for an hour": (failure(429, "Later.", retry_after="3600"), "rate_limit"),
+}
+
+
+@pytest.mark.parametrize("what", FINAL)
+async def test_turn_ends_with_an_error_at_a_provider_that(what: str, database_url: str) -> None:
+    refusal, kind = FINAL[what]
+    fake = FakeCompletions()
+    fake.enqueue(refusal)
+    async with fake.listening() as url, open_house(database_url, server=url) as house:
+        chat_id = await house.ask("hello")
+
+        error = await house.error(chat_id)
+
+        assert error.kind == kind
+        assert "Acme" in error.message or error.provider == "Acme"
+        assert await house.story(chat_id) == [("user", "hello")]
+
+        fake.enqueue(GOOD)
+        await house.send(chat_id, "again")
+        await house.rested(chat_id)
+
+        assert (await house.story(chat_id))[-1] == ("assistant", "Here I am.")
+
+
+async def test_stalled_stream_is_given_up_and_asked_again(database_url: str) -> None:
+    fake, clock = FakeCompletions(), FakeClock()
+    fake.enqueue(cut(Fault.STALL), GOOD)
+    async with (
+        fake.listening() as url,
+        open_house(
+            database_url,
+            server=url,
+            clock=clock,
+            loop=LoopConfig(stream_silence_seconds=30.0),
+            retry=RetryPolicy(),
+        ) as house,
+    ):
+        chat_id = await house.ask("hello")
+        await clock.until_waiting("stream-silence")
+
+        await clock.fire("stream-silence")
+        await clock.fire("generation-retry")
+        await house.rested(chat_id)
+
+        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "Here I am.")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ran", "result"),
+    [(ARGUMENTS, 1, "ok"), ("", 1, "ok"), ('{"path": ', 0, "error"), ("[1, 2]", 0, "error")],
+)
+async def test_arguments_that_are_no_object_are_an_error_result(
+    arguments: str, ran: int, result: str, database_url: str
+) -> None:
+    tool = scripted.echo("read")
+    fake = FakeCompletions()
+    fake.enqueue(Answer(calls=(FakeCall("read", arguments),)), GOOD)
+    async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert len(tool.runs) == ran
+        assert (await house.story(chat_id))[2:] == [("tool", f"read={result}"), ("assistant", "Here I am.")]
+
+
+async def test_call_ids_that_repeat_in_every_step_are_told_apart(database_url: str) -> None:
+    tool = scripted.echo("read")
+    fake = FakeCompletions()
+    calls = (FakeCall("read", '{"n": 1}', id="call_0"), FakeCall("read", '{"n": 2}', id="call_0"))
+    fake.enqueue(Answer(calls=calls), Answer(calls=calls[:1]), GOOD)
+    async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        made = [
+            part.tool_call_id
+            for message in await house.messages(chat_id)
+            for part in message.parts()
+            if isinstance(part, ToolCall)
+        ]
+        assert len(made) == len(set(made)) == 3
+        assert [result["n"] for result in await house.results(chat_id)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "usage", [FakeUsage(prompt=-5, completion=-1), FakeUsage(prompt=2**62, completion=2**62), FakeUsage(cached=10**9)]
+)
+async def test_usage_that_cannot_be_is_no_reason_to_fail(usage: FakeUsage, database_url: str) -> None:
+    fake = FakeCompletions()
+    fake.enqueue(Answer(text="Here I am.", usage=usage), GOOD)
+    async with fake.listening() as url, open_house(database_url, server=url) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert len(await house.usage(chat_id)) == 1
+
+
+@pytest.mark.parametrize("text", ["", "That I may not say."])
+async def test_filtered_answer_is_an_error_only_when_it_says_nothing(text: str, database_url: str) -> None:
+    fake = FakeCompletions(style=Style(reasoning="reasoning_content"))
+    fake.enqueue(Answer(reasoning="Hm.", text=text, finish_reason="content_filter"))
+    async with fake.listening() as url, open_house(database_url, server=url) as house:
+        chat_id = await house.ask("hello")
+
+        chat = await house.rested(chat_id)
+
+        if text:
+            assert chat.status == Status.WAITING
+            assert (await house.story(chat_id))[-1] == ("assistant", f"(Hm.) {text}")
+        else:
+            assert (await house.error(chat_id)).kind == "content_filter"
+            assert await house.story(chat_id) == [("user", "hello")]
+
+
+async def test_call_cut_off_by_the_output_limit_says_so(database_url: str) -> None:
+    tool = scripted.echo("read")
+    fake = FakeCompletions()
+    fake.enqueue(Answer(calls=(FakeCall("read", '{"path": "a'),), finish_reason="length"), GOOD)
+    async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as house:
+        chat_id = await house.ask("hello")
+
+        await house.rested(chat_id)
+
+        assert tool.runs == []
+        assert "output limit" in str(await house.results(chat_id))
+
+
+async def test_interrupt_closes_the_connection_to_the_provider(database_url: str) -> None:
+    fake = FakeCompletions()
+    fake.enqueue(cut(Fault.STALL, len(WHOLE) // 2))
+    async with fake.listening() as url, open_house(database_url, server=url) as house:
+        chat_id = await house.ask("hello")
+        await until(lambda: [request for request in fake.requests if request.path.endswith(PATH)])
+        (request,) = [request for request in fake.requests if request.path.endswith(PATH)]
+
+        await house.interrupt(chat_id)
+        await house.rested(chat_id)
+
+        await until(request.left.is_set)
