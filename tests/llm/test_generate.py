@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from uuid import UUID
 
+import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
@@ -187,6 +188,28 @@ async def test_other_errors_are_not_answered_with_another_strategy(status: int, 
         await generate_object(model, CALL, Title)
 
     assert len(model.calls) == 1
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_server_that_refuses_the_temperature_is_asked_the_same_without(status: int) -> None:
+    refused = failed(status, "Unsupported value: 'temperature' does not support 0 with this model.")
+    model = Talker(NATIVE, refused, said("no object"), said('{"title": "x"}'))
+
+    result = await generate_object(model, msgspec.structs.replace(CALL, temperature=0.0), Title)
+
+    assert result.value.title == "x"
+    assert [call.temperature for call in model.calls] == [0.0, None, None]
+    assert all(call.format is not None for call in model.calls)
+    assert result.usage.input == 4 + 10 + 10
+
+
+async def test_temperature_that_was_not_sent_is_not_left_out() -> None:
+    model = Talker(PLAIN, failed(400, "temperature"), failed(400, "temperature"))
+
+    with pytest.raises(CallFailed):
+        await generate_object(model, CALL, Title)
+
+    assert len(model.calls) == 2
 
 
 async def test_answer_with_faults_is_shown_them_and_may_repair_itself() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from rookery.chat import titles
 from rookery.chat.messages import Effort
-from rookery.llm import quickgen
+from rookery.llm import catalog, quickgen
 from rookery.llm.errors import NoObject
 from rookery.llm.guide import guide
 from rookery.llm.scripted import Say, Script, ScriptedModel, Scripts, last_user_text
-from rookery.llm.types import Capabilities, Purpose, Thinking
+from rookery.llm.types import Capabilities, Purpose, Thinking, Wire
 
 
 def answering(script: Script, caps: Capabilities | None = None) -> ScriptedModel:
@@ -52,6 +52,31 @@ async def test_always_thinking_model_gets_room_and_its_lowest_effort() -> None:
 
     (call,) = model.calls
     assert (call.max_output_tokens, call.temperature, call.effort) == (256 + 4096, None, Effort.LOW)
+
+
+@pytest.mark.parametrize(
+    ("type_", "model", "wire", "effort", "tokens"),
+    [
+        ("openai", "gpt-5", "responses", Effort.MINIMAL, 256 + 4096),
+        ("openai", "gpt-5.1", "responses", Effort.NONE, 256),
+        ("openai", "o3", "completions", Effort.LOW, 256 + 4096),
+        ("openai", "gpt-4o", "responses", None, 256),
+        ("anthropic", "claude-opus-5", "anthropic", Effort.NONE, 256),
+        ("anthropic", "claude-sonnet-5-5", "anthropic", Effort.NONE, 256),
+        ("anthropic", "claude-fable-5", "anthropic", Effort.LOW, 256 + 4096),
+        ("google", "gemini-2.5-pro", "bridge", Effort.LOW, 256 + 4096),
+        ("google", "gemini-2.5-flash", "bridge", Effort.NONE, 256),
+    ],
+)
+async def test_known_models_think_as_little_as_they_can_and_have_room_for_it(
+    type_: str, model: str, wire: Wire, effort: Effort | None, tokens: int
+) -> None:
+    talker = answering(saying(title="Fix it"), catalog.capabilities(type_, model, wire=wire))
+
+    await quickgen.make_title(talker, "x")
+
+    (call,) = talker.calls
+    assert (call.effort, call.max_output_tokens) == (effort, tokens)
 
 
 async def test_label_falls_back_when_the_model_babbles_and_is_not_asked_about_nothing() -> None:

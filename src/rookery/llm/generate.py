@@ -119,7 +119,8 @@ class Strategy(IntEnum):
 async def generate_object(model: LanguageModel, call: Call, schema: type[T]) -> ObjectResult[T]:
     """An answer of this shape. One answer that is not is shown its faults and asked again; then `NoObject`.
 
-    A server that refuses the way it is asked (its capabilities were guessed) is asked in the next plainer way.
+    A server that refuses the way it is asked (its capabilities were guessed) is asked in the next plainer way; one that
+    refuses the temperature is asked again without.
     """
     strategy = _first_strategy(model.caps)
     usage = Usage()
@@ -130,6 +131,9 @@ async def generate_object(model: LanguageModel, call: Call, schema: type[T]) -> 
             response = await generate(model, _shaped(attempt, schema, strategy, caps=model.caps))
         except CallFailed as failure:
             usage = add_usage(usage, failure.usage)
+            if attempt.temperature is not None and _refuses_temperature(failure):
+                call, attempt = (msgspec.structs.replace(each, temperature=None) for each in (call, attempt))
+                continue
             if strategy is Strategy.PROMPT or not _refuses_the_form(failure):
                 raise CallFailed(failure.error, usage) from None
             strategy = Strategy(strategy + 1)
@@ -153,6 +157,10 @@ def _refuses_the_form(failure: CallFailed) -> bool:
     """A server that does not know formats or tools says 400 or 422 before it reads anything."""
     error = failure.error
     return error.kind is ErrorKind.CONFIG and error.status in (400, 422) and error.code != "model_not_found"
+
+
+def _refuses_temperature(failure: CallFailed) -> bool:
+    return failure.error.status in (400, 422) and "temperature" in (failure.error.detail or "").lower()
 
 
 def _shaped(call: Call, schema: type[BaseModel], strategy: Strategy, *, caps: Capabilities) -> Call:

@@ -101,6 +101,7 @@ async def _ask(
 ) -> ObjectResult[T]:
     """Ask for the object within the time; raises what `generate_object` raises, and TimeoutError."""
     caps = model.caps
+    effort = _least_effort(caps)
     call = Call(
         prompt=Prompt(
             (
@@ -109,15 +110,22 @@ async def _ask(
             )
         ),
         purpose=purpose,
-        max_output_tokens=tokens + (THINKING_TOKENS if caps.thinking.always_on else 0),
+        max_output_tokens=tokens + (THINKING_TOKENS if _thinks(caps, effort) else 0),
         temperature=0.0 if caps.sampling else None,
-        effort=_least_effort(caps),
+        effort=effort,
     )
     async with asyncio.timeout(seconds):
         return await generate_object(model, call, schema)
 
 
 def _least_effort(caps: Capabilities) -> Effort | None:
-    """Short texts need no thought: the lowest effort the model knows."""
+    """Short texts need no thought: none where that can be had, else the lowest effort the model knows."""
+    if caps.thinking.disabled or caps.thinking.between_tools:
+        return Effort.NONE
     order = list(Effort)
     return min(caps.efforts, key=order.index, default=None)
+
+
+def _thinks(caps: Capabilities, effort: Effort | None) -> bool:
+    """Whether the model may think all the same, which has to fit into the same limit as its answer."""
+    return caps.thinking.always_on or (caps.reasoning_model and effort is not Effort.NONE)
