@@ -19,7 +19,7 @@ import asyncpg
 import msgspec
 
 from rookery.chat.chats import Chat, LastError, RetryState
-from rookery.chat.messages import ChatId, NewMessage, Role
+from rookery.chat.messages import ChatId, MessageId, NewMessage, Role
 from rookery.chat.parts import Text
 from rookery.clock import Clock, SystemClock
 from rookery.store import machine
@@ -160,7 +160,8 @@ class Viewer:
         async with asyncio.timeout(10):
             await self.task
         assert self.transport.closed is not None
-        return self.transport.closed
+        code, reason = self.transport.closed
+        return code, reason
 
 
 @dataclass(kw_only=True)
@@ -202,7 +203,7 @@ class Site:
 
     def _run(self, run: Callable[[MemoryTransport], Awaitable[None]], transport: MemoryTransport | None) -> Viewer:
         transport = transport or MemoryTransport()
-        viewer = Viewer(transport, asyncio.ensure_future(run(transport)))  # type: ignore[arg-type]
+        viewer = Viewer(transport, asyncio.ensure_future(run(transport)))
         self.viewers.append(viewer)
         return viewer
 
@@ -259,7 +260,7 @@ class Rig:
         state = RetryState(attempt=1, delay_ms=1000, error="overloaded", retrying_at=now, kind="overloaded")
         await self.chats.run(chat_id, machine.record_retry_state, state)
 
-    async def last_id(self, chat_id: ChatId) -> int:
+    async def last_id(self, chat_id: ChatId) -> MessageId:
         return await self.chats.last_id(chat_id)
 
 

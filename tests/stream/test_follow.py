@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.chat.messages import ChatId, NewMessage, Role, Visibility
+from rookery.chat.messages import ChatId, MessageId, NewMessage, Role, Visibility
 from rookery.chat.parts import File, HookContext, Text
 from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine
@@ -521,13 +521,13 @@ async def test_interrupting_chat_goes_on_showing_parts(rig: Rig) -> None:
     assert viewer.preview() == "said more"
 
 
-async def edit(rig: Rig, chat_id: ChatId, message_id: int, words: str) -> None:
+async def edit(rig: Rig, chat_id: ChatId, message_id: MessageId, words: str) -> None:
     await rig.chats.update(
         chat_id,
         lambda tx: machine.edit_message(
             tx,
             message_id,
             content=(Text(words),),
-            edited_by=rig.chats.user,  # type: ignore[arg-type]
+            edited_by=rig.chats.user,
         ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -239,15 +240,17 @@ async def test_second_selection_under_a_number_replaces_the_first(pair: Rig) -> 
 @pytest.mark.parametrize("fault", ["replayed", "expired", "other receiver", "unknown sender", "none", "garbage"])
 async def test_bad_token_is_refused(pair: Rig, fault: str) -> None:
     here, there = pair.sites
-    clock = FakeClock()
+    clock = pair.site.streams.parts.clock
     token = {
-        "expired": lambda: tokens.mint(KEY, src=here.id, dst=there.id, clock=clock),
-        "other receiver": lambda: tokens.mint(KEY, src=there.id, dst=here.id, clock=pair.site.streams.parts.clock),
-        "unknown sender": lambda: tokens.mint(KEY, src=uuid4(), dst=there.id, clock=pair.site.streams.parts.clock),
-        "replayed": lambda: tokens.mint(KEY, src=here.id, dst=there.id, clock=pair.site.streams.parts.clock),
-        "none": lambda: "",
-        "garbage": lambda: "a.b.c",
-    }[fault]()
+        "expired": tokens.mint(
+            KEY, src=here.id, dst=there.id, clock=FakeClock(start=clock.now() - timedelta(minutes=1))
+        ),
+        "other receiver": tokens.mint(KEY, src=there.id, dst=here.id, clock=clock),
+        "unknown sender": tokens.mint(KEY, src=uuid4(), dst=there.id, clock=clock),
+        "replayed": tokens.mint(KEY, src=here.id, dst=there.id, clock=clock),
+        "none": "",
+        "garbage": "a.b.c",
+    }[fault]
     if fault == "replayed":
         async with await dial(pair, there.id, token=token):
             pass

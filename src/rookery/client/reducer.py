@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 
 Event: TypeAlias = Mapping[str, Any]
 
-_EMPTY: Mapping[int, Event] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -23,7 +21,7 @@ class View:
     `last_message_id` is what to send as `after_id` when connecting again.
     """
 
-    messages: Mapping[int, Event] = field(default=_EMPTY)
+    messages: Mapping[int, Event] = field(default_factory=dict)
     queue: tuple[Event, ...] = ()
     status: str | None = None
     archived: bool = False
