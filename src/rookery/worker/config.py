@@ -11,10 +11,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     acquire_interval_seconds: float = 5.0
     acquire_jitter: float = 0.2
     acquire_batch: int = 10
-    # Before a pass that a hint asked for, so that idle replicas win the race for a chat. Somebody waits for its first
-    # token meanwhile: these are a fifth of what may be added to it, and nothing while there is no other replica.
-    acquire_delay_per_runner_seconds: float = 0.0001
-    acquire_delay_max_seconds: float = 0.01
+    # Before a pass that a hint asked for, so that idle replicas win the race for a chat; none without other replicas.
+    acquire_delay_per_runner_seconds: float = 0.005
+    acquire_delay_max_seconds: float = 0.25
     max_runners: int = 256
     max_lag_seconds: float = 0.25
 

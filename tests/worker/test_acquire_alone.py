@@ -1,0 +1,31 @@
+"""A replica that has no other beside it lets nobody go first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rookery.store.hints import OwnershipHint
+from tests.worker.rig import Site, make_site
+
+
+@pytest.fixture
+async def site(database_url: str) -> AsyncIterator[Site]:
+    async with make_site(database_url) as made:
+        yield made
+
+
+async def test_replica_without_peers_takes_a_hinted_chat_without_delay(site: Site) -> None:
+    replica = await site.replica()
+    await site.rig.sql("DELETE FROM replicas WHERE id <> $1", replica.worker_id)
+    await replica.drive(await site.rig.create())
+    replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+    chat_id = await site.rig.create()
+
+    replica.bus.dispatch(OwnershipHint(chat_id=chat_id, snapshot_version=1))
+    await replica.works.started(2)
+
+    assert replica.clock.waiting("acquire-delay") == []
+    assert replica.clock.monotonic() == 0.0
