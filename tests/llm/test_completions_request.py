@@ -215,13 +215,35 @@ def test_settings_the_model_does_not_take_are_left_out_with_a_warning() -> None:
     request = wire("openai", Capabilities(sampling=False)).build(asked)
 
     assert [warning.setting for warning in request.warnings] == [
+        "effort",
         "temperature",
         "top_k",
-        "effort",
         "format",
         "web_search",
     ]
     assert not request.body.keys() & {"temperature", "top_k", "reasoning_effort", "response_format"}
+
+
+@pytest.mark.parametrize(
+    ("provider_type", "effort", "is_sent"),
+    [
+        ("openai", None, False),
+        ("openai", Effort.HIGH, False),
+        ("openai", Effort.NONE, True),
+        ("azure_openai", Effort.LOW, False),
+        ("openai_compat", Effort.HIGH, True),
+        ("openrouter", Effort.HIGH, True),
+    ],
+)
+def test_openais_models_sample_only_while_they_do_not_reason(
+    provider_type: str, effort: Effort | None, is_sent: bool
+) -> None:
+    reasoner = Capabilities(reasoning_model=True, sampling=True, efforts=(Effort.NONE, Effort.LOW, Effort.HIGH))
+
+    request = wire(provider_type, reasoner).build(Call(prompt=HELLO, temperature=0.5, top_p=0.9, effort=effort))
+
+    assert (request.body.keys() >= {"temperature", "top_p"}) is is_sent
+    assert [warning.setting for warning in request.warnings] == ([] if is_sent else ["temperature", "top_p"])
 
 
 def test_output_limit_is_clamped_to_what_the_model_can_write() -> None:

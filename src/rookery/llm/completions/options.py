@@ -55,6 +55,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     takes_strict: bool = False
     takes_cache_key: bool = False
     takes_top_k: bool = False
+    samples_while_reasoning: bool = True
     wants_thought_signatures: bool = False
 
 
@@ -66,11 +67,12 @@ def dialect_of(provider_type: str, caps: Capabilities, *, base_url: str = "") ->
             system_role="developer" if caps.reasoning_model else "system",
             takes_strict=True,
             takes_cache_key=True,
+            samples_while_reasoning=False,
         )
     if provider_type == "azure_openai":
         # Its reasoning models answer 400 to `max_tokens`, as those of OpenAI do.
         field: MaxTokensField = "max_completion_tokens" if caps.reasoning_model else "max_tokens"
-        return Dialect(max_tokens_field=field, takes_cache_key=True)
+        return Dialect(max_tokens_field=field, takes_cache_key=True, samples_while_reasoning=False)
     if provider_type == "google" or urlsplit(base_url).hostname == _GOOGLE_HOST:
         return Dialect(wants_thought_signatures=True)
     return Dialect(takes_top_k=True)

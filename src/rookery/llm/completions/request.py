@@ -46,8 +46,9 @@ def build(
     if options.include_usage:
         body["stream_options"] = {"include_usage": True}
     body |= _limits(call, dialect, caps=caps, options=options)
-    body |= _sampling(call, dialect, caps=caps, warnings=warnings)
-    body |= _effort(call, caps, warnings=warnings)
+    effort = _effort(call, caps, warnings=warnings)
+    body |= _sampling(call, dialect, caps=caps, effort=effort, warnings=warnings)
+    body |= effort
     body |= _optional(call, dialect, options=options)
     body |= _format(call, dialect, caps=caps, options=options, warnings=warnings)
     if tools is not None:
@@ -76,8 +77,11 @@ def _limits(call: Call, dialect: Dialect, *, caps: Capabilities, options: Comple
 
 
 def _sampling(
-    call: Call, dialect: Dialect, *, caps: Capabilities, warnings: list[CallWarning]
+    call: Call, dialect: Dialect, *, caps: Capabilities, effort: Mapping[str, Json], warnings: list[CallWarning]
 ) -> dict[str, float | int]:
+    """Temperature and its like. OpenAI's own models take them only while told not to reason."""
+    reasons = caps.reasoning_model and effort.get("reasoning_effort") != Effort.NONE
+    takes = caps.sampling and (dialect.samples_while_reasoning or not reasons)
     asked = {
         "temperature": call.temperature,
         "top_p": call.top_p,
@@ -89,7 +93,7 @@ def _sampling(
     for name, value in asked.items():
         if value is None:
             continue
-        if caps.sampling and (name != "top_k" or dialect.takes_top_k):
+        if takes and (name != "top_k" or dialect.takes_top_k):
             sent[name] = value
         else:
             warnings.append(CallWarning("unsupported_setting", name, f"This model does not take {name}; left out."))
