@@ -66,40 +66,58 @@ class ConnectionLost(Exception):
 
 
 class SessionConnection(asyncpg.Connection):
-    """A connection that is lost as soon as the server has given it up.
+    """A connection that knows two things about its server which asyncpg does not.
 
     A server that goes down says so, and hangs up a moment later. In between asyncpg takes statements, and fails over a
     state of its own (InternalClientError) that no caller can know; what it means is a lost connection.
+
+    asyncpg prepares a statement without ending the exchange. Cancelled in the very step in which the answer came, it
+    counts the connection as idle, and the server is in a transaction: `is_unfinished`.
     """
+
+    is_unfinished = False
 
     async def execute(self, query: str, *args: object, timeout: float | None = None) -> str:
         try:
             return await super().execute(query, *args, timeout=timeout)
-        except asyncpg.InternalClientError as error:
-            raise self._given_up() from error
+        except BaseException as error:
+            self._look_at(error)
+            raise
 
     async def fetch(self, *args: Any, **options: Any) -> Any:
         try:
             return await super().fetch(*args, **options)
-        except asyncpg.InternalClientError as error:
-            raise self._given_up() from error
+        except BaseException as error:
+            self._look_at(error)
+            raise
 
     async def fetchrow(self, *args: Any, **options: Any) -> Any:
         try:
             return await super().fetchrow(*args, **options)
-        except asyncpg.InternalClientError as error:
-            raise self._given_up() from error
+        except BaseException as error:
+            self._look_at(error)
+            raise
 
     async def fetchval(self, *args: Any, **options: Any) -> Any:
         try:
             return await super().fetchval(*args, **options)
-        except asyncpg.InternalClientError as error:
-            raise self._given_up() from error
+        except BaseException as error:
+            self._look_at(error)
+            raise
 
-    def _given_up(self) -> asyncpg.PostgresConnectionError:
-        # Its pool must not hand it out again before the server hangs up.
-        self.terminate()
-        return asyncpg.ConnectionDoesNotExistError("the server has given up this connection")
+    def _look_at(self, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            self.is_unfinished = True
+        if isinstance(error, asyncpg.InternalClientError):
+            # Its pool must not hand it out again before the server hangs up.
+            self.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("the server has given up this connection") from error
+
+    async def finish(self) -> None:
+        """End what a cancelled statement may have begun: any other does. A ROLLBACK would be a warning in its log."""
+        if self.is_unfinished:
+            self.is_unfinished = False
+            await self.execute("SELECT")
 
 
 class Database:
@@ -283,7 +301,9 @@ def _pool(config: DatabaseConfig, purpose: str, *, size: int) -> asyncpg.Pool:
 
 
 async def _keep_session(connection: asyncpg.Connection) -> None:
-    """Nothing to undo: see the module's docstring."""
+    """Nothing to undo (see the module's docstring), but for what a cancelled statement left behind."""
+    if isinstance(connection, SessionConnection):
+        await connection.finish()
 
 
 def _session_settings(config: DatabaseConfig, purpose: str) -> dict[str, str]:
