@@ -11,6 +11,7 @@ import asyncpg
 from rookery.chat.rights import Role
 from rookery.store import users
 from rookery.store.passwords import Passwords
+from rookery.store.pool import Connection
 from rookery.store.users import Status, User, UserDraft, UserPatch
 
 PASSWORD = "tortoise-lamp-42"
@@ -31,7 +32,7 @@ def cheap_passwords() -> Passwords:
 
 
 async def person(
-    conn: asyncpg.Connection,
+    conn: Connection,
     name: str | None = None,
     *,
     role: Role = Role.MEMBER,

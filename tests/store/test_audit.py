@@ -107,7 +107,7 @@ async def test_pages_go_back_in_time_without_gaps(world: World) -> None:
     )
     for wrong in ({"limit": 0}, {"cursor": "?"}):
         with pytest.raises(InvalidInput):
-            await audit.list_entries(world.conn, **wrong)  # type: ignore[arg-type]
+            await audit.list_entries(world.conn, **wrong)
 
 
 async def test_list_is_filtered(world: World) -> None:

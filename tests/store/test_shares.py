@@ -103,7 +103,7 @@ async def test_owner_unknown_and_disabled_users_are_refused_by_field(shared: Sha
         assert refused.value.field == f"users.{user_id}"
     for wrong in ({"users": {bob.id: "write"}}, {"everyone": "write"}):
         with pytest.raises(InvalidInput):
-            await shared.patch(**wrong)  # type: ignore[arg-type]
+            await shared.patch(**wrong)
     assert await shares.list_shares(shared.world.conn, shared.chat) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -42,7 +43,7 @@ async def test_token_leads_to_its_user_with_its_scopes(world: World) -> None:
     found = await tokens.authenticate(world.conn, made.secret, now=NOW)
 
     assert made.secret.startswith("rk_")
-    assert (found.user.id, found.actor.scopes) == (ada.id, {Scope.CHAT_READ, Scope.USAGE_READ})
+    assert (found.user.id, found.actor.scopes) == (ada.id, frozenset({Scope.CHAT_READ, Scope.USAGE_READ}))
     assert made.token.expires_at == NOW + timedelta(days=90)
 
 
@@ -73,7 +74,7 @@ def test_credential_survives_its_text(secret: bytes, credential_id: object, kind
 
 @given(st.integers(0, 70), st.sampled_from("0Az"))
 def test_one_wrong_character_is_noticed(place: int, character: str) -> None:
-    text = credentials.Credential(Kind.TOKEN, credentials.UUID(int=5), b"s" * 32).reveal()
+    text = credentials.Credential(Kind.TOKEN, UUID(int=5), b"s" * 32).reveal()
     at = place + len(Kind.TOKEN)
     typo = text[:at] + character + text[at + 1 :]
 

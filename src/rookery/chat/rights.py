@@ -71,6 +71,9 @@ class SystemActor(msgspec.Struct, frozen=True):
 
     name: SystemName
 
+    def __post_init__(self) -> None:
+        SystemName(self.name)  # a closed list
+
 
 Actor: TypeAlias = UserActor | OwnerActor | SystemActor
 

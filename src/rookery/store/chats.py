@@ -22,6 +22,7 @@ from rookery.chat.errors import InvalidInput
 from rookery.chat.messages import ChatId
 from rookery.chat.states import State, classify
 from rookery.store import labels as stored_labels
+from rookery.store import shares
 from rookery.store.pool import Connection
 
 MAX_LIMIT = 200
@@ -82,6 +83,21 @@ FIRST_PAGE = _list_statement(with_pins=True, with_labels=False)
 FIRST_PAGE_LABELLED = _list_statement(with_pins=True, with_labels=True)
 NEXT_PAGE = _list_statement(with_pins=False, with_labels=False)
 NEXT_PAGE_LABELLED = _list_statement(with_pins=False, with_labels=True)
+
+# Pins are the viewer's, as in a list of one's own; there are few of these chats, and they belong to anybody.
+_SHARED = """
+    SELECT {columns}, p.pin_order
+      FROM chats c
+      LEFT JOIN chat_pins p ON p.chat_id = c.id AND p.user_id = $1
+     WHERE c.id IN (SELECT s.chat_id FROM chat_shares s WHERE s.user_id = $1)
+       AND {shared}
+       AND c.owner_id <> $1
+       AND c.archived = $2
+       AND ((p.pin_order IS NOT NULL AND $3) OR (p.pin_order IS NULL AND (c.updated_at, c.id) < ($4, $5)))
+       AND ($6::jsonb IS NULL OR c.labels @> $6)
+     ORDER BY p.pin_order NULLS LAST, c.updated_at DESC, c.id DESC
+"""
+SHARED = _SHARED.format(columns=COLUMNS, shared=shares.SHARED_DIRECTLY.format(user="$1"))
 
 WRITE_TITLE = """
     UPDATE chats
@@ -161,7 +177,7 @@ class ChatPage(msgspec.Struct, frozen=True):
 
 async def find_chat(conn: Connection, chat_id: ChatId, *, viewer_id: UUID | None = None) -> ChatSummary | None:
     record = await conn.fetchrow(FIND, chat_id, viewer_id)
-    return None if record is None else _summary(record)
+    return None if record is None else from_record(record)
 
 
 async def list_chats(
@@ -189,7 +205,27 @@ async def list_chats(
         records = await conn.fetch(statement, *arguments, stored_labels.encode(label_rules.validate(labels)))
     else:
         records = await conn.fetch(FIRST_PAGE if cursor is None else NEXT_PAGE, *arguments)
-    return _page(tuple(map(_summary, records)), limit=limit, start=position)
+    return _page(tuple(map(from_record, records)), limit=limit, start=position)
+
+
+async def list_shared(
+    conn: Connection,
+    viewer_id: UUID,
+    *,
+    archived: bool = False,
+    labels: Mapping[str, str] | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> ChatPage:
+    """The root chats that others share with this viewer directly, ordered and paged as `list_chats`."""
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidInput("limit", f"The limit must be between 1 and {MAX_LIMIT}.")
+    position = _NEWEST if cursor is None else _Position.from_cursor(cursor)
+    wanted = stored_labels.encode(label_rules.validate(labels)) if labels else None
+    records = await conn.fetch(
+        f"{SHARED} LIMIT $7", viewer_id, archived, cursor is None, *position.key, wanted, MAX_LIMIT + limit + 1
+    )
+    return _page(tuple(map(from_record, records)), limit=limit, start=position)
 
 
 async def write_title(
@@ -238,6 +274,10 @@ class _Position(msgspec.Struct, frozen=True):
     updated_at: datetime
     chat_id: UUID
 
+    @property
+    def key(self) -> tuple[datetime, UUID]:
+        return self.updated_at, self.chat_id
+
     def to_cursor(self) -> str:
         microseconds = (self.updated_at - _EPOCH) // timedelta(microseconds=1)
         packed = _CURSOR.pack(_CURSOR_VERSION, microseconds, self.chat_id.bytes)
@@ -268,13 +308,15 @@ def _bad_cursor() -> InvalidInput:
     return InvalidInput("cursor", "This cursor is not one this list gave out. Start again without it.")
 
 
-def _summary(record: asyncpg.Record) -> ChatSummary:
+def from_record(record: asyncpg.Record) -> ChatSummary:
+    """A record of `COLUMNS`, then `pin_order`."""
     values = list(record)
     values[_LABELS] = stored_labels.decode(values[_LABELS])
     values[_MCP_SERVER_IDS] = tuple(values[_MCP_SERVER_IDS])
     return ChatSummary(*values)
 
 
+_summary = from_record
 _LABELS, _MCP_SERVER_IDS = (ChatSummary.__struct_fields__.index(name) for name in ("labels", "mcp_server_ids"))
 
 

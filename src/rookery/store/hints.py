@@ -49,6 +49,11 @@ class WatchKind(StrEnum):
     # From writers of metadata, after their own commit. A summary is the chat's or that of its last turn.
     TITLE_CHANGE = "title_change"
     SUMMARY_CHANGE = "summary_change"
+    METADATA = "metadata"
+    # `users` gained or lost the right to read it; `read`: they moved their own cursor.
+    SHARED = "shared"
+    UNSHARED = "unshared"
+    READ = "read"
 
 
 class WatchHint(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import msgspec
 
 from rookery.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.chat.messages import ChatId
+from rookery.store import nested
 from rookery.store.pool import Connection
 
 # The two-key form has a key space of its own, apart from other advisory locks. The first key is chosen: "pins".
@@ -95,7 +96,7 @@ async def pin(conn: Connection, chat_id: ChatId, *, user_id: UUID, position: int
     A new pin goes last whatever position was asked. A pinned chat moves to the position, clamped to 1..n, and its
     neighbours make room; without a position it stays where it is.
     """
-    async with conn.transaction():
+    async with nested.atomic(conn):
         await _require_pinnable(conn, chat_id)
         await conn.execute(LOCK_USER, user_id)
         order = [pinned.chat_id for pinned in await list_pins(conn, user_id)]
@@ -109,7 +110,7 @@ async def pin(conn: Connection, chat_id: ChatId, *, user_id: UUID, position: int
 
 async def unpin(conn: Connection, chat_id: ChatId, *, user_id: UUID) -> bool:
     """Remove a pin and close the gap. False when there was none."""
-    async with conn.transaction():
+    async with nested.atomic(conn):
         await conn.execute(LOCK_USER, user_id)
         removed = await conn.execute(DELETE, user_id, chat_id) == "DELETE 1"
         if removed:

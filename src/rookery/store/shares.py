@@ -48,6 +48,13 @@ LIST = """
      ORDER BY s.user_id IS NOT NULL, lower(u.username)
 """
 READERS = "SELECT user_id FROM chat_shares WHERE chat_id = $1 AND user_id IS NOT NULL"
+READERS_OF = f"""
+    SELECT chat_id, user_id
+      FROM chat_shares
+     WHERE chat_id = ANY ($1::uuid[])
+       AND user_id IS NOT NULL
+       AND {ENABLED}
+"""
 IS_SHARED = f"SELECT {ENABLED} AND EXISTS (SELECT FROM chat_shares WHERE chat_id = $1)"
 ACTIVE = "SELECT id FROM users WHERE id = ANY ($1::uuid[]) AND status = 'active'"
 GRANT = """
@@ -123,6 +130,14 @@ async def list_shares(conn: Connection, chat_id: ChatId) -> list[Share]:
 async def list_readers(conn: Connection, chat_id: ChatId) -> list[UUID]:
     """The users a root is shared with directly: they hear of it, while everyone does not."""
     return [record["user_id"] for record in await conn.fetch(READERS, chat_id)]
+
+
+async def list_readers_of(conn: Connection, root_ids: Sequence[UUID]) -> dict[UUID, set[UUID]]:
+    """The direct readers of many roots; none while sharing is disabled."""
+    found: dict[UUID, set[UUID]] = {}
+    for chat_id, user_id in await conn.fetch(READERS_OF, list(root_ids)):
+        found.setdefault(chat_id, set()).add(user_id)
+    return found
 
 
 async def is_shared(conn: Connection, chat_id: ChatId) -> bool:

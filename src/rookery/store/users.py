@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.chat.errors import InvalidInput
 from rookery.chat.rights import Role, UserActor
-from rookery.store import paging
+from rookery.store import nested, paging
 from rookery.store.access_errors import AlreadyExists, InUse, LastAdmin, UserNotFound
 from rookery.store.pool import Connection
 
@@ -214,7 +214,7 @@ async def set_password_hash(conn: Connection, user_id: UUID, *, password_hash: s
 
 async def update_user(conn: Connection, user_id: UUID, *, patch: UserPatch) -> UserChange:
     """Change an account, all or nothing. Ending sessions and telling others is the caller's part."""
-    async with conn.transaction():
+    async with nested.atomic(conn):
         await conn.execute(LOCK, LOCK_KEY)
         before = await get_user(conn, user_id)
         given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
@@ -227,7 +227,7 @@ async def update_user(conn: Connection, user_id: UUID, *, patch: UserPatch) -> U
 
 async def delete_user(conn: Connection, user_id: UUID) -> User:
     """Remove a disabled account. What is left of it goes too; the caller has removed its chats by then."""
-    async with conn.transaction():
+    async with nested.atomic(conn):
         await conn.execute(LOCK, LOCK_KEY)
         user = await get_user(conn, user_id)
         if user.is_active:
@@ -295,7 +295,7 @@ async def _update(conn: Connection, user: User) -> User:
 async def _write(conn: Connection, statement: str, *values: object) -> User:
     try:
         # In a savepoint: the caller's transaction survives a name that is taken.
-        async with conn.transaction():
+        async with nested.atomic(conn):
             record = await conn.fetchrow(statement, *values)
     except asyncpg.UniqueViolationError as error:
         taken = {

@@ -1,0 +1,338 @@
+"""Chats: reading, listing, metadata, archiving, deleting, sharing, and the caller's own pin and read cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rookery.chat import labels as label_rules
+from rookery.chat import messages
+from rookery.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
+from rookery.chat.messages import ChatId, Effort, MessageId
+from rookery.chat.rights import Action, Relation, Resource
+from rookery.store import audit, chats, cursors, machine, pins, search, shares
+from rookery.store import labels as stored_labels
+from rookery.store.access_errors import ArchiveFirst, Disabled
+from rookery.store.audit import EntryFilter, EntryPage, Event
+from rookery.store.authz import Grant, How, Part, Via, authz
+from rookery.store.chats import ChatPage, ChatSummary
+from rookery.store.hints import WatchKind
+from rookery.store.search import SearchHit
+from rookery.store.shares import Share, ShareChange, SharePatch
+
+MAX_TITLE_CHARS = 200
+
+# Metadata moves no version; the row is locked so that two patches build on each other.
+LOCK = "SELECT parent_chat_id IS NULL AS is_root, archived, title, labels FROM chats WHERE id = $1 FOR NO KEY UPDATE"
+CHILDREN = f"""
+    SELECT {chats.COLUMNS}, NULL::integer AS pin_order
+      FROM chats c
+     WHERE c.root_chat_id = $1
+       AND c.archived = $2
+     ORDER BY c.created_at, c.id
+"""
+IS_OWN_WORKSPACE = "SELECT EXISTS (SELECT FROM workspaces WHERE id = $1 AND owner_id = $2 AND deleted_at IS NULL)"
+WRITE = """
+    UPDATE chats
+       SET title = CASE WHEN $2 THEN $3 ELSE title END,
+           labels = CASE WHEN $4 THEN $5 ELSE labels END,
+           workspace_id = CASE WHEN $6 THEN $7 ELSE workspace_id END,
+           plan_mode = CASE WHEN $8 THEN $9 ELSE plan_mode END,
+           mcp_server_ids = CASE WHEN $10 THEN $11 ELSE mcp_server_ids END,
+           last_model_config_id = CASE WHEN $12 THEN $13 ELSE last_model_config_id END,
+           last_reasoning_effort = CASE WHEN $14 THEN $15 ELSE last_reasoning_effort END
+     WHERE id = $1
+    RETURNING meta_version
+"""
+META_VERSION = "SELECT meta_version FROM chats WHERE id = $1"
+
+
+class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change; UNSET is "leave". `pin_order` is the caller's own: 0 unpins, above 0 pins or moves."""
+
+    title: str | UnsetType = UNSET
+    labels: Mapping[str, str] | UnsetType = UNSET
+    workspace_id: UUID | UnsetType | None = UNSET
+    plan_mode: bool | UnsetType = UNSET
+    mcp_server_ids: tuple[UUID, ...] | UnsetType = UNSET
+    model_config_id: UUID | UnsetType = UNSET
+    reasoning_effort: Effort | UnsetType | None = UNSET
+    pin_order: int | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+
+    @property
+    def metadata(self) -> tuple[object, ...]:
+        """What the owner alone may change, in the order of the statement."""
+        return (
+            self.title,
+            self.labels,
+            self.workspace_id,
+            self.plan_mode,
+            self.mcp_server_ids,
+            self.model_config_id,
+            self.reasoning_effort,
+        )
+
+    @property
+    def actions(self) -> frozenset[Action]:
+        needed = set()
+        if any(value is not UNSET for value in self.metadata):
+            needed.add(Action.PATCH)
+        if self.pin_order is not UNSET:
+            needed.add(Action.MARK)
+        if self.archived is not UNSET:
+            needed.add(Action.ARCHIVE)
+        return frozenset(needed) or frozenset({Action.READ})
+
+
+def _patch_actions(chat_id: ChatId, patch: ChatPatch) -> frozenset[Action]:
+    return patch.actions
+
+
+class SeenChat(msgspec.Struct, frozen=True):
+    """A chat as the caller sees it. `children` are those of a root in the same archive state; a child has none."""
+
+    chat: ChatSummary
+    relation: Relation
+    is_shared: bool
+    has_unread: bool
+    children: tuple[ChatSummary, ...]
+
+
+class Chats(Part):
+    __slots__ = ()
+
+    @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
+    async def get(self, at: Grant, chat_id: ChatId) -> SeenChat:
+        viewer = at.by
+        chat = await chats.find_chat(at.conn, chat_id, viewer_id=viewer)
+        if chat is None:
+            raise ChatNotFound(chat_id)
+        children: tuple[ChatSummary, ...] = ()
+        if chat.parent_chat_id is None:
+            children = tuple(map(chats.from_record, await at.conn.fetch(CHILDREN, chat_id, chat.archived)))
+        unread = viewer is not None and await cursors.has_unread(at.conn, chat_id, user_id=viewer)
+        shared = await shares.is_shared(at.conn, ChatId(at.root_id or chat_id))
+        return SeenChat(chat, at.relation, shared, unread, children)
+
+    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
+    async def list_own(
+        self,
+        at: Grant,
+        user_id: UUID,
+        *,
+        archived: bool = False,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> ChatPage:
+        """The user's own root chats, pins first, then by last activity."""
+        return await chats.list_chats(at.conn, user_id, archived=archived, labels=labels, limit=limit, cursor=cursor)
+
+    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
+    async def list_shared(
+        self,
+        at: Grant,
+        user_id: UUID,
+        *,
+        archived: bool = False,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> ChatPage:
+        """What others share with the user directly."""
+        return await chats.list_shared(at.conn, user_id, archived=archived, labels=labels, limit=limit, cursor=cursor)
+
+    @authz(Resource.CHAT, Action.LIST_ALL)
+    async def list_of(
+        self, at: Grant, owner_id: UUID, *, archived: bool = False, limit: int = 50, cursor: str | None = None
+    ) -> ChatPage:
+        """Somebody else's chats, without what is in them: no titles, labels, summaries or errors."""
+        page = await chats.list_chats(
+            at.conn, owner_id, viewer_id=at.by or owner_id, archived=archived, limit=limit, cursor=cursor
+        )
+        return ChatPage(tuple(map(_hidden, page.chats)), page.next_cursor)
+
+    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
+    async def search(
+        self, at: Grant, user_id: UUID, query: str, *, archived: bool = False, limit: int = 50
+    ) -> list[SearchHit]:
+        return await search.search(at.conn, query, owner_id=user_id, archived=archived, limit=limit)
+
+    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
+    async def list_unread(self, at: Grant, user_id: UUID, chat_ids: list[ChatId]) -> frozenset[ChatId]:
+        """Those of the chats that have something unread; of chats the user cannot read it says nothing."""
+        readable = [record["id"] for record in await at.conn.fetch(READABLE, chat_ids, user_id)]
+        return await cursors.list_unread(at.conn, readable, user_id=user_id)
+
+    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
+    async def list_pins(self, at: Grant, user_id: UUID) -> list[pins.Pin]:
+        return await pins.list_pins(at.conn, user_id)
+
+    @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.BUNDLE, actions=_patch_actions)
+    async def patch(self, at: Grant, chat_id: ChatId, patch: ChatPatch) -> ChatSummary:
+        """Change what is given, all or nothing. What is already so is not written, and nobody is told."""
+        checked = _checked(patch)
+        if patch.archived is not UNSET:
+            await self._archive(at, chat_id, archived=bool(patch.archived))
+        if Action.PATCH in patch.actions:
+            await _write(at, chat_id, checked)
+        if not isinstance(patch.pin_order, UnsetType):
+            await _pin(at, chat_id, patch.pin_order)
+            at.tell_watchers(chat_id, WatchKind.METADATA)
+        chat = await chats.find_chat(at.conn, chat_id, viewer_id=at.by)
+        if chat is None:
+            raise ChatNotFound(chat_id)
+        # An administrator may archive a chat without reading it.
+        return chat if at.relation in (Relation.OWNER, Relation.READER) else _hidden(chat)
+
+    async def _archive(self, at: Grant, chat_id: ChatId, *, archived: bool) -> None:
+        row = await at.conn.fetchrow(LOCK, chat_id)
+        if row is None:
+            raise ChatNotFound(chat_id)
+        if not row["is_root"]:
+            raise ChatNotRoot(chat_id)
+        if row["archived"] == archived:
+            code = "already_archived" if archived else "not_archived"
+            raise InvalidInput("archived", f"The chat is {code.replace('_', ' ')}.", code=code)
+        await machine.set_family_archived(at.bundle, chat_id, archived=archived)
+        await _log_foreign(at, chat_id, "chat.archive" if archived else "chat.unarchive")
+
+    @authz(Resource.CHAT, Action.DELETE, via=Via.CHAT, how=How.BUNDLE)
+    async def delete(self, at: Grant, chat_id: ChatId) -> None:
+        """Remove an archived family for good. Readers are told: their lists cannot ask any more."""
+        row = await at.conn.fetchrow(LOCK, chat_id)
+        if row is None:
+            raise ChatNotFound(chat_id)
+        if not row["is_root"]:
+            raise ChatNotRoot(chat_id)
+        if not row["archived"]:
+            raise ArchiveFirst
+        if readers := await shares.list_readers(at.conn, chat_id):
+            at.tell_watchers(chat_id, WatchKind.DELETED, users=readers)
+        await machine.delete_family(at.bundle, chat_id)
+        await at.log(Event(action="chat.delete", resource_type=Resource.CHAT, resource_id=str(chat_id)))
+
+    @authz(Resource.CHAT, Action.MARK, via=Via.CHAT, how=How.WRITE)
+    async def mark_read(
+        self, at: Grant, chat_id: ChatId, *, message_id: MessageId | None = None, force: bool = False
+    ) -> MessageId:
+        """Move the caller's cursor; other tabs of the caller are told."""
+        moved = await cursors.mark_read(at.conn, chat_id, user_id=at.user_id, message_id=message_id, force=force)
+        at.tell_watchers(chat_id, WatchKind.READ, users=[at.user_id])
+        return moved
+
+    @authz(Resource.SHARE, Action.SHARE, via=Via.CHAT)
+    async def list_shares(self, at: Grant, chat_id: ChatId) -> list[Share]:
+        if at.root_id != chat_id:
+            raise ChatNotRoot(chat_id)
+        return await shares.list_shares(at.conn, chat_id)
+
+    @authz(Resource.SHARE, Action.SHARE, via=Via.CHAT, how=How.WRITE)
+    async def patch_shares(self, at: Grant, chat_id: ChatId, patch: SharePatch) -> ShareChange:
+        """Add and remove readers. New direct readers hear of the chat, and who lost it loses open streams."""
+        if not await shares.is_sharing_enabled(at.conn):
+            raise Disabled("Sharing is switched off. Ask an administrator.")
+        change = await shares.patch_shares(at.conn, chat_id, patch=patch, by=at.user_id, now=at.now)
+        if change.is_empty:
+            return change
+        await at.log(
+            Event(
+                action="chat.share",
+                resource_type=Resource.CHAT,
+                resource_id=str(chat_id),
+                extra={
+                    "added": sorted(map(str, change.added)),
+                    "removed": sorted(map(str, change.removed)),
+                    "everyone": change.everyone,
+                },
+            )
+        )
+        at.tell_access("chat_acl", chat_id)
+        if change.added:
+            at.tell_watchers(chat_id, WatchKind.SHARED, users=sorted(change.added))
+        if change.removed:
+            at.tell_watchers(chat_id, WatchKind.UNSHARED, users=sorted(change.removed))
+        return change
+
+    @authz(Resource.SHARE, Action.LEAVE, via=Via.CHAT, how=How.WRITE)
+    async def leave(self, at: Grant, chat_id: ChatId) -> None:
+        """Give up one's own entry. What is shared with everyone stays readable."""
+        if at.root_id != chat_id:
+            raise ChatNotRoot(chat_id)
+        if await shares.leave(at.conn, chat_id, user_id=at.user_id):
+            at.tell_access("chat_acl", chat_id)
+            at.tell_watchers(chat_id, WatchKind.UNSHARED, users=[at.user_id])
+
+    @authz(Resource.SHARE, Action.SHARE, via=Via.CHAT)
+    async def list_accesses(
+        self, at: Grant, chat_id: ChatId, *, limit: int = 50, cursor: str | None = None
+    ) -> EntryPage:
+        """For the owner: when administrators read this chat by stating a reason, and which."""
+        wanted = EntryFilter(action=audit.BREAK_GLASS, resource_type=Resource.CHAT, resource_id=str(chat_id))
+        return await audit.list_entries(at.conn, wanted, limit=limit, cursor=cursor)
+
+
+READABLE = f"""
+    SELECT c.id
+      FROM chats c
+     WHERE c.id = ANY ($1::uuid[])
+       AND (c.owner_id = $2 OR {shares.SHARED_WITH.format(user="$2")})
+"""
+
+
+def _checked(patch: ChatPatch) -> ChatPatch:
+    """The patch as it is stored, or the first thing that is wrong with it, before anything is written."""
+    changed: dict[str, object] = {}
+    if not isinstance(patch.title, UnsetType):
+        changed["title"] = title = patch.title.strip()
+        if not 1 <= len(title) <= MAX_TITLE_CHARS:
+            raise InvalidInput("title", f"A title has 1 to {MAX_TITLE_CHARS} characters; this one has {len(title)}.")
+        messages.check_storable("title", title)
+    if not isinstance(patch.labels, UnsetType):
+        changed["labels"] = label_rules.validate(patch.labels)
+    if not isinstance(patch.pin_order, UnsetType) and patch.pin_order < 0:
+        raise InvalidInput("pin_order", "The place of a pin is 1 or more, or 0 to unpin.")
+    return msgspec.structs.replace(patch, **changed)
+
+
+async def _write(at: Grant, chat_id: ChatId, patch: ChatPatch) -> None:
+    row = await at.conn.fetchrow(LOCK, chat_id)
+    if row is None:
+        raise ChatNotFound(chat_id)
+    workspace_id = patch.workspace_id
+    if isinstance(workspace_id, UUID) and not await at.conn.fetchval(IS_OWN_WORKSPACE, workspace_id, at.owner_id):
+        raise InvalidInput("workspace_id", "There is no such workspace of yours. Choose another one, or none.")
+    before = await at.conn.fetchval(META_VERSION, chat_id)
+    values: list[object] = []
+    for value in patch.metadata:
+        given = value is not UNSET
+        stored = value if given else None
+        values += [given, stored_labels.encode(stored) if isinstance(stored, dict) else stored]
+    after = await at.conn.fetchval(WRITE, chat_id, *values)
+    if after == before:
+        return
+    renamed = not isinstance(patch.title, UnsetType) and patch.title != row["title"]
+    at.tell_watchers(chat_id, WatchKind.TITLE_CHANGE if renamed else WatchKind.METADATA)
+
+
+async def _pin(at: Grant, chat_id: ChatId, pin_order: int) -> None:
+    if pin_order:
+        await pins.pin(at.conn, chat_id, user_id=at.user_id, position=pin_order)
+    else:
+        await pins.unpin(at.conn, chat_id, user_id=at.user_id)
+
+
+async def _log_foreign(at: Grant, chat_id: ChatId, action: str) -> None:
+    """What an administrator did to somebody else's chat is written down; what owners do with theirs is not."""
+    if at.relation is not Relation.OWNER:
+        await at.log(Event(action=action, resource_type=Resource.CHAT, resource_id=str(chat_id)))
+
+
+def _hidden(chat: ChatSummary) -> ChatSummary:
+    return msgspec.structs.replace(
+        chat, title="", labels={}, summary=None, last_turn_summary=None, last_error=None, pin_order=None
+    )

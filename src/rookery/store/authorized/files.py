@@ -1,0 +1,102 @@
+"""Files: uploading, reading, and removing what no chat links."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Action, Resource
+from rookery.store import files, shares
+from rookery.store.access_errors import FileNotFound, InUse, QuotaExceeded
+from rookery.store.authz import Grant, How, Part, Via, authz
+from rookery.store.files import FileInfo, Origin
+
+MAX_UNLINKED_FILES = 200
+MAX_UNLINKED_BYTES = 500 * 1024 * 1024
+
+# Two uploads of one user take turns, so that together they stay within the limit.
+LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
+UNLINKED = """
+    SELECT count(*), coalesce(sum(f.size_bytes), 0)::bigint
+      FROM chat_files f
+     WHERE f.owner_id = $1
+       AND NOT EXISTS (SELECT FROM chat_file_links l WHERE l.file_id = f.id)
+"""
+READ = "SELECT data FROM chat_files WHERE id = $1"
+OF_CHAT = f"""
+    SELECT {files.COLUMNS}
+      FROM chat_file_links l
+      JOIN chat_files f ON f.id = l.file_id
+     WHERE l.chat_id = $1
+     ORDER BY f.created_at, f.id
+"""
+READABLE = f"""
+    SELECT {files.COLUMNS}
+      FROM chat_files f
+     WHERE f.id = ANY ($1::uuid[])
+       AND (f.owner_id = $2
+            OR EXISTS (SELECT FROM chat_file_links l JOIN chats c ON c.id = l.chat_id
+                        WHERE l.file_id = f.id
+                          AND (c.owner_id = $2 OR {shares.SHARED_WITH.format(user="$2")})))
+"""
+# The lock of the row keeps a link from appearing between the look and the removal.
+LOCK_FILE = "SELECT id FROM chat_files WHERE id = $1 FOR UPDATE"
+IS_LINKED = "SELECT EXISTS (SELECT FROM chat_file_links WHERE file_id = $1)"
+DELETE = "DELETE FROM chat_files WHERE id = $1"
+
+
+class FileContent(msgspec.Struct, frozen=True):
+    info: FileInfo
+    data: bytes
+
+
+class Files(Part):
+    __slots__ = ()
+
+    @authz(Resource.FILE, Action.CREATE, how=How.WRITE)
+    async def create(
+        self, at: Grant, *, name: str, mime_type: str, data: bytes, origin: Origin = Origin.UPLOAD
+    ) -> FileInfo:
+        """Store a file whose name and type were checked."""
+        await at.conn.execute(LOCK_USER, at.user_id)
+        record = await at.conn.fetchrow(UNLINKED, at.user_id)
+        assert record is not None
+        if record[0] >= MAX_UNLINKED_FILES or record[1] + len(data) > MAX_UNLINKED_BYTES:
+            raise QuotaExceeded("You have uploaded too many files that no chat uses. Send or delete some first.")
+        return await files.create_file(at.conn, at.user_id, name=name, mime_type=mime_type, data=data, origin=origin)
+
+    @authz(Resource.FILE, Action.READ, via=Via.FILE)
+    async def get(self, at: Grant, file_id: UUID) -> FileInfo:
+        return await _info(at, file_id)
+
+    @authz(Resource.FILE, Action.READ, via=Via.FILE)
+    async def read(self, at: Grant, file_id: UUID) -> FileContent:
+        info = await _info(at, file_id)
+        return FileContent(info, await at.conn.fetchval(READ, file_id) or b"")
+
+    @authz(Resource.FILE, Action.READ, via=Via.CHAT)
+    async def list_of_chat(self, at: Grant, chat_id: ChatId) -> list[FileInfo]:
+        return [FileInfo(*record) for record in await at.conn.fetch(OF_CHAT, chat_id)]
+
+    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
+    async def find_readable(self, at: Grant, user_id: UUID, file_ids: Collection[UUID]) -> dict[UUID, FileInfo]:
+        """Those of the files that the user may read: for the facts of a message."""
+        records = await at.conn.fetch(READABLE, list(file_ids), user_id)
+        return {record["id"]: FileInfo(*record) for record in records}
+
+    @authz(Resource.FILE, Action.DELETE, via=Via.FILE, how=How.WRITE)
+    async def delete(self, at: Grant, file_id: UUID) -> None:
+        await at.conn.execute(LOCK_FILE, file_id)
+        if await at.conn.fetchval(IS_LINKED, file_id):
+            raise InUse("A chat uses this file. It goes when the chat does.")
+        await at.conn.execute(DELETE, file_id)
+
+
+async def _info(at: Grant, file_id: UUID) -> FileInfo:
+    found = await files.find_files(at.conn, [file_id])
+    if file_id not in found:
+        raise FileNotFound(file_id)
+    return found[file_id]

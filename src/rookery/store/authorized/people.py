@@ -1,0 +1,186 @@
+"""Users, their sessions and their API tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat.errors import InvalidInput
+from rookery.chat.rights import Action, Resource, Role, Scope, UserActor
+from rookery.store import audit, links, machine, sessions, tokens, users
+from rookery.store.access_errors import Forbidden
+from rookery.store.audit import Event
+from rookery.store.authz import Grant, How, Part, Via, authz
+from rookery.store.links import LinkKind, NewLink
+from rookery.store.sessions import Session
+from rookery.store.tokens import NewToken, Token
+from rookery.store.users import PublicUser, Status, User, UserDraft, UserPage, UserPatch
+
+# Roots first, as every lock of several chats of a family.
+BUSY = """
+    SELECT id
+      FROM chats
+     WHERE owner_id = $1
+       AND status IN ('running', 'requires_action')
+     ORDER BY parent_chat_id IS NOT NULL, created_at, id
+"""
+ROOTS = "SELECT id FROM chats WHERE owner_id = $1 AND parent_chat_id IS NULL ORDER BY created_at, id"
+
+
+class Invited(msgspec.Struct, frozen=True):
+    """A new account; `link` is how its user chooses a password, None when one was given."""
+
+    user: User
+    link: NewLink | None
+
+
+class Users(Part):
+    __slots__ = ()
+
+    @authz(Resource.USER, Action.READ, via=Via.USER)
+    async def get(self, at: Grant, user_id: UUID) -> User:
+        return await users.get_user(at.conn, user_id)
+
+    @authz(Resource.USER, Action.LIST_ALL)
+    async def list_all(
+        self,
+        at: Grant,
+        *,
+        q: str | None = None,
+        role: Role | None = None,
+        status: Status | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> UserPage:
+        return await users.list_users(at.conn, q=q, role=role, status=status, limit=limit, cursor=cursor)
+
+    @authz(Resource.USER, Action.LIST)
+    async def search_directory(self, at: Grant, q: str) -> list[PublicUser]:
+        """Active users by name, for sharing with them."""
+        return await users.search_directory(at.conn, q)
+
+    @authz(Resource.USER, Action.CREATE, how=How.WRITE)
+    async def create(self, at: Grant, draft: UserDraft, *, password_hash: str | None = None) -> Invited:
+        """Make an account. The password was checked and hashed before; without one there is a link."""
+        user = await users.create_user(at.conn, draft, password_hash=password_hash)
+        await at.log(_event("user.create", user.id, diff=audit.diff("users", None, user)))
+        if password_hash is not None:
+            return Invited(user, None)
+        return Invited(user, await links.create_link(at.conn, user.id, kind=LinkKind.INVITE, now=at.now, by=at.by))
+
+    @authz(Resource.USER, Action.UPDATE, via=Via.USER, how=How.BUNDLE)
+    async def update(self, at: Grant, user_id: UUID, patch: UserPatch) -> User:
+        """Change an account. A new role or status ends its sessions; disabling it stops what its chats do."""
+        if patch.is_administrative and not at.is_admin:
+            raise Forbidden("Only an administrator may change role, status or spend limit.")
+        change = await users.update_user(at.conn, user_id, patch=patch)
+        if diff := audit.diff("users", change.before, change.after):
+            await at.log(_event("user.update", user_id, diff=diff))
+        if change.changes_access:
+            await sessions.end_sessions(at.conn, user_id)
+            at.tell_access("user", user_id)
+        if change.before.is_active and not change.after.is_active:
+            await _stop_chats(at, user_id)
+        return change.after
+
+    @authz(Resource.USER, Action.ADMINISTER, how=How.WRITE)
+    async def reset_password(self, at: Grant, user_id: UUID) -> NewLink:
+        """A link by which the user chooses a new password. Sessions end now; the old password stays until then."""
+        await users.get_user(at.conn, user_id)
+        link = await links.create_link(at.conn, user_id, kind=LinkKind.RESET, now=at.now, by=at.by)
+        await sessions.end_sessions(at.conn, user_id)
+        await at.log(_event("user.reset_password", user_id))
+        at.tell_access("user", user_id)
+        return link
+
+    @authz(Resource.USER, Action.ADMINISTER, how=How.BUNDLE)
+    async def delete(self, at: Grant, user_id: UUID) -> None:
+        """Remove a disabled account with its chats, files and tokens."""
+        user = await users.get_user(at.conn, user_id)
+        if not user.is_active:
+            for record in await at.conn.fetch(ROOTS, user_id):
+                await machine.delete_family(at.bundle, record["id"])
+        await users.delete_user(at.conn, user_id)
+        await at.log(_event("user.delete", user_id, diff=audit.diff("users", user, None)))
+        at.tell_access("user", user_id)
+
+
+class Sessions(Part):
+    __slots__ = ()
+
+    @authz(Resource.SESSION, Action.READ, via=Via.USER)
+    async def list(self, at: Grant, user_id: UUID) -> list[Session]:
+        return await sessions.list_sessions(at.conn, user_id, now=at.now)
+
+    @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
+    async def end(self, at: Grant, user_id: UUID, session_id: UUID) -> None:
+        await sessions.end_session(at.conn, user_id, session_id=session_id)
+        at.tell_access("session", session_id)
+
+    @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
+    async def end_others(self, at: Grant, user_id: UUID, *, but: UUID | None = None) -> int:
+        """End all sessions of the user but one. Returns how many."""
+        ended = await sessions.end_sessions(at.conn, user_id, but=but)
+        at.tell_access("session", *ended)
+        return len(ended)
+
+
+class Tokens(Part):
+    __slots__ = ()
+
+    @authz(Resource.TOKEN, Action.READ, via=Via.USER)
+    async def list(self, at: Grant, user_id: UUID) -> list[Token]:
+        return await tokens.list_tokens(at.conn, user_id)
+
+    @authz(Resource.TOKEN, Action.CREATE, via=Via.USER, how=How.WRITE)
+    async def create(
+        self,
+        at: Grant,
+        user_id: UUID,
+        *,
+        name: str,
+        scopes: Collection[Scope],
+        days: int = tokens.DEFAULT_DAYS,
+        max_days: int = tokens.MAX_DAYS,
+    ) -> NewToken:
+        role = at.actor.role if isinstance(at.actor, UserActor) else None
+        if Scope.ADMIN in scopes and role not in (Role.ADMIN, None):
+            raise InvalidInput("scopes", "Only an administrator's token can have the scope admin.")
+        made = await tokens.create_token(
+            at.conn, user_id, name=name, scopes=scopes, now=at.now, days=days, max_days=max_days
+        )
+        await at.log(
+            Event(
+                action="token.create",
+                resource_type=Resource.TOKEN,
+                resource_id=str(made.token.id),
+                extra={"name": name, "scopes": sorted(scopes), "user_id": str(user_id)},
+            )
+        )
+        return made
+
+    @authz(Resource.TOKEN, Action.DELETE, via=Via.TOKEN, how=How.WRITE)
+    async def delete(self, at: Grant, token_id: UUID) -> None:
+        token = await tokens.delete_token(at.conn, token_id)
+        await at.log(
+            Event(
+                action="token.delete",
+                resource_type=Resource.TOKEN,
+                resource_id=str(token_id),
+                extra={"name": token.name, "user_id": str(token.user_id)},
+            )
+        )
+        at.tell_access("token", token_id)
+
+
+async def _stop_chats(at: Grant, user_id: UUID) -> None:
+    for record in await at.conn.fetch(BUSY, user_id):
+        tx = await at.bundle.open(record["id"])
+        if tx.chat.status in ("running", "requires_action"):
+            await machine.interrupt(tx, note="The account of the user was disabled.")
+
+
+def _event(action: str, user_id: UUID, *, diff: dict[str, object] | None = None) -> Event:
+    return Event(action=action, resource_type=Resource.USER, resource_id=str(user_id), diff=diff or {})

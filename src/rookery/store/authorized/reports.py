@@ -1,0 +1,47 @@
+"""What was used and spent, who did what, and which replicas there are."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Action, Resource
+from rookery.store import audit, replicas, spending, usage
+from rookery.store.audit import EVERY_ENTRY, EntryFilter, EntryPage
+from rookery.store.authz import Grant, Part, Via, authz
+from rookery.store.replicas import ReplicaStatus
+from rookery.store.spending import SpendStatus
+from rookery.store.usage import FamilyCost, Figures, GroupBy
+
+
+class Reports(Part):
+    __slots__ = ()
+
+    @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
+    async def family_cost(self, at: Grant, chat_id: ChatId) -> FamilyCost:
+        return await usage.family_cost(at.conn, chat_id)
+
+    @authz(Resource.USAGE, Action.READ, via=Via.USER)
+    async def usage_of(
+        self, at: Grant, user_id: UUID, group_by: GroupBy, *, start: datetime, end: datetime
+    ) -> dict[str, Figures]:
+        return await usage.report(at.conn, group_by, start=start, end=end, user_id=user_id)
+
+    @authz(Resource.USAGE, Action.LIST_ALL)
+    async def usage_of_all(self, at: Grant, group_by: GroupBy, *, start: datetime, end: datetime) -> dict[str, Figures]:
+        return await usage.report(at.conn, group_by, start=start, end=end)
+
+    @authz(Resource.USAGE, Action.READ, via=Via.USER)
+    async def spend(self, at: Grant, user_id: UUID) -> SpendStatus:
+        return await spending.spend_status(at.conn, user_id, now=at.now)
+
+    @authz(Resource.AUDIT, Action.READ)
+    async def audit(
+        self, at: Grant, wanted: EntryFilter = EVERY_ENTRY, *, limit: int = 50, cursor: str | None = None
+    ) -> EntryPage:
+        return await audit.list_entries(at.conn, wanted, limit=limit, cursor=cursor)
+
+    @authz(Resource.REPLICA, Action.READ)
+    async def replicas(self, at: Grant) -> list[ReplicaStatus]:
+        return await replicas.list_replicas(at.conn)

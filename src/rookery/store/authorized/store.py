@@ -1,0 +1,90 @@
+"""`Store.as_actor`: the one way from an actor to data, for routers, tools and streams."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from rookery.chat.rights import Actor
+from rookery.clock import Clock
+from rookery.store.audit import NO_REQUEST, RequestInfo
+from rookery.store.authorized.chats import Chats
+from rookery.store.authorized.config import Models, Preferences, ProviderKeys, Providers, Settings
+from rookery.store.authorized.files import Files
+from rookery.store.authorized.messages import Messages
+from rookery.store.authorized.people import Sessions, Tokens, Users
+from rookery.store.authorized.reports import Reports
+from rookery.store.authorized.turns import Turns
+from rookery.store.authz import Context
+from rookery.store.machine import Machine, Publisher
+from rookery.store.providers import Sealer
+
+
+class ActorStore:
+    """The store on behalf of one actor, for one request. Cheap; keeps nothing between calls."""
+
+    __slots__ = (
+        "actor",
+        "chats",
+        "files",
+        "messages",
+        "models",
+        "preferences",
+        "provider_keys",
+        "providers",
+        "reports",
+        "sessions",
+        "settings",
+        "tokens",
+        "turns",
+        "users",
+    )
+
+    def __init__(self, context: Context, *, ring: Sealer | None) -> None:
+        self.actor = context.actor
+        self.chats = Chats(context)
+        self.turns = Turns(context)
+        self.messages = Messages(context)
+        self.files = Files(context)
+        self.users = Users(context)
+        self.sessions = Sessions(context)
+        self.tokens = Tokens(context)
+        self.providers = Providers(context, ring)
+        self.models = Models(context)
+        self.settings = Settings(context)
+        self.preferences = Preferences(context)
+        self.provider_keys = ProviderKeys(context, ring)
+        self.reports = Reports(context)
+
+
+class Store:
+    """One per process."""
+
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        *,
+        machine: Machine,
+        publisher: Publisher,
+        clock: Clock,
+        ring: Sealer | None = None,
+    ) -> None:
+        self._pool = pool
+        self._machine = machine
+        self._publisher = publisher
+        self._clock = clock
+        self._ring = ring
+
+    def as_actor(
+        self, actor: Actor, *, request: RequestInfo = NO_REQUEST, break_glass: str | None = None
+    ) -> ActorStore:
+        """The store as this actor may use it. `break_glass` is the reason an administrator gave for this request."""
+        context = Context(
+            self._pool,
+            machine=self._machine,
+            publisher=self._publisher,
+            clock=self._clock,
+            actor=actor,
+            request=request,
+            break_glass=break_glass,
+        )
+        return ActorStore(context, ring=self._ring)

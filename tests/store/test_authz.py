@@ -1,0 +1,724 @@
+"""What rights do beyond yes and no: reasons, hints, the audit log, and changes that happen whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from rookery.chat.errors import (
+    ChatNotFound,
+    ChatNotRoot,
+    FileUnavailable,
+    InvalidInput,
+    QueuedMessageNotFound,
+)
+from rookery.chat.messages import ChatId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
+from rookery.chat.parts import File, Text
+from rookery.chat.rights import AdminAccess, OwnerActor, Scope, UserActor
+from rookery.chat.rights import Role as UserRole
+from rookery.chat.states import Status as ChatStatus
+from rookery.store import access, audit, idempotency, sessions, settings, shares, users
+from rookery.store.access import Standing, Watching
+from rookery.store.access_errors import (
+    ArchiveFirst,
+    Disabled,
+    FileNotFound,
+    Forbidden,
+    IdempotencyInProgress,
+    InUse,
+    LastAdmin,
+    NoActor,
+    ScopeMissing,
+)
+from rookery.store.audit import RequestInfo
+from rookery.store.authorized.chats import ChatPatch
+from rookery.store.authorized.config import StaleSetting
+from rookery.store.authorized.store import ActorStore, Store
+from rookery.store.authorized.turns import Replayed
+from rookery.store.authz import Grant, Part
+from rookery.store.hints import AccessHint, ConfigHint, Hint, WatchKind
+from rookery.store.machine import ChatSpec, Created, Machine
+from rookery.store.shares import SharePatch, SharingSettings
+from rookery.store.users import Status, User, UserPatch
+from rookery.testing import FakeClock
+from tests.store.accounts import open_pool, person
+from tests.store.builders import World, open_world
+from tests.store.machine.rig import Recorder
+
+REASON = "A user reported abuse."
+
+
+class Office:
+    """People, a store, and what it told others."""
+
+    def __init__(self, world: World, pool: asyncpg.Pool, people: dict[str, User]) -> None:
+        self.world = world
+        self.pool = pool
+        self.people = people
+        self.published = Recorder()
+        self.clock = FakeClock()
+        machine = Machine(pool, self.published, clock=self.clock)
+        self.store = Store(pool, machine=machine, publisher=self.published, clock=self.clock)
+
+    def by(self, name: str, *, reason: str | None = None) -> ActorStore:
+        request = RequestInfo(ip="10.0.0.1", request_id="r-1")
+        return self.store.as_actor(self.people[name].actor, request=request, break_glass=reason)
+
+    def id(self, name: str) -> UUID:
+        return self.people[name].id
+
+    async def chat(self, owner: str = "ada", **fields: object) -> ChatId:
+        return await self.world.chat(self.id(owner), **fields)  # type: ignore[arg-type]
+
+    def spec(self, owner: str = "ada", **fields: object) -> ChatSpec:
+        first = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=self.id(owner))
+        defaults: dict[str, object] = {
+            "owner_id": self.id(owner),
+            "title": "t",
+            "model_config_id": self.world.model_id,
+            "messages": (first,),
+        }
+        return ChatSpec(**{**defaults, **fields})  # type: ignore[arg-type]
+
+    async def running(self, owner: str = "ada", **fields: object) -> ChatId:
+        store = self.store.as_actor(OwnerActor(self.id(owner)))
+        created = await store.turns.create(self.spec(owner, **fields))
+        assert isinstance(created, Created)
+        self.published.clear()
+        return created.chat.id
+
+    async def share(self, chat_id: ChatId, *names: str) -> None:
+        patch = SharePatch(users={self.id(name): "read" for name in names})
+        await self.by("ada").chats.patch_shares(chat_id, patch)
+        self.published.clear()
+
+    async def allow_admins(self, access: AdminAccess) -> None:
+        await settings.write_setting(self.world.conn, "chats", value={"admin_access": access})
+
+    def told(self, kind: type[Hint]) -> list[Hint]:
+        return [hint for hint in self.published.hints if type(hint) is kind]
+
+    async def status(self, chat_id: ChatId) -> str:
+        return str(await self.world.conn.fetchval("SELECT status FROM chats WHERE id = $1", chat_id))
+
+
+@pytest.fixture
+async def office(database_url: str) -> AsyncIterator[Office]:
+    async with open_world(database_url) as world, open_pool(database_url) as pool:
+        roles = {"root": UserRole.ADMIN, "audrey": UserRole.AUDITOR}
+        people = {
+            name: await person(world.conn, name, role=roles.get(name, UserRole.MEMBER))
+            for name in ("ada", "bob", "eve", "root", "audrey")
+        }
+        yield Office(world, pool, people)
+
+
+# Break-glass
+
+
+async def test_administrator_needs_a_reason_which_the_owner_sees(office: Office) -> None:
+    chat = await office.chat()
+
+    with pytest.raises(Forbidden):
+        await office.by("root").chats.get(chat)
+    seen = await office.by("root", reason=REASON).chats.get(chat)
+
+    assert seen.chat.id == chat
+    (entry,) = (await office.by("ada").chats.list_accesses(chat)).entries
+    assert (entry.actor_id, entry.extra["reason"], entry.request_id) == (office.id("root"), REASON, "r-1")
+
+
+async def test_owner_and_reader_break_no_glass(office: Office) -> None:
+    chat = await office.chat()
+    await office.share(chat, "bob")
+
+    for name in ("ada", "bob"):
+        await office.by(name, reason=REASON).chats.get(chat)
+
+    assert (await office.by("ada").chats.list_accesses(chat)).entries == ()
+
+
+async def test_reason_opens_reading_and_nothing_else(office: Office) -> None:
+    chat = await office.chat()
+    root = office.by("root", reason=REASON)
+
+    with pytest.raises(Forbidden):
+        await root.chats.mark_read(chat)
+    for name in ("bob", "audrey"):
+        with pytest.raises(ChatNotFound):
+            await office.by(name, reason=REASON).chats.get(chat)
+
+
+@pytest.mark.parametrize("reason", ["", "too short", " " * 20, "x" * 201])
+async def test_reason_has_ten_to_two_hundred_characters(office: Office, reason: str) -> None:
+    with pytest.raises(InvalidInput):
+        office.by("root", reason=reason)
+
+
+async def test_setting_decides_what_administrators_read(office: Office) -> None:
+    chat = await office.chat()
+
+    await office.allow_admins(AdminAccess.NONE)
+    with pytest.raises(ChatNotFound):
+        await office.by("root", reason=REASON).chats.get(chat)
+    await office.allow_admins(AdminAccess.FULL)
+    await office.by("root").chats.get(chat)
+    assert (await office.by("ada").chats.list_accesses(chat)).entries == ()
+    with pytest.raises(ChatNotFound):
+        await office.by("audrey").chats.get(chat)
+
+
+async def test_setting_that_cannot_be_read_gives_no_more_than_the_default(office: Office) -> None:
+    chat = await office.chat()
+    await settings.write_setting(office.world.conn, "chats", value={"admin_access": "everything"})
+
+    with pytest.raises(Forbidden):
+        await office.by("root").chats.get(chat)
+
+
+async def test_agent_of_an_administrator_is_a_plain_member(office: Office) -> None:
+    await office.allow_admins(AdminAccess.FULL)
+    agent = office.store.as_actor(OwnerActor(office.id("root")), break_glass=REASON)
+
+    with pytest.raises(ChatNotFound):
+        await agent.chats.get(await office.chat())
+
+
+async def test_file_of_a_foreign_chat_is_read_by_a_reason_too(office: Office) -> None:
+    chat = await office.chat()
+    file = await office.by("ada").files.create(name="a.txt", mime_type="text/plain", data=b"hello")
+    with pytest.raises(FileNotFound):
+        await office.by("root", reason=REASON).files.read(file.id)
+    await office.world.conn.execute("INSERT INTO chat_file_links VALUES ($1, $2)", chat, file.id)
+
+    with pytest.raises(Forbidden):
+        await office.by("root").files.read(file.id)
+    assert (await office.by("root", reason=REASON).files.read(file.id)).data == b"hello"
+
+    assert len((await office.by("ada").chats.list_accesses(chat)).entries) == 1
+
+
+# Lists
+
+
+async def test_list_of_somebody_else_hides_what_is_in_the_chats(office: Office) -> None:
+    chat = await office.chat(title="A secret plan", labels={"client": "x"})
+
+    for name in ("root", "audrey"):
+        (seen,) = (await office.by(name).chats.list_of(office.id("ada"))).chats
+        assert (seen.id, seen.title, seen.labels) == (chat, "", {})
+
+
+async def test_list_of_what_is_shared_has_direct_shares_only(office: Office) -> None:
+    direct, for_all, child_of = await office.chat(), await office.chat(), await office.chat()
+    await office.chat(parent=child_of)
+    await office.share(direct, "bob")
+    await office.by("ada").chats.patch_shares(for_all, SharePatch(everyone="read"))
+
+    async def listed(name: str) -> list[UUID]:
+        return [chat.id for chat in (await office.by(name).chats.list_shared(office.id(name))).chats]
+
+    assert await listed("bob") == [direct]
+    assert await listed("ada") == []
+    await shares.write_sharing_settings(office.world.conn, SharingSettings(enabled=False))
+    assert await listed("bob") == []
+
+
+async def test_pages_of_what_is_shared_neither_repeat_nor_skip(office: Office) -> None:
+    chats = [await office.chat() for _ in range(5)]
+    for chat in chats:
+        await office.share(chat, "bob")
+    await office.by("bob").chats.patch(chats[0], ChatPatch(pin_order=1))
+
+    seen: list[UUID] = []
+    cursor = None
+    while True:
+        page = await office.by("bob").chats.list_shared(office.id("bob"), limit=2, cursor=cursor)
+        seen += [chat.id for chat in page.chats]
+        if (cursor := page.next_cursor) is None:
+            break
+
+    assert seen == [chats[0], *reversed(chats[1:])]
+
+
+async def test_unread_says_nothing_of_chats_one_cannot_read(office: Office) -> None:
+    mine, foreign = await office.chat(), await office.chat("eve")
+    for chat in (mine, foreign):
+        await office.world.message(chat)
+
+    assert await office.by("ada").chats.list_unread(office.id("ada"), [mine, foreign]) == {mine}
+
+
+# Changes of a chat
+
+
+async def test_patch_is_all_or_nothing(office: Office) -> None:
+    chat = await office.chat(title="before")
+    ada = office.by("ada").chats
+
+    for wrong in (
+        ChatPatch(title="after", labels={"bad key": "x"}),
+        ChatPatch(title="after", workspace_id=uuid4()),
+        ChatPatch(title="after", model_config_id=uuid4()),
+        ChatPatch(title="after", pin_order=-1),
+        ChatPatch(title="after", archived=False),
+        ChatPatch(title=" "),
+        ChatPatch(title="x" * 201),
+    ):
+        with pytest.raises(InvalidInput):
+            await ada.patch(chat, wrong)
+
+    assert (await ada.get(chat)).chat.title == "before"
+    assert office.published.hints == []
+
+
+async def test_patch_changes_and_tells_once(office: Office) -> None:
+    chat = await office.chat(title="before")
+    before = await office.world.versions(chat)
+
+    seen = await office.by("ada").chats.patch(
+        chat, ChatPatch(title=" after ", labels={"a": "1"}, plan_mode=True, reasoning_effort=None, pin_order=3)
+    )
+
+    assert (seen.title, seen.labels, seen.plan_mode, seen.pin_order) == ("after", {"a": "1"}, True, 1)
+    kinds = [hint.kind for hint in office.published.watch()]
+    assert kinds == [WatchKind.TITLE_CHANGE, WatchKind.METADATA]
+    after = await office.world.versions(chat)
+    assert {**after, "meta_version": 0} == {**before, "meta_version": 0}
+
+
+async def test_same_title_again_tells_nobody(office: Office) -> None:
+    chat = await office.chat(title="same")
+
+    await office.by("ada").chats.patch(chat, ChatPatch(title="same"))
+
+    assert office.published.hints == []
+
+
+async def test_reader_pins_and_reads_for_themselves_alone(office: Office) -> None:
+    chat = await office.chat()
+    newest = await office.world.message(chat)
+    await office.share(chat, "bob")
+
+    await office.by("bob").chats.patch(chat, ChatPatch(pin_order=1))
+    assert await office.by("bob").chats.mark_read(chat) == newest
+
+    assert (await office.by("bob").chats.get(chat)).chat.pin_order == 1
+    owners = await office.by("ada").chats.get(chat)
+    assert (owners.chat.pin_order, owners.has_unread) == (None, True)
+    (hint,) = [hint for hint in office.published.watch() if hint.kind is WatchKind.READ]
+    assert hint.users == (office.id("bob"),)
+
+
+async def test_archive_moves_the_family_and_unpins(office: Office) -> None:
+    chat = await office.chat()
+    child = await office.chat(parent=chat)
+    await office.by("ada").chats.patch(chat, ChatPatch(pin_order=1))
+
+    seen = await office.by("ada").chats.patch(chat, ChatPatch(archived=True))
+
+    assert (seen.archived, seen.pin_order) == (True, None)
+    assert await office.world.conn.fetchval("SELECT archived FROM chats WHERE id = $1", child)
+    with pytest.raises(InvalidInput) as again:
+        await office.by("ada").chats.patch(chat, ChatPatch(archived=True))
+    assert again.value.code == "already_archived"
+    with pytest.raises(ChatNotRoot):
+        await office.by("ada").chats.patch(child, ChatPatch(archived=False))
+
+
+async def test_administrator_archives_without_reading_and_is_written_down(office: Office) -> None:
+    chat = await office.chat(title="A secret plan")
+
+    seen = await office.by("root").chats.patch(chat, ChatPatch(archived=True))
+
+    assert (seen.archived, seen.title) == (True, "")
+    entries = (await office.by("root").reports.audit(audit.EntryFilter(action="chat.archive"))).entries
+    assert [entry.resource_id for entry in entries] == [str(chat)]
+
+
+async def test_only_an_archived_family_is_deleted_and_readers_are_told(office: Office) -> None:
+    chat = await office.chat()
+    child = await office.chat(parent=chat)
+    await office.share(chat, "bob", "eve")
+
+    with pytest.raises(ArchiveFirst):
+        await office.by("ada").chats.delete(chat)
+    with pytest.raises(ChatNotRoot):
+        await office.by("ada").chats.delete(child)
+    await office.by("ada").chats.patch(chat, ChatPatch(archived=True))
+    office.published.clear()
+    await office.by("root").chats.delete(chat)
+
+    with pytest.raises(ChatNotFound):
+        await office.by("ada").chats.get(chat)
+    told = {user for hint in office.published.watch() if hint.kind is WatchKind.DELETED for user in hint.users}
+    assert told == {office.id("bob"), office.id("eve")}
+
+
+# Sharing
+
+
+async def test_new_readers_hear_of_it_and_those_who_lose_it_lose_streams(office: Office) -> None:
+    chat = await office.chat()
+    ada = office.by("ada").chats
+
+    await ada.patch_shares(chat, SharePatch(users={office.id("bob"): "read"}))
+    shared = office.published.watch()
+    await ada.patch_shares(chat, SharePatch(users={office.id("bob"): "read"}))
+    assert office.published.watch() == shared, "an unchanged entry notifies nobody"
+    await ada.patch_shares(chat, SharePatch(users={office.id("bob"): None}))
+
+    assert [(hint.kind, hint.users) for hint in office.published.watch()] == [
+        (WatchKind.SHARED, (office.id("bob"),)),
+        (WatchKind.UNSHARED, (office.id("bob"),)),
+    ]
+    assert office.told(AccessHint) == [AccessHint(kind="chat_acl", id=str(chat))] * 2
+    with pytest.raises(ChatNotFound):
+        await office.by("bob").chats.get(chat)
+
+
+async def test_disabled_sharing_refuses_and_hides_at_once(office: Office) -> None:
+    chat = await office.chat()
+    await office.share(chat, "bob")
+
+    await office.by("root").settings.write(shares.SETTING, {"enabled": False})
+
+    assert AccessHint(kind="sharing") in office.published.hints
+    with pytest.raises(ChatNotFound):
+        await office.by("bob").chats.get(chat)
+    with pytest.raises(Disabled):
+        await office.by("ada").chats.patch_shares(chat, SharePatch())
+
+
+async def test_reader_who_leaves_is_out(office: Office) -> None:
+    chat = await office.chat()
+    await office.share(chat, "bob")
+
+    await office.by("bob").chats.leave(chat)
+
+    with pytest.raises(ChatNotFound):
+        await office.by("bob").chats.get(chat)
+    assert office.told(AccessHint) == [AccessHint(kind="chat_acl", id=str(chat))]
+
+
+# Turns
+
+
+async def test_stranger_does_not_even_make_the_chat_wait(office: Office) -> None:
+    """The check comes before the lock: with the row locked by another, a stranger is refused at once."""
+    chat = await office.chat()
+    async with office.world.connection() as other, other.transaction():
+        await other.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", chat)
+        message = NewQueuedMessage(content=(Text("hi"),), created_by=office.id("eve"))
+
+        with pytest.raises(ChatNotFound):
+            await office.by("eve").turns.send(chat, message)
+
+
+async def test_message_is_sent_in_ones_own_name_only(office: Office) -> None:
+    chat = await office.chat()
+    message = NewQueuedMessage(content=(Text("hi"),), created_by=office.id("eve"))
+
+    with pytest.raises(Forbidden):
+        await office.by("ada").turns.send(chat, message)
+    with pytest.raises(Forbidden):
+        await office.by("ada").turns.create(office.spec("eve"))
+    with pytest.raises(InvalidInput):
+        await office.by("ada").turns.create(office.spec(parent_chat_id=chat, root_chat_id=chat))
+
+
+async def test_send_changes_the_chat_in_the_same_transaction(office: Office) -> None:
+    chat = await office.chat()
+    server = uuid4()
+    message = NewQueuedMessage(content=(Text("hi"),), created_by=office.id("ada"), client_id="c-1")
+
+    first = await office.by("ada").turns.send(chat, message, plan_mode=True, mcp_server_ids=[server])
+    again = await office.by("ada").turns.send(chat, message, plan_mode=False)
+
+    assert first.chat.status == ChatStatus.RUNNING
+    assert again.sent.repeats == first.sent.inserted[-1].id
+    seen = (await office.by("ada").chats.get(chat)).chat
+    assert (seen.plan_mode, seen.mcp_server_ids) == (True, (server,))
+
+
+async def test_file_of_somebody_else_is_as_good_as_gone(office: Office) -> None:
+    chat, theirs = await office.chat(), await office.running("eve")
+    file = await office.by("eve").files.create(name="a", mime_type="text/plain", data=b"x")
+    part = File(media_type="text/plain", file_id=file.id)
+    message = NewQueuedMessage(content=(part,), created_by=office.id("ada"))
+
+    with pytest.raises(FileUnavailable):
+        await office.by("ada").turns.send(chat, message)
+    assert await office.by("ada").files.find_readable(office.id("ada"), [file.id]) == {}
+    await office.world.conn.execute("INSERT INTO chat_file_links VALUES ($1, $2)", theirs, file.id)
+    await office.by("eve").chats.patch_shares(theirs, SharePatch(users={office.id("ada"): "read"}))
+
+    assert (await office.by("ada").turns.send(chat, message)).sent.inserted
+    with pytest.raises(InUse):
+        await office.by("eve").files.delete(file.id)
+
+
+async def test_interrupt_reaches_running_children(office: Office) -> None:
+    root = await office.running()
+    child = await office.running(parent_chat_id=root, root_chat_id=root)
+    grandchild = await office.running(parent_chat_id=child, root_chat_id=root)
+    idle = await office.chat(parent=root)
+
+    await office.by("root").turns.interrupt(root)
+
+    assert [await office.status(chat) for chat in (root, child, grandchild, idle)] == [
+        "interrupting",
+        "interrupting",
+        "interrupting",
+        "waiting",
+    ]
+    entries = (await office.by("root").reports.audit(audit.EntryFilter(action="chat.interrupt"))).entries
+    assert [entry.actor_id for entry in entries] == [office.id("root")]
+
+
+async def test_interrupt_without_cascade_stops_one(office: Office) -> None:
+    root = await office.running()
+    child = await office.running(parent_chat_id=root, root_chat_id=root)
+
+    await office.by("ada").turns.interrupt(root, cascade=False)
+
+    assert await office.status(child) == "running"
+
+
+async def test_queued_message_is_moved_before_another_and_to_the_end(office: Office) -> None:
+    chat = await office.running()
+    ada = office.by("ada")
+    ids = []
+    for words in ("a", "b", "c"):
+        message = NewQueuedMessage(content=(Text(words),), created_by=office.id("ada"))
+        queued = (await ada.turns.send(chat, message)).sent.queued
+        assert queued is not None
+        ids.append(queued.id)
+    a, b, c = ids
+
+    moved = await ada.turns.move_queued(chat, c, before=a)
+    assert [row.id for row in moved.items] == [c, a, b]
+    moved = await ada.turns.move_queued(chat, c, before=None)
+    assert [row.id for row in moved.items] == [a, b, c]
+    assert (await ada.messages.list_queue(chat)) == moved
+    with pytest.raises(QueuedMessageNotFound):
+        await ada.turns.move_queued(chat, a, before=QueuedMessageId(999_999))
+
+
+async def test_repeated_creation_gives_the_first_answer(office: Office) -> None:
+    request = idempotency.Request(office.id("ada"), "key-1", "chats.create", b"{}")
+    ada = office.by("ada").turns
+
+    created = await ada.create(office.spec(), request=request, encode=lambda made: str(made.chat.id).encode())
+    again = await ada.create(office.spec(), request=request, encode=lambda _: b"")
+
+    assert isinstance(created, Created)
+    assert again == Replayed(str(created.chat.id).encode())
+    assert await office.world.conn.fetchval("SELECT count(*) FROM chats") == 1
+
+
+async def test_creations_at_once_make_one_chat(office: Office) -> None:
+    request = idempotency.Request(office.id("ada"), "key-1", "chats.create", b"{}")
+
+    outcomes = await asyncio.gather(
+        *(office.by("ada").turns.create(office.spec(), request=request, encode=lambda _: b"made") for _ in range(5)),
+        return_exceptions=True,
+    )
+
+    assert sum(isinstance(outcome, Created) for outcome in outcomes) == 1
+    assert all(isinstance(outcome, Created | Replayed | IdempotencyInProgress) for outcome in outcomes)
+    assert await office.world.conn.fetchval("SELECT count(*) FROM chats") == 1
+
+
+# People
+
+
+async def test_new_role_ends_sessions_and_reaches_streams(office: Office) -> None:
+    now = office.clock.now()
+    await sessions.create_session(office.world.conn, office.id("bob"), now=now)
+
+    await office.by("root").users.update(office.id("bob"), UserPatch(role=UserRole.AUDITOR))
+
+    assert await sessions.list_sessions(office.world.conn, office.id("bob"), now=now) == []
+    assert office.told(AccessHint) == [AccessHint(kind="user", id=str(office.id("bob")))]
+    (entry,) = (await office.by("root").reports.audit(audit.EntryFilter(action="user.update"))).entries
+    assert entry.diff == {"role": ["member", "auditor"]}
+
+
+async def test_nobody_raises_themselves(office: Office) -> None:
+    for patch in (
+        UserPatch(role=UserRole.ADMIN),
+        UserPatch(status=Status.DISABLED),
+        UserPatch(spend_limit_micros=None),
+    ):
+        with pytest.raises(Forbidden):
+            await office.by("ada").users.update(office.id("ada"), patch)
+    by_token = office.store.as_actor(UserActor(office.id("root"), UserRole.ADMIN, frozenset({Scope.CHAT_WRITE})))
+    with pytest.raises(ScopeMissing):
+        await by_token.users.update(office.id("ada"), UserPatch(role=UserRole.ADMIN))
+
+    assert (await office.by("ada").users.update(office.id("ada"), UserPatch(name="Countess"))).name == "Countess"
+
+
+async def test_disabling_stops_what_the_users_chats_do(office: Office) -> None:
+    root = await office.running("bob")
+    child = await office.running("bob", parent_chat_id=root, root_chat_id=root)
+    other = await office.running("ada")
+
+    await office.by("root").users.update(office.id("bob"), UserPatch(status=Status.DISABLED))
+
+    assert [await office.status(chat) for chat in (root, child, other)] == ["interrupting", "interrupting", "running"]
+    assert {hint.chat_id for hint in office.published.chats()} == {root, child}
+
+
+async def test_two_administrators_who_demote_each_other_leave_one(office: Office) -> None:
+    office.people["ruth"] = await person(office.world.conn, "ruth", role=UserRole.ADMIN)
+    demote = UserPatch(role=UserRole.MEMBER)
+
+    outcomes = await asyncio.gather(
+        office.by("root").users.update(office.id("ruth"), demote),
+        office.by("ruth").users.update(office.id("root"), demote),
+        return_exceptions=True,
+    )
+
+    assert sum(isinstance(outcome, LastAdmin) for outcome in outcomes) == 1
+
+
+async def test_deleted_user_takes_chats_along(office: Office) -> None:
+    chat = await office.chat("bob")
+    shared_with_bob = await office.chat()
+    await office.share(shared_with_bob, "bob")
+    with pytest.raises(InUse):
+        await office.by("root").users.delete(office.id("bob"))
+    await office.by("root").users.update(office.id("bob"), UserPatch(status=Status.DISABLED))
+
+    await office.by("root").users.delete(office.id("bob"))
+
+    assert await users.find_user(office.world.conn, office.id("bob")) is None
+    assert [hint.chat_id for hint in office.published.chats() if hint.gone] == [chat]
+    assert await shares.list_shares(office.world.conn, shared_with_bob) == []
+
+
+async def test_reset_gives_a_link_and_ends_sessions(office: Office) -> None:
+    await sessions.create_session(office.world.conn, office.id("bob"), now=office.clock.now())
+
+    link = await office.by("root").users.reset_password(office.id("bob"))
+
+    assert link.expires_at == office.clock.now() + timedelta(hours=24)
+    assert await office.world.conn.fetchval("SELECT count(*) FROM sessions") == 0
+
+
+async def test_deleted_token_reaches_open_streams_and_admin_scope_is_for_admins(office: Office) -> None:
+    ada = office.by("ada").tokens
+    with pytest.raises(InvalidInput):
+        await ada.create(office.id("ada"), name="x", scopes=[Scope.ADMIN])
+    made = await ada.create(office.id("ada"), name="ci", scopes=[Scope.CHAT_READ])
+
+    await office.by("root").tokens.delete(made.token.id)
+
+    assert office.told(AccessHint) == [AccessHint(kind="token", id=str(made.token.id))]
+    assert made.secret not in str(await office.world.conn.fetch("SELECT a::text FROM audit_log a"))
+
+
+async def test_ended_sessions_reach_open_streams(office: Office) -> None:
+    now = office.clock.now()
+    kept, ended = [
+        (await sessions.create_session(office.world.conn, office.id("ada"), now=now)).session.id for _ in range(2)
+    ]
+
+    assert await office.by("ada").sessions.end_others(office.id("ada"), but=kept) == 1
+    await office.by("ada").sessions.end(office.id("ada"), kept)
+
+    assert office.told(AccessHint) == [AccessHint(kind="session", id=str(each)) for each in (ended, kept)]
+
+
+# Settings
+
+
+async def test_setting_that_does_not_change_is_neither_told_nor_logged(office: Office) -> None:
+    root = office.by("root").settings
+
+    assert await root.write("spend", {"enabled": True})
+    assert not await root.write("spend", {"enabled": True})
+
+    assert office.told(ConfigHint) == [ConfigHint(kind="settings", id="spend")]
+    (entry,) = (await office.by("audrey").reports.audit(audit.EntryFilter(action="settings"))).entries
+    assert entry.diff == {"enabled": audit.CHANGED}
+
+
+async def test_stale_setting_is_refused(office: Office) -> None:
+    root = office.by("root").settings
+    await root.write("spend", {"enabled": True})
+    row = await root.get("spend")
+    assert row is not None
+
+    await root.write("spend", {"enabled": False}, seen=row.updated_at)
+
+    with pytest.raises(StaleSetting):
+        await root.write("spend", {"enabled": True}, seen=row.updated_at)
+
+
+# Open streams
+
+
+async def test_standing_follows_login_and_rights(office: Office) -> None:
+    conn, now = office.world.conn, office.clock.now()
+    chat = await office.chat()
+    child = await office.chat(parent=chat)
+    await office.share(chat, "bob")
+    ids = {name: (await sessions.create_session(conn, office.id(name), now=now)).session.id for name in office.people}
+
+    async def standing(name: str, chat_id: UUID | None, **fields: object) -> Standing:
+        watching = Watching(user_id=office.id(name), credential_id=ids[name], chat_id=chat_id, **fields)  # type: ignore[arg-type]
+        return (await access.find_standings(conn, [watching], now=now))[0]
+
+    assert await standing("ada", child) is Standing.KEPT
+    assert await standing("bob", child) is Standing.KEPT
+    assert await standing("eve", chat) is Standing.WITHDRAWN
+    assert await standing("eve", None) is Standing.KEPT
+    assert await standing("root", chat) is Standing.WITHDRAWN
+    assert await standing("root", chat, has_reason=True) is Standing.KEPT
+    assert await standing("ada", uuid4()) is Standing.WITHDRAWN
+
+    await office.by("ada").chats.patch_shares(chat, SharePatch(users={office.id("bob"): None}))
+    await office.allow_admins(AdminAccess.NONE)
+    assert await standing("bob", child) is Standing.WITHDRAWN
+    assert await standing("root", chat, has_reason=True) is Standing.WITHDRAWN
+    ids["eve"] = ids["ada"]
+    assert await standing("eve", None) is Standing.LOGGED_OUT, "somebody else's session"
+    later = now + timedelta(days=2)
+    watching = [Watching(user_id=office.id("ada"), credential_id=ids["ada"], chat_id=chat)]
+    assert await access.find_standings(conn, watching, now=later) == [Standing.LOGGED_OUT]
+
+
+# The guard itself
+
+
+def test_method_without_a_rule_cannot_be_imported() -> None:
+    with pytest.raises(TypeError, match=r"Leaky\.read_everything"):
+
+        class Leaky(Part):
+            async def read_everything(self, at: Grant) -> None: ...
+
+
+async def test_nobody_gets_nothing(office: Office) -> None:
+    for nobody in (None, "admin", office.id("root")):
+        with pytest.raises(NoActor):
+            office.store.as_actor(nobody)  # type: ignore[arg-type]
+
+
+async def test_refusal_changes_and_tells_nothing(office: Office) -> None:
+    chat = await office.running()
+    before = await office.world.versions(chat)
+
+    for name in ("bob", "audrey"):
+        with pytest.raises(ChatNotFound):
+            await office.by(name).turns.interrupt(chat)
+
+    assert await office.world.versions(chat) == before
+    assert office.published.hints == []
