@@ -241,7 +241,7 @@ async def test_what_another_provider_found_survives_as_text(chat: Chat) -> None:
 
 # Interrupted in the middle of each thing that can be under way
 
-TEXT = parts.Text("Half an ans")
+TEXT = parts.Text("Half an answ")
 THOUGHT = parts.Reasoning("Half a tho", AT)
 WHOLE_CALL = parts.ToolCall("call_w", "read", args=msgspec.Raw(b'{"path":"a"}'))
 INTERRUPTED: dict[str, list[Part]] = {
@@ -274,7 +274,7 @@ async def test_request_after_an_interruption_is_taken(where: str, name: str, cha
     fake = chat.providers[name].fake
     assert len([request for request in fake.requests if request.method == "POST"]) == 2
     assert b"Half a tho" not in fake.requests[-1].raw
-    assert (b"Half an ans" in fake.requests[-1].raw) is (TEXT in INTERRUPTED[where])
+    assert (b"Half an answ" in fake.requests[-1].raw) is (TEXT in INTERRUPTED[where])
 
 
 # Silence
