@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import aiohttp
 import pytest
 
-from rookery.testing.fake_completions import find_problem
+from rookery.testing.fake_completions import Answer, FakeCompletions, find_problem
+from rookery.testing.fake_server import Scenario
 
 Json = Any
 
@@ -61,3 +64,22 @@ def test_fake_refuses_fields_as_real_servers_do(fields: Json, words: str) -> Non
     problem = find_problem(body | fields)
     assert problem is not None
     assert words in problem
+
+
+async def test_fake_tells_what_arrived_and_what_is_left() -> None:
+    fake = FakeCompletions(api_key="k")
+    fake.enqueue(Answer(text="Hello."), Answer(text="Again."))
+    fake.pages["GET /v1/models"] = Scenario(body={"data": []})
+
+    async with fake.listening() as url, aiohttp.ClientSession(url, headers={"authorization": "Bearer k"}) as client:
+        waiting = asyncio.create_task(fake.received(2))
+        async with client.get("/v1/models") as page:
+            listed = await page.json()
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        async with client.post("/v1/chat/completions", json=body) as answer:
+            said = await answer.json()
+        await waiting
+
+    assert listed == {"data": []}
+    assert said["choices"][0]["message"]["content"] == "Hello."
+    assert fake.remaining == 1
