@@ -84,6 +84,7 @@ class Resource(StrEnum):
     QUEUE = "queue"
     SHARE = "share"
     FILE = "file"
+    COST = "cost"
     USER = "user"
     SESSION = "session"
     TOKEN = "token"  # noqa: S105 -- a word, not a secret
@@ -107,6 +108,7 @@ class Action(StrEnum):
     ARCHIVE = "archive"
     DELETE = "delete"
     SHARE = "share"
+    SEE_SHARES = "see_shares"
     MARK = "mark"  # one's own pin and read cursor
     LEAVE = "leave"  # give up one's own entry in the list of readers
 
@@ -153,11 +155,12 @@ CHAT_RIGHTS: Mapping[Action, frozenset[Relation]] = {
     Action.ARCHIVE: frozenset({Relation.OWNER, Relation.ADMIN}),
     Action.DELETE: frozenset({Relation.OWNER, Relation.ADMIN}),
     Action.SHARE: frozenset({Relation.OWNER}),
+    Action.SEE_SHARES: frozenset({Relation.OWNER}),
     Action.MARK: frozenset({Relation.OWNER, Relation.READER}),
     Action.LEAVE: frozenset({Relation.READER}),
 }
 # What a share cannot give to anybody: the refusal says whose it is.
-_OWNERS_OWN = frozenset({Action.DRIVE, Action.PATCH, Action.SHARE})
+_OWNERS_OWN = frozenset({Action.DRIVE, Action.PATCH, Action.SHARE, Action.SEE_SHARES})
 
 
 class RoleRule(msgspec.Struct, frozen=True):
@@ -213,7 +216,7 @@ _READS_CHATS = frozenset({Scope.ALL, Scope.CHAT_READ, Scope.CHAT_WRITE})
 _WRITES_CHATS = frozenset({Scope.ALL, Scope.CHAT_WRITE})
 _READS_USAGE = frozenset({Scope.ALL, Scope.USAGE_READ})
 _ADMINISTERS = frozenset({Scope.ALL, Scope.ADMIN})
-_CHAT_READS = frozenset({Action.READ, Action.MARK, Action.LIST})
+_CHAT_READS = frozenset({Action.READ, Action.SEE_SHARES, Action.LIST, Action.LIST_ALL})
 _CHAT_RESOURCES = frozenset({Resource.CHAT, Resource.MESSAGE, Resource.QUEUE, Resource.SHARE, Resource.FILE})
 
 GRANTS: Mapping[SystemName, frozenset[tuple[Resource, Action]]] = {
@@ -240,6 +243,8 @@ def scopes_for(resource: Resource, action: Action) -> frozenset[Scope]:
     """The scopes of which a token needs one."""
     if resource in _CHAT_RESOURCES:
         return _READS_CHATS if action in _CHAT_READS else _WRITES_CHATS
+    if resource is Resource.COST:
+        return _READS_CHATS | _READS_USAGE
     if resource is Resource.USAGE or (resource, action) == (Resource.AUDIT, Action.READ):
         return _READS_USAGE
     if (resource, action) in ((Resource.MODEL, Action.LIST), (Resource.SETTINGS, Action.LIST)):

@@ -225,7 +225,7 @@ class Chats(Part):
         at.tell_watchers(chat_id, WatchKind.READ, users=[at.user_id])
         return moved
 
-    @authz(Resource.SHARE, Action.SHARE, via=Via.CHAT)
+    @authz(Resource.SHARE, Action.SEE_SHARES, via=Via.CHAT)
     async def list_shares(self, at: Grant, chat_id: ChatId) -> list[Share]:
         if at.root_id != chat_id:
             raise ChatNotRoot(chat_id)
@@ -267,7 +267,7 @@ class Chats(Part):
             at.tell_access("chat_acl", chat_id)
             at.tell_watchers(chat_id, WatchKind.UNSHARED, users=[at.user_id])
 
-    @authz(Resource.SHARE, Action.SHARE, via=Via.CHAT)
+    @authz(Resource.SHARE, Action.SEE_SHARES, via=Via.CHAT)
     async def list_accesses(
         self, at: Grant, chat_id: ChatId, *, limit: int = 50, cursor: str | None = None
     ) -> EntryPage:

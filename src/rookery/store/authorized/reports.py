@@ -18,7 +18,7 @@ from rookery.store.usage import FamilyCost, Figures, GroupBy
 class Reports(Part):
     __slots__ = ()
 
-    @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
+    @authz(Resource.COST, Action.READ, via=Via.CHAT)
     async def family_cost(self, at: Grant, chat_id: ChatId) -> FamilyCost:
         return await usage.family_cost(at.conn, chat_id)
 
