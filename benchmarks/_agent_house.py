@@ -1,0 +1,402 @@
+"""A whole worker over embedded PostgreSQL, and a provider in a process of its own; for `agent_loop.py`.
+
+The provider notes when requests reach it and when it sends the first token. `Floor` is the least that any reader does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
+
+import aiohttp
+import msgspec
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.token_decode import PATHS, WIRES, WORD, events, sse
+
+from rookery.chat.messages import ChatId, NewMessage, NewQueuedMessage, Role
+from rookery.chat.parts import Text
+from rookery.chat.states import Status
+from rookery.chat.transitions import BusyBehavior
+from rookery.clock import SystemClock
+from rookery.llm.connect import Connector
+from rookery.llm.directory import Directory
+from rookery.llm.secrets import KeyRing, SecretStr
+from rookery.loop.tools import ToolCall, ToolContext, ToolOutput, ToolSpec
+from rookery.store import chat_settings, machine, model_configs, providers, settings
+from rookery.store.hints import ChatHint, Hint
+from rookery.store.machine import ChatSpec, Machine
+from rookery.store.model_configs import ModelConfigDraft
+from rookery.store.model_options import ProviderType
+from rookery.store.pool import Database
+from rookery.store.providers import ProviderDraft
+from rookery.store.pubsub import Bus, Listener, Notifier
+from rookery.worker.parts import EpisodeKey
+from rookery.worker.toolbox import PlainToolbox
+from rookery.worker.worker import Worker, WorkerParts
+
+TYPES = {
+    "anthropic": ProviderType.ANTHROPIC,
+    "responses": ProviderType.OPENAI,
+    "completions": ProviderType.OPENAI_COMPAT,
+}
+
+# The provider
+
+
+class Provider:
+    """HTTP by hand. The model's name says what to answer: `<tokens>@<tokens a second>@<tool calls before that>`."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, float, float]] = []
+        self._asked: defaultdict[str, int] = defaultdict(int)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Whoever is interrupted hangs up, and the transport then takes nothing more.
+        with suppress(asyncio.IncompleteReadError, ConnectionError, RuntimeError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+                arrived = time.monotonic()
+                length = re.search(r"content-length: *(\d+)", head)
+                body = await reader.readexactly(int(length[1]) if length else 0)
+                path = head.split()[1]
+                if path == "/v1/requests":
+                    self._reply(writer, b"200 OK", json.dumps(self.requests).encode())
+                    self.requests.clear()
+                elif not body:
+                    self._reply(writer, b"404 Not Found", b"{}")
+                else:
+                    await self._answer(writer, path, head=head, body=body, arrived=arrived)
+        writer.close()
+
+    def _reply(self, writer: asyncio.StreamWriter, status: bytes, body: bytes) -> None:
+        head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % (status, len(body)) + body)
+
+    async def _answer(self, writer: asyncio.StreamWriter, path: str, *, head: str, body: bytes, arrived: float) -> None:
+        wire = next(name for name, known in PATHS.items() if path.endswith(known.removeprefix("/v1")))
+        named = re.search(rb'"model": *"([^"]+)"', body)
+        assert named is not None
+        tokens, pace, calls = (float(number) for number in named[1].decode().split("@"))
+        chat = re.search(r"x-rookery-chat-id: *(\S+)", head)
+        name = chat[1] if chat else ""
+        self._asked[name] += 1
+        is_call = self._asked[name] % (int(calls) + 1) != 0
+        packets = call_events(self._asked[name]) if is_call else list(events(wire, int(tokens), WORD))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        self.requests.append((name, arrived, time.monotonic()))
+        await send(writer, packets, pace)
+
+
+def call_events(number: int) -> list[bytes]:
+    """An answer of the completions wire that calls the tool."""
+    chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    call = {"index": 0, "id": f"call_{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    delta = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return [
+        sse({**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}, named=False),
+        sse({**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}, named=False),
+        b"data: [DONE]\n\n",
+    ]
+
+
+async def send(writer: asyncio.StreamWriter, packets: Sequence[bytes], pace: float) -> None:
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    for packet in packets:
+        writer.write(b"%x\r\n%b\r\n" % (len(packet), packet))
+        if pace:
+            due += 1 / pace
+            await asyncio.sleep(max(0.0, due - loop.time()))
+        else:
+            await writer.drain()
+    writer.write(b"0\r\n\r\n")
+    await writer.drain()
+
+
+async def serve() -> None:
+    server = await asyncio.start_server(Provider().serve, "127.0.0.1", 0, limit=1 << 24)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[str]:
+    process = await asyncio.create_subprocess_exec(sys.executable, __file__, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        port = (await process.stdout.readline()).decode().strip()
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+# The worker
+
+
+class Look:
+    """A tool that has its answer at hand."""
+
+    spec = ToolSpec(name="look", description="Look.", input_schema={"type": "object", "properties": {}})
+
+    async def run(self, ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        return ToolOutput("There is nothing to see.")
+
+
+class Announced:
+    """Passes hints on, and notes when each history version of a chat was committed."""
+
+    def __init__(self, notifier: Notifier) -> None:
+        self._notifier = notifier
+        self.at: dict[str, dict[int, float]] = defaultdict(dict)
+
+    def publish(self, hints: Sequence[Hint]) -> None:
+        now = time.monotonic()
+        for hint in hints:
+            if isinstance(hint, ChatHint):
+                self.at[str(hint.chat_id)].setdefault(hint.history_version, now)
+        self._notifier.publish(hints)
+
+
+@dataclass(kw_only=True)
+class House:
+    """One replica at work."""
+
+    database: Database
+    machine: Machine
+    worker: Worker
+    bus: Bus
+    base: str
+    session: aiohttp.ClientSession
+    announced: Announced
+    providers: dict[str, UUID]
+    models: dict[tuple[str, str], UUID] = field(default_factory=dict)
+
+    async def user(self) -> UUID:
+        async with self.database.api.acquire() as conn:
+            return UUID(
+                str(await conn.fetchval("INSERT INTO users (username) VALUES ($1) RETURNING id", uuid4().hex[:16]))
+            )
+
+    async def model(self, wire: str, tokens: int, *, pace: float, calls: int = 0) -> UUID:
+        name = f"{tokens}@{pace:g}@{calls}"
+        if (wire, name) not in self.models:
+            draft = ModelConfigDraft(provider_id=self.providers[wire], model=name, context_limit=50_000_000)
+            async with self.database.api.acquire() as conn:
+                self.models[wire, name] = (await model_configs.create_model_config(conn, draft, by=None)).id
+            self.bus.resync()
+        return self.models[wire, name]
+
+    async def requests(self) -> list[tuple[str, float, float]]:
+        """What the provider was asked since the last time: chat, when the request came, when the first token went."""
+        async with self.session.get(f"{self.base}/requests") as response:
+            return [tuple(each) for each in await response.json()]
+
+    async def start(self, owner: UUID, model: UUID) -> EpisodeKey:
+        """A new chat that wants an answer."""
+        message = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=owner)
+        spec = ChatSpec(owner_id=owner, title="bench", model_config_id=model, messages=(message,))
+        chat = (await self.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat
+        return EpisodeKey(chat.id, chat.history_version, 1)
+
+    async def say(self, chat_id: UUID, owner: UUID, model: UUID) -> EpisodeKey:
+        message = NewQueuedMessage(content=(Text("And now?"),), created_by=owner, model_config_id=model)
+
+        async def run(tx: machine.Tx) -> EpisodeKey:
+            await machine.send_message(tx, message, BusyBehavior.QUEUE)
+            return EpisodeKey(ChatId(chat_id), tx.chat.history_version, 1)
+
+        return await self.machine.chat(chat_id).update(run)
+
+    async def stop(self, chats: Sequence[EpisodeKey]) -> None:
+        await asyncio.gather(*(self.machine.chat(key.chat_id).update(machine.interrupt) for key in chats))
+        await self.rest(chats)
+
+    async def rest(self, chats: Sequence[EpisodeKey]) -> None:
+        """Wait until all of them are through with their turns."""
+        waiting = {key.chat_id for key in chats}
+        done = asyncio.Event()
+
+        def heard(hint: ChatHint) -> None:
+            if hint.status in (Status.WAITING, Status.ERROR):
+                waiting.discard(ChatId(hint.chat_id))
+            if not waiting:
+                done.set()
+
+        with self.bus.subscribe(ChatHint, heard):
+            async with self.database.api.acquire() as conn:
+                states = await machine.states_of(conn, waiting)
+            for state in states.values():
+                assert state.status != Status.ERROR, "a turn failed"
+                if state.status == Status.WAITING:
+                    waiting.discard(state.chat_id)
+            if waiting:
+                async with asyncio.timeout(60):
+                    await done.wait()
+
+    async def first_part(self, key: EpisodeKey) -> float:
+        """When the first part of the answer is there for a client."""
+        with self.worker.buffer.subscribe(key) as subscription:
+            async for _ in subscription:
+                return time.monotonic()
+        raise AssertionError("The answer ended before it began.")
+
+    def words(self, keys: Sequence[EpisodeKey]) -> int:
+        """How many tokens these chats have said by now."""
+        total = 0
+        for key in keys:
+            total += sum(len(live.part.text) for live in self.worker.buffer.get_parts(key) if type(live.part) is Text)
+        return total // len(WORD)
+
+
+@asynccontextmanager
+async def open_house(base: str, database: Database, session: aiohttp.ClientSession) -> AsyncIterator[House]:
+    clock, bus, worker_id = SystemClock(), Bus(), uuid4()
+    ring = KeyRing([("bench", bytes(32))])
+    notifier = Notifier(database.worker, bus)
+    announced = Announced(notifier)
+    listener = Listener(lambda: database.dedicated("listen"), bus, clock=clock, rng=Random(1))
+    directory = Directory(database.worker, ring=ring, environ={}, clock=clock)
+    directory.follow(bus)
+    connector = Connector(clock=clock)
+    made: dict[str, UUID] = {}
+    async with database.worker.acquire() as conn:
+        await conn.execute("CREATE TABLE bench_row AS SELECT 0 AS n")
+        await conn.execute(
+            "INSERT INTO replicas (id, host_id, hostname, pid, version, schema_version)"
+            " VALUES ($1, 'bench', 'bench', 1, 'bench', 1)",
+            worker_id,
+        )
+        await settings.write_setting(conn, chat_settings.SETTING, value={"running_roots": 0})
+        # Labels and summaries follow a turn; asked from the same provider, they would be taken for steps.
+        nobody = {"mode": "model", "model_config_id": str(uuid4())}
+        await settings.write_setting(conn, "models", value={"title_generation": nobody})
+        for wire in WIRES:
+            draft = ProviderDraft(
+                type=TYPES[wire], name=wire, base_url=base, api_key=SecretStr("sk-bench-key"), send_correlation=True
+            )
+            made[wire] = (await providers.create_provider(conn, draft, ring=ring)).id
+    worker = Worker(
+        WorkerParts(
+            worker_id=worker_id,
+            machine=Machine(database.worker, announced, clock=clock),
+            pool=database.worker,
+            connect=database.dedicated,
+            bus=bus,
+            publisher=announced,
+            directory=directory,
+            connector=connector,
+            toolbox=PlainToolbox([Look()]),
+            clock=clock,
+            rng=Random(1),
+        )
+    )
+    house = House(
+        database=database,
+        machine=Machine(database.api, announced),
+        worker=worker,
+        bus=bus,
+        base=base,
+        session=session,
+        announced=announced,
+        providers=made,
+    )
+    main = asyncio.current_task()
+    assert main is not None
+
+    def watch(done: asyncio.Task[Any]) -> None:
+        # A loop that dies would leave the benchmark waiting for answers that nobody gives.
+        if not done.cancelled() and done.exception() is not None:
+            main.cancel(str(done))
+
+    loops = [asyncio.create_task(run()) for run in (listener.run, notifier.run, worker.run)]
+    for each in loops:
+        # A loop that dies would leave the benchmark waiting for answers that nobody gives.
+        each.add_done_callback(
+            lambda done: None if done.cancelled() or not done.exception() else main.cancel(str(done))
+        )
+    try:
+        await listener.wait_connected()
+        yield house
+    finally:
+        await worker.close()
+        await notifier.close()
+        for task in loops:
+            task.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        await connector.close()
+        await directory.close()
+
+
+# The floor
+
+
+class _AnthropicDelta(msgspec.Struct):
+    text: str = ""
+
+
+class _AnthropicEvent(msgspec.Struct):
+    type: str
+    delta: _AnthropicDelta | None = None
+
+
+class _ResponsesEvent(msgspec.Struct):
+    type: str
+    delta: str = ""
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice]
+
+
+class Floor:
+    """Reads answers with aiohttp, a split at blank lines and one typed decode per event, and counts characters."""
+
+    _KINDS: ClassVar[dict[str, tuple[type[Any], Callable[[Any], str]]]] = {
+        "anthropic": (_AnthropicEvent, lambda event: event.delta.text if event.type == "content_block_delta" else ""),
+        "responses": (_ResponsesEvent, lambda event: event.delta if event.type == "response.output_text.delta" else ""),
+        "completions": (_Chunk, lambda event: (event.choices[0].delta.content or "") if event.choices else ""),
+    }
+
+    def __init__(self, wire: str, house: House) -> None:
+        kind, self._text_of = self._KINDS[wire]
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._url = house.base + PATHS[wire].removeprefix("/v1")
+        self._session = house.session
+        self.chars = 0
+
+    async def read(self, model: str) -> None:
+        decode, text_of, rest = self._decode, self._text_of, b""
+        async with self._session.post(self._url, data=json.dumps({"model": model})) as response:
+            async for chunk in response.content.iter_any():
+                *blocks, rest = (rest + chunk).split(b"\n\n")
+                for block in blocks:
+                    data = block[block.index(b"data: ") + 6 :]
+                    if data != b"[DONE]":
+                        self.chars += len(text_of(decode(data)))
+
+
+if __name__ == "__main__":
+    uvloop.run(serve())
