@@ -125,7 +125,8 @@ def _run_on(chat: Chat) -> Chat:
 
 
 def _rest(chat: Chat) -> Chat:
-    return _touch(replace(_drop_compaction(chat), status=Status.WAITING, deadline=None))
+    """A chat at rest makes no further attempt: what was said about the next one is void."""
+    return _touch(_retry(replace(_drop_compaction(chat), status=Status.WAITING, deadline=None), None))
 
 
 def _stop(chat: Chat) -> Chat:
@@ -360,7 +361,7 @@ def _finish_interruption(chat: Chat, action: Action) -> Chat:
 
 @_starts_in(Transition.FINISH_ERROR, "W R0 R1")
 def _finish_error(chat: Chat, action: Action) -> Chat:
-    return _touch(replace(_drop_compaction(chat), status=Status.ERROR, last_error=True))
+    return _touch(_retry(replace(_drop_compaction(chat), status=Status.ERROR, last_error=True), None))
 
 
 @_starts_in(Transition.CANCEL_REQUIRES_ACTION, "A0 A1")

@@ -233,7 +233,7 @@ def _files(attachments: Sequence[object], call: CallName) -> tuple[File, ...]:
     """The attached files. What is no attachment is left out: the result itself is still good."""
     files: list[File] = []
     for each in attachments:
-        if not isinstance(each, Attachment) or type(each.file_id) is not UUID or not each.media_type:
+        if not isinstance(each, Attachment) or not isinstance(each.file_id, UUID) or not each.media_type:
             log.warning("attachment_malformed", tool=call.tool_name, call_id=call.call_id)
             continue
         name = None if each.name is None else clean_text(each.name)

@@ -411,7 +411,7 @@ async def test_retry_state_that_is_given_again_moves_nothing(rig: Rig) -> None:
 
 
 async def exhausted(rig: Rig, state: State) -> ChatId:
-    """A chat that failed after its last attempt, still owned, with what it last waited for still set."""
+    """A chat that failed after its last attempt, still owned; it waits for nothing any more."""
     chat_id = await rig.chat(State.R1 if state is State.E1 else State.R0)
     await rig.acquire(chat_id)
 
@@ -423,5 +423,18 @@ async def exhausted(rig: Rig, state: State) -> ChatId:
 
     await rig.update(chat_id, try_often)
     chat = await rig.load(chat_id)
-    assert (chat.state, chat.generation_attempt, chat.retry_state is None) == (state, 25, False)
+    assert (chat.state, chat.generation_attempt, chat.retry_state) == (state, 25, None)
     return chat_id
+
+
+async def test_chat_that_is_stopped_while_it_waits_for_an_attempt_has_no_attempt_to_wait_for(rig: Rig) -> None:
+    chat_id = await rig.chat(State.R0)
+    await rig.update(chat_id, machine.record_generation_attempt)
+    await rig.update(chat_id, lambda tx: machine.record_retry_state(tx, RETRY))
+    await rig.update(chat_id, machine.interrupt)
+
+    await rig.update(chat_id, machine.finish_interruption)
+
+    chat = await rig.load(chat_id)
+    assert (chat.state, chat.retry_state) == (State.W, None)
+    assert chat.retry_state_version == chat.snapshot_version

@@ -111,7 +111,7 @@ async def finish_turn(tx: Tx) -> TurnFinished:
     """End the turn: rest, or go on with the head of the queue."""
     source = tx.require(Transition.FINISH_TURN)
     if source is State.R0:
-        await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {turn.DROP_COMPACTION}, {turn.TOUCH}")
+        await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {turn.REST}")
         return TurnFinished()
     head = await backlog.pop_head(tx)
     inserted = await turn.start_turn(tx, Transition.FINISH_TURN, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
@@ -124,7 +124,7 @@ async def finish_error(tx: Tx, error: LastError) -> None:
     tx.require(Transition.FINISH_ERROR)
     await tx.settle(
         Transition.FINISH_ERROR,
-        f"status = 'error', last_error = $2, {turn.DROP_COMPACTION}, {turn.TOUCH}",
+        f"status = 'error', last_error = $2, {turn.REST}",
         parts.to_jsonb(error),
     )
 

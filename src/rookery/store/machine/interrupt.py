@@ -63,8 +63,7 @@ async def _stop(tx: Tx, by: Transition, closed: list[rows.Row], *, saved: Sequen
         return Interrupted(inserted, inserted[-1])
     await tx.settle(
         by,
-        f"status = 'waiting', requires_action_deadline_at = NULL, {turn.DROP_COMPACTION}, {turn.TOUCH},"
-        f" {turn.CHOOSE_MODEL}",
+        f"status = 'waiting', requires_action_deadline_at = NULL, {turn.REST}, {turn.CHOOSE_MODEL}",
         *turn.model_choice(tx, inserted),
     )
     return Interrupted(inserted)

@@ -16,6 +16,8 @@ from rookery.store.machine.rows import Row
 # Fragments of closing UPDATEs.
 TOUCH = "updated_at = clock_timestamp()"
 DROP_COMPACTION = "compaction_requested_at = NULL, compaction_resume = false"
+# A chat at rest makes no further attempt: what was said about the next one is void.
+REST = f"retry_state = NULL, {DROP_COMPACTION}, {TOUCH}"
 CHOOSE_MODEL = "last_model_config_id = $2, last_reasoning_effort = $3"
 _RUN = f"status = 'running', last_error = NULL, requires_action_deadline_at = NULL, {DROP_COMPACTION}, {TOUCH}"
 
