@@ -1,0 +1,108 @@
+"""Streams of people who lose their rights."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from rookery.store.hints import AccessHint
+from rookery.stream.guard import Grant, Right, concerns
+from tests.stream.rig import Rig, open_rig
+
+USER, CHAT, ROOT, OTHER = (UUID(int=n) for n in range(1, 5))
+GRANT = Grant(user_id=USER, credential="session-1", chat_id=CHAT, root_id=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "id", "expected"),
+    [
+        ("session", "session-1", True),
+        ("session", "session-2", False),
+        ("token", "session-1", True),
+        ("user", str(USER), True),
+        ("user", str(OTHER), False),
+        ("chat_acl", str(CHAT), True),
+        ("chat_acl", str(ROOT), True),
+        ("chat_acl", str(OTHER), False),
+        ("sharing", None, True),
+        ("sharing", "off", True),
+        ("session", None, True),
+    ],
+)
+def test_hint_concerns_those_it_names(kind: str, id: str | None, expected: bool) -> None:
+    assert concerns(AccessHint(kind=kind, id=id), GRANT) is expected
+
+
+@pytest.mark.parametrize(("right", "code"), [(Right.LOGGED_OUT, 4401), (Right.WITHDRAWN, 4403)])
+async def test_lost_right_ends_the_stream_on_every_replica(database_url: str, right: Right, code: int) -> None:
+    async with open_rig(database_url, sites=2) as rig:
+        chat_id, user = await rig.chat("one"), uuid4()
+        viewers = [await site.view(chat_id, user=user) for site in rig.sites]
+        other = await rig.site.view(chat_id)
+        for site in rig.sites:
+            site.rights[str(user)] = right
+
+        rig.wire.deliver([AccessHint(kind="chat_acl", id=str(chat_id))])
+
+        assert [(await viewer.ended())[0] for viewer in viewers] == [code, code]
+        assert not other.task.done()
+
+
+async def test_lost_hint_is_made_up_for_by_the_poller(rig: Rig) -> None:
+    chat_id, user = await rig.chat("one"), uuid4()
+    viewer = await rig.site.view(chat_id, user=user)
+    await viewer.until("synced")
+    rig.site.rights[str(user)] = Right.WITHDRAWN
+
+    for _ in range(5):
+        await rig.site.streams.poller.tick()
+    was_open = not viewer.task.done()
+    await rig.site.streams.poller.tick()
+
+    assert was_open
+    assert (await viewer.ended())[0] == 4403
+
+
+async def test_hint_asks_only_about_those_it_concerns(rig: Rig) -> None:
+    chat_id, user = await rig.chat("one"), uuid4()
+    rig.site.rights[str(user)] = Right.LOGGED_OUT
+    viewer = await rig.site.view(chat_id, user=user)
+    await rig.site.view(chat_id)
+
+    rig.wire.deliver([AccessHint(kind="session", id=str(user))])
+    await viewer.ended()
+
+    assert [[grant.user_id for grant in asked] for asked in rig.site.checks] == [[user]]
+
+
+async def test_check_that_fails_withdraws_nothing(database_url: str) -> None:
+    asked: list[int] = []
+
+    async def check(grants: object) -> list[Right]:
+        asked.append(1)
+        if len(asked) == 1:
+            raise ConnectionError("the database is away")
+        return [Right.WITHDRAWN]
+
+    async with open_rig(database_url, check=check) as rig:
+        viewer = await rig.site.view(await rig.chat("one"))
+        await viewer.until("synced")
+        await rig.site.streams.guard.recheck()
+        was_open = not viewer.task.done()
+
+        await rig.site.streams.guard.recheck()
+
+        assert was_open
+        assert (await viewer.ended())[0] == 4403
+
+
+async def test_missed_hints_are_made_up_for_by_a_resync(rig: Rig) -> None:
+    user: UUID = uuid4()
+    viewer = rig.site.watch(user)
+    await viewer.until("ready")
+    rig.site.rights[str(user)] = Right.LOGGED_OUT
+
+    rig.site.bus.resync()
+
+    assert (await viewer.ended())[0] == 4401

@@ -1,0 +1,249 @@
+"""What somebody who watches a list of chats is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from uuid import UUID
+
+import pytest
+
+from rookery.chat.messages import ChatId
+from rookery.store import chats, labels, machine
+from rookery.store.hints import Hint, WatchHint, WatchKind
+from rookery.store.pool import Connection
+from rookery.stream.watch import MAX_PENDING
+from tests.store.machine.rig import assistant, call, calling
+from tests.stream.rig import Rig, open_rig
+from tests.waiting import until
+
+
+class Shares:
+    """Who may read which family; the table for it belongs to others."""
+
+    def __init__(self) -> None:
+        self.readers: dict[UUID, set[UUID]] = {}
+
+    async def __call__(self, conn: Connection, root_ids: Sequence[UUID]) -> Mapping[UUID, Collection[UUID]]:
+        return {root_id: self.readers[root_id] for root_id in root_ids if root_id in self.readers}
+
+
+@pytest.fixture
+def shares() -> Shares:
+    return Shares()
+
+
+@pytest.fixture
+async def rig(database_url: str, shares: Shares) -> AsyncIterator[Rig]:
+    async with open_rig(database_url, readers=shares) as opened:
+        yield opened
+
+
+async def test_new_chat_is_seen_after_ready(rig: Rig) -> None:
+    watcher = rig.site.watch(rig.chats.user)
+    await watcher.until("ready")
+
+    chat_id = await rig.chats.create(title="About birds")
+    event = await watcher.until("chat")
+
+    assert watcher.types()[0] == "ready"
+    assert event["kinds"] == ["created"]
+    shown = event["chat"]
+    assert (shown["id"], shown["title"], shown["status"]) == (str(chat_id), "About birds", "running")
+    assert (shown["my_role"], shown["shared"], shown["has_unread"]) == ("owner", False, False)
+    assert shown["owner"]["username"] == "ada"
+    assert (shown["root_chat_id"], shown["snapshot_version"]) == (str(chat_id), 1)
+
+
+async def test_unread_answer_is_told(rig: Rig) -> None:
+    watcher = rig.site.watch(rig.chats.user)
+    chat_id = await rig.chats.create()
+    await rig.chats.commit(chat_id, assistant("an answer"))
+    await rig.chats.run(chat_id, machine.finish_turn)
+
+    await until(lambda: watcher.of("chat") and watcher.of("chat")[-1]["chat"]["status"] == "waiting")
+
+    assert watcher.of("chat")[-1]["chat"]["has_unread"] is True
+
+
+async def test_quick_changes_come_as_one_event_with_the_final_status(rig: Rig) -> None:
+    chat_id = await rig.chats.create()
+    watcher = rig.site.watch(rig.chats.user)
+    await watcher.until("ready")
+    rig.wire.keeps = True
+    for _ in range(5):
+        await rig.fail(chat_id)
+        await rig.chats.run(chat_id, machine.retry_turn)
+    await rig.fail(chat_id)
+
+    rig.wire.deliver(rig.wire.kept)
+    await watcher.until("chat")
+
+    assert len(watcher.of("chat")) <= 2
+    assert watcher.of("chat")[-1]["chat"]["status"] == "error"
+    assert watcher.of("chat")[-1]["chat"]["last_error"]["message"] == "It broke."
+    assert watcher.of("chat")[-1]["kinds"] == ["status_change"]
+
+
+async def test_family_is_archived_and_unarchived_member_by_member(rig: Rig) -> None:
+    root = await rig.chat("one")
+    children = [await idle_child(rig, root) for _ in range(2)]
+    watcher = rig.site.watch(rig.chats.user)
+    await watcher.until("ready")
+
+    for archived in (True, False):
+        await rig.chats.machine.bundle(
+            lambda bundle, archived=archived: machine.set_family_archived(bundle, root, archived=archived)  # type: ignore[misc]
+        )
+        await watcher.until("chat", 3 if archived else 6)
+
+    events = watcher.of("chat")
+    assert [event["kinds"] for event in events] == [["archived"]] * 3 + [["unarchived"]] * 3
+    assert {event["chat"]["id"] for event in events[:3]} == {str(each) for each in (root, *children)}
+
+
+async def test_deleted_chat_is_gone_for_owner_and_readers(rig: Rig) -> None:
+    chat_id = await rig.chat("one")
+    reader = await add_user(rig, "grace")
+    watchers = [rig.site.watch(rig.chats.user), rig.site.watch(reader), rig.site.watch(await add_user(rig, "eve"))]
+    rig.wire.keeps = True
+    await rig.chats.machine.bundle(lambda bundle: machine.delete_family(bundle, chat_id))
+
+    rig.wire.deliver([with_users(hint, reader) for hint in rig.wire.kept])
+    await watchers[0].until("chat_gone")
+    await watchers[1].until("chat_gone")
+
+    expected = {"type": "chat_gone", "chat_id": str(chat_id), "kind": "deleted"}
+    assert [watcher.of("chat_gone") for watcher in watchers] == [[expected], [expected], []]
+
+
+async def test_reader_of_the_root_hears_of_its_children(rig: Rig, shares: Shares) -> None:
+    root = await rig.chat("one")
+    reader = await add_user(rig, "grace")
+    shares.readers[root] = {reader}
+    watcher = rig.site.watch(reader)
+    await watcher.until("ready")
+
+    child = await rig.chats.child(root)
+    event = await watcher.until("chat")
+
+    assert (event["chat"]["id"], event["chat"]["my_role"], event["chat"]["shared"]) == (str(child), "reader", True)
+
+
+async def test_stranger_hears_nothing(rig: Rig) -> None:
+    stranger, owner = rig.site.watch(await add_user(rig, "eve")), rig.site.watch(rig.chats.user)
+
+    await rig.chats.create()
+    await owner.until("chat")
+
+    assert stranger.types() == ["ready"]
+
+
+async def test_required_action_brings_its_calls(rig: Rig) -> None:
+    chat_id = await rig.chats.create()
+    watcher = rig.site.watch(rig.chats.user)
+    await rig.chats.commit(chat_id, calling(call("call-1")))
+    await rig.chats.run(chat_id, machine.enter_requires_action, timeout_seconds=60)
+
+    await until(lambda: any("action_required" in event["kinds"] for event in watcher.of("chat")))
+
+    event = watcher.of("chat")[-1]
+    assert event["tool_calls"] == [{"tool_call_id": "call-1", "tool_name": "pick_colour", "args": {}}]
+
+
+async def test_title_of_a_chat_with_many_labels_is_told(rig: Rig) -> None:
+    chat_id = await rig.chat("one")
+    async with rig.pool.acquire() as conn:
+        await labels.set_labels(conn, chat_id, labels={f"key{n:02}": "v" * 200 for n in range(50)})
+        await chats.write_title(conn, chat_id, title="New")
+    watcher = rig.site.watch(rig.chats.user)
+    await watcher.until("ready")
+
+    tell(rig, chat_id, WatchKind.TITLE_CHANGE)
+    event = await watcher.until("chat")
+
+    assert (event["kinds"], event["chat"]["title"], len(event["chat"]["labels"])) == (["title_change"], "New", 50)
+
+
+async def test_lost_listener_yields_resync(rig: Rig) -> None:
+    watcher = rig.site.watch(rig.chats.user)
+    await watcher.until("ready")
+
+    rig.site.bus.resync()
+    await watcher.until("resync")
+
+    assert watcher.types() == ["ready", "resync"]
+
+
+async def test_resync_before_the_greeting_was_sent_comes_after_it(rig: Rig) -> None:
+    watcher = rig.site.watch(rig.chats.user)
+    rig.site.bus.resync()
+
+    await watcher.until("resync")
+
+    assert watcher.types() == ["ready", "resync"]
+
+
+async def test_watcher_that_falls_behind_is_told_to_load_anew(rig: Rig) -> None:
+    watcher = rig.site.watch(rig.chats.user)
+    await watcher.until("ready")
+    watcher.transport.gate.clear()
+    ids = [await rig.chats.create() for _ in range(2)]
+    await until(lambda: rig.site.streams.watch.stats.sent >= 2)
+    source = next(iter(rig.site.streams.watch._watchers[rig.chats.user]))
+
+    for n in range(MAX_PENDING + 1):
+        source.tell_gone(UUID(int=n), "deleted")
+    watcher.transport.gate.set()
+    await watcher.until("resync")
+
+    assert len(watcher.of("chat_gone")) <= 1
+    assert len(ids) == 2
+
+
+async def test_database_that_fails_yields_resync(rig: Rig) -> None:
+    chat_id = await rig.chat("one")
+    watcher = rig.site.watch(rig.chats.user)
+    await watcher.until("ready")
+    await rig.chats.sql("ALTER TABLE chats RENAME TO elsewhere")
+
+    tell(rig, chat_id, WatchKind.TITLE_CHANGE)
+    await watcher.until("resync")
+
+    await rig.chats.sql("ALTER TABLE elsewhere RENAME TO chats")
+    assert rig.site.streams.watch.stats.failed == 1
+
+
+async def test_watcher_that_left_is_forgotten(rig: Rig) -> None:
+    watcher = rig.site.watch(rig.chats.user)
+
+    await watcher.close()
+
+    assert len(rig.site.streams.watch) == 0
+
+
+def tell(rig: Rig, chat_id: ChatId, kind: WatchKind) -> None:
+    rig.wire.deliver([WatchHint(user_id=rig.chats.user, kind=kind, chat_id=chat_id, snapshot_version=1)])
+
+
+def with_users(hint: Hint, *users: UUID) -> Hint:
+    if not isinstance(hint, WatchHint):
+        return hint
+    return WatchHint(
+        user_id=hint.user_id,
+        kind=hint.kind,
+        chat_id=hint.chat_id,
+        snapshot_version=hint.snapshot_version,
+        users=users,
+    )
+
+
+async def idle_child(rig: Rig, root: ChatId) -> ChatId:
+    child = await rig.chats.child(root)
+    await rig.chats.run(child, machine.finish_turn)
+    return child
+
+
+async def add_user(rig: Rig, name: str) -> UUID:
+    found = await rig.chats.value("INSERT INTO users (username) VALUES ($1) RETURNING id", name)
+    assert isinstance(found, UUID)
+    return found
