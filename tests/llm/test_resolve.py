@@ -297,17 +297,34 @@ def test_malformed_override_counts_as_unset_and_is_flagged(
 # Fallbacks
 
 
-def test_turn_falls_back_after_five_attempts_that_another_model_could_survive() -> None:
-    for kind in ErrorKind:
-        error = ProviderError(kind=kind, message="", retryable=True, provider="p")
-        expected = kind in ("overloaded", "rate_limit", "timeout", "content_filter", "provider_disabled")
-        assert resolve.falls_back(error, 5) is expected
-        assert not resolve.falls_back(error, 4)
+@pytest.mark.parametrize("kind", list(ErrorKind))
+def test_turn_falls_back_after_five_attempts_that_another_model_could_survive(kind: ErrorKind) -> None:
+    survivable = kind in ("overloaded", "rate_limit", "timeout", "content_filter", "provider_disabled")
+    chosen = {
+        attempts: resolve.with_fallbacks(models(), (PARENT, FINE), last=None, failed=kind, attempts=attempts)
+        for attempts in (1, 4, 5, 9)
+    }
+
+    assert chosen == {1: PARENT, 4: PARENT, 5: FINE if survivable else PARENT, 9: FINE if survivable else PARENT}
 
 
-def test_next_fallback_is_the_first_usable_one_not_tried() -> None:
-    order = (OFF, FINE, DEFAULT)
+def test_fallbacks_that_cannot_be_used_are_passed_over_and_the_last_one_stays() -> None:
+    chain = (PARENT, OFF, FINE, DEFAULT)
 
-    assert resolve.next_fallback(models(), order, tried={PARENT}) == FINE
-    assert resolve.next_fallback(models(), order, tried={PARENT, FINE}) == DEFAULT
-    assert resolve.next_fallback(models(), order, tried={FINE, DEFAULT}) is None
+    def chosen(attempts: int) -> UUID:
+        return resolve.with_fallbacks(models(), chain, last=None, failed=ErrorKind.OVERLOADED, attempts=attempts)
+
+    assert [chosen(attempts) for attempts in (0, 5, 10, 20)] == [PARENT, FINE, DEFAULT, DEFAULT]
+
+
+def test_turn_that_moved_on_to_a_fallback_stays_there() -> None:
+    chain = (PARENT, FINE, DEFAULT)
+
+    def chosen(last: UUID | None, attempts: int) -> UUID:
+        failed = ErrorKind.TIMEOUT if attempts else None
+        return resolve.with_fallbacks(models(), chain, last=last, failed=failed, attempts=attempts)
+
+    assert chosen(FINE, 0) == FINE
+    assert chosen(FINE, 5) == DEFAULT
+    assert chosen(PARENT, 0) == PARENT
+    assert chosen(OFF, 0) == PARENT

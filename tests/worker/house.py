@@ -35,7 +35,7 @@ from rookery.loop.tools import Tool
 from rookery.store import machine, messages, model_configs, providers, settings
 from rookery.store.generation import Step as LoadedStep
 from rookery.store.machine import ChatSpec, Machine
-from rookery.store.model_configs import ModelConfigDraft
+from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection, Database, DatabaseConfig
 from rookery.store.providers import ProviderDraft
@@ -158,6 +158,15 @@ class House:
         """Summaries are made by another model than the chat's."""
         named = {"title_generation": self.quick, "compaction": model_config_id}
         await self.set("models", {key: {"mode": "model", "model_config_id": str(each)} for key, each in named.items()})
+
+    async def fall_back_to(self, name: str) -> None:
+        """Another scripted model stands in when the chat's own does not answer."""
+        async with self.database.api.acquire() as conn:
+            draft = ProviderDraft(type=ProviderType.SCRIPTED, name=_name("other"))
+            other = await _model(conn, draft, name, context_limit=100_000)
+            patch = ModelConfigPatch(options={"fallbacks": [str(other.id)]})
+            await model_configs.update_model_config(conn, self.model, patch=patch, by=None)
+        self.forget()
 
     def forget(self) -> None:
         """Config is read anew by the next step."""

@@ -15,6 +15,7 @@ from rookery.chat.prompt_parts import PromptText
 from rookery.chat.retrying import RetryPolicy
 from rookery.chat.states import Status
 from rookery.chat.transitions import BusyBehavior
+from rookery.llm.resolve import FALLBACK_ATTEMPTS
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Step, Think, Truncate, Wait
 from rookery.llm.types import Call, ErrorKind, Usage
 from rookery.loop import scripted
@@ -569,3 +570,21 @@ async def test_hanging_task_is_tried_again(database_url: str) -> None:
 
         assert await house.story(chat_id) == [USER, ("assistant", "again")]
         assert (await house.chat(chat_id)).status == Status.WAITING
+
+
+async def test_fallback_takes_over_the_turn_and_the_chat_keeps_its_model(database_url: str) -> None:
+    stand_in = in_turn((CallTool("echo", {"text": "hi"}),), (Say("I stood in."),))
+    tools = (scripted.echo(),)
+    async with open_house(database_url, script=(Fail(ErrorKind.OVERLOADED),), tools=tools) as house:
+        with house.scripts.registered("stand-in", stand_in):
+            await house.fall_back_to("stand-in")
+            chat_id = await house.ask("hello")
+
+            chat = await house.rested(chat_id)
+
+        story = await house.story(chat_id)
+        assert (chat.status, chat.last_model_config_id) == (Status.WAITING, house.model)
+        assert [role for role, _ in story] == ["user", "system", "assistant", "tool", "assistant"]
+        assert story[1][1] == "test did not answer. This turn goes on with stand-in."
+        assert story[-1] == ("assistant", "I stood in.")
+        assert len(house.calls) == FALLBACK_ATTEMPTS

@@ -7,7 +7,7 @@ silently, except where the table says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Literal
 from uuid import UUID
@@ -193,14 +193,19 @@ def for_compaction(models: Models, *, chat: UUID, admin: Override | None) -> Cho
     return Choice(chat)
 
 
-def falls_back(error: ProviderError, attempts: int) -> bool:
-    """Whether a turn may go on with another model after so many failed attempts with this one."""
-    return error.kind in FALLBACK_KINDS and attempts >= FALLBACK_ATTEMPTS
+def with_fallbacks(
+    models: Models, chain: Sequence[UUID], *, last: UUID | None, failed: ErrorKind | None, attempts: int
+) -> UUID:
+    """The model of the next attempt: the chat's own is the first of the chain, its fallbacks are the others.
 
-
-def next_fallback(models: Models, fallbacks: Sequence[UUID], *, tried: Collection[UUID]) -> UUID | None:
-    """The first fallback that can be used and was not yet."""
-    return next((each for each in fallbacks if each not in tried and models.is_usable(each)), None)
+    `last` wrote the turn's newest answer: a turn that has moved on to a fallback stays there. `failed` is how the newest
+    attempt at this step ended, and `attempts` how many there were.
+    """
+    usable = [chain[0], *(each for each in chain[1:] if models.is_usable(each))]
+    place = usable.index(last) if last in usable else 0
+    if failed in FALLBACK_KINDS:
+        place += attempts // FALLBACK_ATTEMPTS
+    return usable[min(place, len(usable) - 1)]
 
 
 def small_models(candidates: Sequence[tuple[UUID, str, Decimal | None]]) -> tuple[UUID, ...]:

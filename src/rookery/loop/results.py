@@ -10,6 +10,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import TypeGuard
 from uuid import UUID
 
 import msgspec
@@ -229,11 +230,19 @@ def _media(media: Media, value: Mapping[str, Json] | str | bytes, max_bytes: int
     return parts.json_raw(stored), cut != clean
 
 
+def _is_attachment(each: object) -> TypeGuard[Attachment]:
+    """Checked although it is typed: tools come from anywhere. The id may be a driver's own kind of UUID."""
+    if not isinstance(each, Attachment):
+        return False
+    file_id: object = each.file_id
+    return isinstance(file_id, UUID) and bool(each.media_type)
+
+
 def _files(attachments: Sequence[object], call: CallName) -> tuple[File, ...]:
     """The attached files. What is no attachment is left out: the result itself is still good."""
     files: list[File] = []
     for each in attachments:
-        if not isinstance(each, Attachment) or not isinstance(each.file_id, UUID) or not each.media_type:
+        if not _is_attachment(each):
             log.warning("attachment_malformed", tool=call.tool_name, call_id=call.call_id)
             continue
         name = None if each.name is None else clean_text(each.name)

@@ -116,11 +116,14 @@ class Acts:
                 at=self._parts.clock.now(),
                 cost_micros=cost.cost_micros(outcome.usage, asked.prices),
             )
+            if (stand_in := self._prepared.stand_in) is not None and stand_in.notice is not None:
+                rows = (_notice(stand_in.notice), *rows)
             await shielded.to_the_end(self._commit_answer(rows, self._entry(asked, outcome)))
 
     async def _commit_answer(self, rows: Sequence[NewMessage], bill: Entry) -> None:
         async def record(tx: Tx, committed: StepCommitted) -> None:
-            await record_call(tx.conn, msgspec.structs.replace(bill, message_id=committed.inserted[0].id))
+            answer = next(message for message in committed.inserted if message.role is Role.ASSISTANT)
+            await record_call(tx.conn, msgspec.structs.replace(bill, message_id=answer.id))
 
         try:
             await self._commit(rows, record)
@@ -212,7 +215,7 @@ class Acts:
 
     async def _try_commit(self, rows: Sequence[NewMessage], then: AfterCommit | None) -> None:
         async def commit(tx: Tx) -> None:
-            committed = await transitions.commit_step(tx, rows)
+            committed = await transitions.commit_step(tx, rows, keep_model=self._prepared.stand_in is not None)
             if then is not None:
                 await then(tx, committed)
 
@@ -256,7 +259,9 @@ class Acts:
         )
 
         async def commit(tx: Tx) -> tuple[Chat, bool]:
-            await transitions.commit_step(tx, outcome.rows, consume_compaction=True)
+            await transitions.commit_step(
+                tx, outcome.rows, consume_compaction=True, keep_model=self._prepared.stand_in is not None
+            )
             await record_call(tx.conn, bill)
             finished = None if decision.resume else await transitions.finish_turn(tx)
             return tx.chat, finished is not None and finished.promoted is not None

@@ -31,7 +31,7 @@ from rookery.worker import failures, shielded
 from rookery.worker.acting import ActParts, Acts
 from rookery.worker.config import WorkerConfig
 from rookery.worker.failures import Classified, StepFailed
-from rookery.worker.prepare import Prepared, is_long
+from rookery.worker.prepare import Prepared, is_long, stored_retry
 from rookery.worker.tasks import TaskError, TaskHandle, normalised
 from rookery.worker.toolbox import ToolsUnavailable
 
@@ -104,7 +104,7 @@ class GenerationWork:
 
     async def _waited(self, handle: TaskHandle, step: Step, run: _Run) -> bool:
         """Sit out what is left of a wait that another runner began."""
-        retry = _stored_retry(step.chat)
+        retry = stored_retry(step.chat)
         if retry is None or retry.retrying_at == run.waited_for:
             return False
         remaining = retrying.remaining_wait(retry, step.now)
@@ -204,15 +204,6 @@ class _Run:
     def __init__(self) -> None:
         self.waited_for: datetime | None = None
         self.forced: Compact | None = None
-
-
-def _stored_retry(chat: Chat) -> RetryState | None:
-    if chat.retry_state is None:
-        return None
-    try:
-        return msgspec.json.decode(chat.retry_state, type=RetryState)
-    except msgspec.DecodeError:
-        return None
 
 
 async def _read(step: Step) -> History:

@@ -21,9 +21,10 @@ import msgspec
 from rookery.chat import blocks, compaction, decide, prompt
 from rookery.chat.attachments import FileRules, StoredFile
 from rookery.chat.blocks import Mode, TurnContext
+from rookery.chat.chats import Chat, RetryState
 from rookery.chat.compaction import Assessment
 from rookery.chat.decide import Rules
-from rookery.chat.messages import Effort
+from rookery.chat.messages import Effort, Role, Visibility
 from rookery.chat.prompt import ModelIdentity
 from rookery.chat.prompt_parts import Prompt
 from rookery.clock import Clock, DeadlineExceeded
@@ -32,12 +33,13 @@ from rookery.llm.connect import Connector, Origin, identity_of, make_call
 from rookery.llm.cost import Prices
 from rookery.llm.directory import Directory, ReadyModel
 from rookery.llm.resolve import Choice
-from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose
+from rookery.llm.types import Call, ErrorKind, LanguageModel, ProviderError, Purpose
 from rookery.log import get_logger
 from rookery.store import chat_settings, files, spending
 from rookery.store.chat_settings import ChatSettings
 from rookery.store.files import FileCache
 from rookery.store.generation import Step
+from rookery.store.model_configs import ModelConfig
 from rookery.store.usage import KeySource
 from rookery.worker import failures
 from rookery.worker.failures import StepFailed
@@ -68,6 +70,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return self.ready.provider_name
 
 
+class StandIn(msgspec.Struct, frozen=True):
+    """A fallback answers in this turn; the chat keeps its own model. `notice` says so to people, the first time."""
+
+    notice: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A step that is ready to be decided on, and done. `summary` is the model that would compact.
@@ -83,6 +91,7 @@ class Prepared:
     assessment: Assessment
     summary: Choice
     max_steps: int
+    stand_in: StandIn | None = None
 
     @property
     def rules(self) -> Rules:
@@ -150,7 +159,8 @@ class Preparer:
     async def prepare(self, step: Step, stack: AsyncExitStack) -> Prepared:
         """Raises `StepFailed` where trying again is no use, and whatever failed where it may be."""
         chat, mode = step.chat, mode_of(step)
-        asked = await self.ask(chat.last_model_config_id, owner_id=chat.owner_id, effort=chat.last_reasoning_effort)
+        config_id = await self._choose(step)
+        asked = await self.ask(config_id, owner_id=chat.owner_id, effort=chat.last_reasoning_effort)
         # One after the other would add their waits; the first that fails ends the others.
         try:
             async with asyncio.TaskGroup() as group:
@@ -186,7 +196,32 @@ class Preparer:
             assessment=compaction.assess(rows, files=stored, threshold_percent=threshold.result(), limit_tokens=limit),
             summary=summary,
             max_steps=self._max_steps,
+            stand_in=await self._stand_in(step, asked),
         )
+
+    async def _choose(self, step: Step) -> UUID:
+        """The chat's model, or the fallback that stands in for it in this turn."""
+        own = step.chat.last_model_config_id
+        config = (await self._directory.snapshot()).configs.get(own)
+        if config is None or not config.options.fallbacks:
+            return own
+        retry = stored_retry(step.chat)
+        return resolve.with_fallbacks(
+            await self._directory.models(step.chat.owner_id),
+            (own, *config.options.fallbacks),
+            last=_last_writer(step),
+            failed=None if retry is None or retry.kind is None else ErrorKind(retry.kind),
+            attempts=0 if retry is None else retry.attempt,
+        )
+
+    async def _stand_in(self, step: Step, asked: Asked) -> StandIn | None:
+        snapshot, config = await self._directory.snapshot(), asked.ready.config
+        own = snapshot.configs.get(step.chat.last_model_config_id)
+        if own is None or config.id not in own.options.fallbacks:
+            return None
+        if _last_writer(step) == config.id:
+            return StandIn(None)
+        return StandIn(f"{_name(own)} did not answer. This turn goes on with {_name(config)}.")
 
     async def ask(self, model_config_id: UUID, *, owner_id: UUID, effort: str | None) -> Asked:
         """The model of a config, or `StepFailed`: trying again would not make it usable."""
@@ -326,3 +361,28 @@ class Preparer:
 def is_long(step: Step) -> bool:
     """Whether going through the history takes so long that it must not happen on the event loop."""
     return len(step.history.rows) > _ROWS_ON_LOOP or step.history.size_bytes > _BYTES_ON_LOOP
+
+
+def stored_retry(chat: Chat) -> RetryState | None:
+    """What the chat's row says about its next attempt."""
+    if chat.retry_state is None:
+        return None
+    try:
+        return msgspec.json.decode(chat.retry_state, type=RetryState)
+    except msgspec.DecodeError:
+        return None
+
+
+def _last_writer(step: Step) -> UUID | None:
+    """Whose answer is the newest of this turn."""
+    for row in reversed(step.history.rows):
+        message = row.message
+        if message.role is Role.ASSISTANT and not message.compressed:
+            return message.model_config_id
+        if message.role is Role.USER and message.visibility is not Visibility.MODEL:
+            return None
+    return None
+
+
+def _name(config: ModelConfig) -> str:
+    return config.display_name or config.model

@@ -438,3 +438,14 @@ async def test_chat_that_is_stopped_while_it_waits_for_an_attempt_has_no_attempt
     chat = await rig.load(chat_id)
     assert (chat.state, chat.retry_state) == (State.W, None)
     assert chat.retry_state_version == chat.snapshot_version
+
+
+async def test_step_of_a_stand_in_leaves_the_chat_its_model(rig: Rig) -> None:
+    chat_id = await rig.chat(State.R0)
+    other = await rig.add_model()
+    step = assistant("Someone else answered.", model_config_id=other)
+
+    done = await rig.update(chat_id, lambda tx: machine.commit_step(tx, [step], keep_model=True))
+
+    assert done.inserted[0].model_config_id == other
+    assert (await rig.load(chat_id)).last_model_config_id == rig.model

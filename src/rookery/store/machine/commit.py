@@ -86,13 +86,18 @@ async def record_retry_state(tx: Tx, retry: RetryState) -> None:
 
 
 @transition
-async def commit_step(tx: Tx, messages: Sequence[NewMessage], *, consume_compaction: bool = False) -> StepCommitted:
-    """Commit one step. When no call is open afterwards, steering messages enter the history behind it."""
+async def commit_step(
+    tx: Tx, messages: Sequence[NewMessage], *, consume_compaction: bool = False, keep_model: bool = False
+) -> StepCommitted:
+    """Commit one step. When no call is open afterwards, steering messages enter the history behind it.
+
+    `keep_model`: another model stood in for the chat's own, which stays the chat's.
+    """
     tx.require(Transition.COMMIT_STEP)
     if not messages:
         raise InvalidInput("messages", "A step without messages is not committed.")
     consumed = f", {turn.DROP_COMPACTION}" if consume_compaction else ""
-    if len(messages) == 1 and not tx.chat.queue_len:
+    if len(messages) == 1 and not tx.chat.queue_len and not keep_model:
         row = rows.row_of(messages[0])
         return StepCommitted([await turn.insert_settling(tx, Transition.COMMIT_STEP, row, turn.TOUCH + consumed)])
     inserted = await rows.insert(tx, [rows.row_of(message) for message in messages])
@@ -101,7 +106,7 @@ async def commit_step(tx: Tx, messages: Sequence[NewMessage], *, consume_compact
     ends_turn = consume_compaction and tx.chat.compaction_requested_at is not None and not tx.chat.compaction_resume
     steering = await backlog.pop_steering(tx) if tx.chat.queue_len and not ends_turn else []
     promoted = await rows.insert(tx, [rows.promoted_row(queued) for queued in steering]) if steering else []
-    model, effort = turn.model_choice(tx, [*inserted, *promoted])
+    model, effort = turn.model_choice(tx, promoted if keep_model else [*inserted, *promoted])
     await tx.settle(Transition.COMMIT_STEP, f"{turn.TOUCH}, {turn.CHOOSE_MODEL}{consumed}", model, effort)
     return StepCommitted(inserted, promoted)
 
