@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import UUID, uuid4
@@ -13,10 +14,12 @@ from rookery.chat.errors import ChatNotFound
 from rookery.chat.messages import ChatId
 from rookery.store.hints import ChatHint
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
+from rookery.stream.guard import Grant
+from rookery.stream.params import StreamParams
 from rookery.stream.session import MAX_INBOUND_BYTES, MAX_INBOUND_FRAMES
 from rookery.testing import FakeClock
 from tests.store.machine.rig import assistant
-from tests.stream.rig import Rig, open_rig, say
+from tests.stream.rig import MemoryTransport, Rig, open_rig, say
 from tests.waiting import until
 
 
@@ -231,6 +234,20 @@ async def test_goodbye_sends_everybody_elsewhere(rig: Rig) -> None:
         assert 0 <= viewer.of("goodbye")[0]["retry_after_ms"] <= 2000
     with pytest.raises(ReplicaDraining):
         await rig.site.view(chat_id)
+
+
+async def test_stream_that_was_admitted_just_before_the_goodbye_leaves_too(rig: Rig) -> None:
+    grant = Grant(user_id=uuid4(), credential="c", chat_id=await rig.chat("one"))
+    opened = await rig.site.streams.open_chat(grant, StreamParams())
+    saying = asyncio.ensure_future(rig.site.streams.sessions.goodbye())
+    await asyncio.sleep(0)
+    transport = MemoryTransport()
+
+    await opened.run(transport)
+    await saying
+
+    assert transport.closed is not None
+    assert transport.closed[0] == 1012
 
 
 async def test_bug_in_a_source_ends_the_stream_with_an_internal_error(rig: Rig) -> None:

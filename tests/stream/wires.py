@@ -72,13 +72,16 @@ class WebSocketEnd(_End):
         try:
             while True:
                 await self.gate.wait()
-                data = await self.connection.recv()
-                assert isinstance(data, str), "frames are text"
-                frame = msgspec.json.decode(data)
-                last = frame[-1]
-                self.take(frame, last["last_message_id"] if last["type"] == "synced" else None)
+                self._take_text(await self.connection.recv())
         except ConnectionClosed:
             self.closed = (self.connection.close_code or 0, self.connection.close_reason or "")
+
+    def _take_text(self, data: str | bytes) -> None:
+        # Not in the loop above: what it holds while it waits would count as memory of the stream.
+        assert isinstance(data, str), "frames are text"
+        frame = msgspec.json.decode(data)
+        last = frame[-1]
+        self.take(frame, last["last_message_id"] if last["type"] == "synced" else None)
 
     def say(self, **frame: object) -> None:
         self._do(self.connection.send(msgspec.json.encode(frame).decode()))

@@ -80,7 +80,7 @@ class Opened:
             stats=streams.sessions.stats,
             send_seconds=streams.parts.send_seconds,
         )
-        self._slot.session = session
+        streams.sessions.begin(self._slot, session)
         streams.guard.hold(session, self._grant)
         try:
             with bind(chat_id=self._grant.chat_id) if self._grant.chat_id else contextlib.nullcontext():

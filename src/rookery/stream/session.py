@@ -298,6 +298,7 @@ class Sessions:
         self._slots: dict[Slot, None] = {}
         self._by_user: Counter[UUID] = Counter()
         self._is_draining = False
+        self._has_said_goodbye = False
         self._empty = asyncio.Event()
         self._empty.set()
         self.stats = SessionStats()
@@ -319,6 +320,12 @@ class Sessions:
         self._empty.clear()
         return slot
 
+    def begin(self, slot: Slot, session: Session) -> None:
+        """The stream of this place runs now. One that was admitted just before the end leaves with the others."""
+        slot.session = session
+        if self._has_said_goodbye:
+            self._say_goodbye(session)
+
     def stop_admitting(self) -> None:
         """New streams go elsewhere from now on; open ones stay."""
         self._is_draining = True
@@ -326,6 +333,7 @@ class Sessions:
     async def goodbye(self) -> None:
         """Send every client elsewhere, spread over two seconds so that other replicas are not hit at once."""
         self.stop_admitting()
+        self._has_said_goodbye = True
         slots = self._shuffled()
         for index, slot in enumerate(slots):
             if slot.session is not None:

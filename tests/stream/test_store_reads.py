@@ -1,0 +1,111 @@
+"""The store's reads for streams: what they find, and that they do not grow with anybody's history."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from rookery.chat.parts import Text
+from rookery.store import streaming
+from tests.store.builders import World, open_world
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[World]:
+    async with open_world(database_url) as opened:
+        yield opened
+
+
+async def test_messages_of_a_long_chat_are_found_by_index(world: World) -> None:
+    chat_id = await world.long_chat(await world.user())
+    newest = await streaming.find_newest_id(world.conn, chat_id)
+    assert newest is not None
+    seen = (await world.versions(chat_id))["history_version"]
+
+    plans: dict[str, list[tuple[str, tuple[object, ...]]]] = {
+        "messages_live": [
+            (streaming.WINDOW, (chat_id, 200, 8_000_000)),
+            (streaming.AFTER, (chat_id, newest - 10, 1001)),
+            (streaming.MEASURE, (chat_id, newest - 10, 1001)),
+            (streaming.NEWEST_ID, (chat_id,)),
+        ],
+        "messages_revision": [(streaming.DELTA, (chat_id, seen, 1001))],
+    }
+
+    for index, statements in plans.items():
+        for statement, arguments in statements:
+            for plan in await world.plans(statement, *arguments):
+                assert index in plan, plan
+                assert "Seq Scan on chat_messages" not in plan
+
+
+async def test_chats_are_polled_by_key(world: World) -> None:
+    owner = await world.user()
+    chat_id = await world.long_chat(owner, length=10, others=300)
+
+    hints = await streaming.poll(world.conn, [chat_id, uuid4()])
+    plans = await world.plans(streaming.POLL.replace("$1", "$1::uuid[]"), "{" + str(chat_id) + "}")
+
+    assert [hint.chat_id for hint in hints] == [chat_id]
+    assert (hints[0].status, hints[0].archived, hints[0].gone) == ("waiting", False, False)
+    assert all("chats_pkey" in plan for plan in plans)
+
+
+async def test_listed_chats_read_one_message_each(world: World) -> None:
+    owner = await world.user()
+    chat_id = await world.long_chat(owner)
+
+    plans = await world.plans(streaming.LISTED, "{" + str(chat_id) + "}", "{" + str(owner) + "}")
+    (listed,) = await streaming.list_for_viewers(world.conn, [(chat_id, owner)])
+
+    assert all("messages_role" in plan for plan in plans)
+    assert listed.has_unread
+    assert listed.chat.id == chat_id
+
+
+async def test_window_has_figures_and_tells_of_older_ones(world: World) -> None:
+    chat_id = await world.chat(await world.user())
+    for n in range(3):
+        await world.message(chat_id, f"{n}")
+    await world.conn.execute("ALTER TABLE chat_messages DISABLE TRIGGER USER")
+    await world.conn.execute("UPDATE chat_messages SET input_tokens = 7, cost_micros = 3, runtime_ms = 9")
+
+    page = await streaming.list_window(world.conn, chat_id, tail=2)
+
+    assert page.has_more
+    assert [row.message.parts() for row in page.rows] == [(Text("1"),), (Text("2"),)]
+    assert [(row.figures.input_tokens, row.figures.cost_micros, row.figures.runtime_ms) for row in page.rows] == [
+        (7, 3, 9)
+    ] * 2
+
+
+async def test_window_of_one_huge_message_holds_it(world: World) -> None:
+    chat_id = await world.chat(await world.user())
+    await world.message(chat_id, "small")
+    await world.message(chat_id, "x" * 3000)
+
+    page = await streaming.list_window(world.conn, chat_id, tail=10, max_bytes=1000)
+
+    assert len(page.rows) == 1
+    assert page.has_more
+
+
+async def test_missing_is_counted_no_further_than_asked(world: World) -> None:
+    chat_id = await world.chat(await world.user())
+    ids = [await world.message(chat_id, "abc") for _ in range(5)]
+
+    missing = await streaming.measure_after(world.conn, chat_id, after_id=ids[0], limit=3)
+    none = await streaming.measure_after(world.conn, chat_id, after_id=ids[4], limit=3)
+
+    assert missing.count == 3
+    assert missing.size_bytes > 0
+    assert (none.count, none.size_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**63, 10**30])
+async def test_number_that_no_message_has_is_not_live(world: World, number: int) -> None:
+    chat_id = await world.chat(await world.user())
+
+    assert not await streaming.is_live(world.conn, chat_id, message_id=number)
