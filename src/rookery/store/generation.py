@@ -12,33 +12,33 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
 from rookery.chat.chats import Chat, Fence
-from rookery.chat.errors import ChatNotFound, StaleFence
+from rookery.chat.errors import StaleFence
 from rookery.chat.messages import ChatId, Message, MessageId, Role, Visibility
 from rookery.chat.parts import ContentError, Part
 from rookery.chat.prompt import PromptRow
 from rookery.store import labels as stored_labels
 from rookery.store import messages
-from rookery.store.machine.lock import Machine, View
+from rookery.store.machine.bundle import CHAT_COLUMNS
+from rookery.store.machine.lock import Machine
 from rookery.store.pool import Connection
-
-T = TypeVar("T")
 
 MAX_CACHE_BYTES = 128 * 1024 * 1024
 PAGE_ROWS = 1000
 ROWS_PER_TURN = 200  # parsed at a stretch, before other tasks of the loop get theirs
 
-# The fields of `ChatMeta`, in its order.
-READ_META = """
-    SELECT title, labels, workspace_id, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, summary,
+# The fields of `Chat`, then those of `ChatMeta`, each in its order: one row, one round trip.
+READ_ROW = f"""
+    SELECT {CHAT_COLUMNS},
+           title, labels, workspace_id, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, summary,
            summary_generated_at, last_turn_summary, meta_version, clock_timestamp()
       FROM chats
      WHERE id = $1
@@ -228,28 +228,28 @@ class HistoryCache:
 async def read_fenced(machine: Machine, chat_id: ChatId, *, fence: Fence) -> FencedRow:
     """The chat alone, if it still is what the task saw; else `StaleFence`."""
 
-    async def run(view: View) -> FencedRow:
-        return await _fenced(view, fence)
+    async def run(conn: Connection) -> FencedRow:
+        return await _fenced(conn, chat_id, fence)
 
-    return await _read(machine, chat_id, run)
+    return await machine.snapshot(run)
 
 
 async def load_step(machine: Machine, chat_id: ChatId, *, fence: Fence, cache: HistoryCache) -> Step:
     """The chat with its history, of one snapshot, if it still is what the task saw; else `StaleFence`."""
     known = cache.find(chat_id)
 
-    async def run(view: View) -> tuple[FencedRow, LoadedHistory | None, list[asyncpg.Record]]:
-        row = await _fenced(view, fence)
+    async def run(conn: Connection) -> tuple[FencedRow, LoadedHistory | None, list[asyncpg.Record]]:
+        row = await _fenced(conn, chat_id, fence)
         base = known if known is not None and known.history_version <= row.chat.history_version else None
         if base is not None and base.history_version == row.chat.history_version:
             return row, base, []
         if base is not None:
-            records = await view.conn.fetch(DELTA, chat_id, base.history_version)
+            records = await conn.fetch(DELTA, chat_id, base.history_version)
             if not _cuts_boundary(base, records):
                 return row, base, records
-        return row, None, await _fetch_all(view.conn, chat_id)
+        return row, None, await _fetch_all(conn, chat_id)
 
-    row, base, records = await _read(machine, chat_id, run)
+    row, base, records = await machine.snapshot(run)
     cache.count(fetched=len(records), is_hit=base is not None)
     history = await _continued(base, records, row.chat)
     if history is not known:
@@ -270,20 +270,15 @@ async def _fetch_all(conn: Connection, chat_id: ChatId) -> list[asyncpg.Record]:
         start = page[-1]["id"] + 1
 
 
-async def _read(machine: Machine, chat_id: ChatId, run: Callable[[View], Awaitable[T]]) -> T:
-    try:
-        return await machine.read(chat_id, run)
-    except ChatNotFound as error:
-        raise StaleFence(chat_id, "chat") from error
-
-
-async def _fenced(view: View, fence: Fence) -> FencedRow:
-    if (field := fence.find_mismatch(view.chat)) is not None:
-        raise StaleFence(view.chat.id, field)
-    record = await view.conn.fetchrow(READ_META, view.chat.id)
-    assert record is not None, "one snapshot has the row, or has it not"
-    *meta, now = record
-    return FencedRow(view.chat, _meta(meta), now)
+async def _fenced(conn: Connection, chat_id: ChatId, fence: Fence) -> FencedRow:
+    record = await conn.fetchrow(READ_ROW, chat_id)
+    if record is None:
+        raise StaleFence(chat_id, "chat")
+    chat = Chat(*record[:_CHAT_WIDTH])
+    if (field := fence.find_mismatch(chat)) is not None:
+        raise StaleFence(chat_id, field)
+    *meta, now = record[_CHAT_WIDTH:]
+    return FencedRow(chat, _meta(meta), now)
 
 
 def _cuts_boundary(base: LoadedHistory, records: Sequence[asyncpg.Record]) -> bool:
@@ -379,3 +374,4 @@ def _meta(values: list[Any]) -> ChatMeta:
 
 
 _LABELS, _SERVERS = (ChatMeta.__struct_fields__.index(name) for name in ("labels", "mcp_server_ids"))
+_CHAT_WIDTH = len(Chat.__struct_fields__)

@@ -15,7 +15,7 @@ from rookery.clock import Clock, DeadlineExceeded
 from rookery.log import get_logger
 from rookery.store.errors import CommitOutcomeUnknown
 from rookery.store.hints import OwnershipHint
-from rookery.store.machine import Machine, Tx, capacity, list_candidates, try_abandon, try_acquire
+from rookery.store.machine import ChatState, Machine, Tx, capacity, list_candidates, try_abandon, try_acquire
 from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import Candidate, has_peers
 from rookery.store.pubsub import Bus, Subscription
@@ -152,7 +152,7 @@ class Acquirer:
             return "failed"
         if chat is None:
             return "full" if is_refused else "lost"
-        if not self._manager.spawn(candidate.chat_id, runner_id):
+        if not self._manager.spawn(candidate.chat_id, runner_id, acquired=ChatState.of(chat)):
             self._abandon(candidate.chat_id, runner_id)
             return "closed"
         return "won"

@@ -80,7 +80,7 @@ class RunnerManager:
     def runner(self, key: LeaseKey) -> Runner | None:
         return self._runners.get(key)
 
-    def spawn(self, chat_id: ChatId, runner_id: UUID) -> bool:
+    def spawn(self, chat_id: ChatId, runner_id: UUID, *, acquired: ChatState | None = None) -> bool:
         """Start a runner for a chat that was just acquired. False when nothing starts here any more."""
         key = (chat_id, runner_id)
         if self._is_closed:
@@ -88,7 +88,9 @@ class RunnerManager:
         if key in self._tasks:
             log.error("runner_exists", chat_id=chat_id, runner_id=runner_id)
             return True
-        runner = Runner(chat_id, runner_id, parts=self._parts, on_lost=lambda: self.request_cleanup(key))
+        runner = Runner(
+            chat_id, runner_id, parts=self._parts, on_lost=lambda: self.request_cleanup(key), acquired=acquired
+        )
         self._runners[key] = runner
         self._by_chat.setdefault(chat_id, set()).add(key)
         task = self._tasks[key] = asyncio.create_task(self._run(runner), name=f"runner {chat_id}")

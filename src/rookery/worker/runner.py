@@ -52,11 +52,23 @@ class RunnerParts:
 
 
 class Runner:
-    """One acquisition of one chat. `on_lost` is called when it has no business with the chat any more."""
+    """One acquisition of one chat. `on_lost` is called when it has no business with the chat any more.
 
-    def __init__(self, chat_id: ChatId, runner_id: UUID, *, parts: RunnerParts, on_lost: Callable[[], None]) -> None:
+    `acquired` is the chat as the acquisition left it, for whoever has it at hand.
+    """
+
+    def __init__(
+        self,
+        chat_id: ChatId,
+        runner_id: UUID,
+        *,
+        parts: RunnerParts,
+        on_lost: Callable[[], None],
+        acquired: ChatState | None = None,
+    ) -> None:
         self.chat_id = chat_id
         self.runner_id = runner_id
+        self._acquired = acquired
         self._parts = parts
         self._on_lost = on_lost
         self._accepted: ChatState | None = None
@@ -82,8 +94,7 @@ class Runner:
         """Follow the chat until cancelled; then see every task out."""
         try:
             with self._parts.bus.subscribe(ChatHint, self._heard, key=self.chat_id):
-                # Applied directly: what an older runner's subscription still delivers would look like a lost lease.
-                self._process(await self._read())
+                await self._begin()
                 while True:
                     await self._wake.wait()
                     self._wake.clear()
@@ -91,6 +102,15 @@ class Runner:
         finally:
             self._cancel_active(CancelReason.SHUTDOWN)
             await self._see_out()
+
+    async def _begin(self) -> None:
+        """Take the first state in, directly: what an older runner's subscription still delivers would look like a lost
+        lease. With the row of the acquisition work begins at once; what happened since then is found behind it."""
+        if self._acquired is None:
+            self._process(await self._read())
+            return
+        self._process(self._acquired)
+        await self._look()
 
     async def _turn(self) -> None:
         if (mail := self._mail) is not None:

@@ -172,17 +172,25 @@ class Machine:
 
     async def read(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
         """One consistent view that blocks nobody. Correctness of what follows comes from the fence at commit."""
+
+        async def run(conn: Connection) -> T:
+            return await fn(await _view(conn, chat_id))
+
+        return await self.snapshot(run)
+
+    async def snapshot(self, fn: Callable[[Connection], Awaitable[T]]) -> T:
+        """Like `read`, for those who read the chat together with something else."""
         attempt = 0
         while True:
             try:
-                return await self._try_read(chat_id, fn)
+                return await self._try_snapshot(fn)
             except asyncpg.PostgresError as error:
                 attempt += 1
                 await self._before_retry(error, attempt)
 
-    async def _try_read(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
+    async def _try_snapshot(self, fn: Callable[[Connection], Awaitable[T]]) -> T:
         async with _Transaction(self._pool, _BEGIN_READ) as conn:
-            result = await fn(await _view(conn, chat_id))
+            result = await fn(conn)
             await _roll_back(conn)
         return result
 
