@@ -14,6 +14,7 @@ from rookery.chat.errors import InvalidInput
 from rookery.chat.rights import Role
 from rookery.store import sessions, setup, users
 from rookery.store.access_errors import AlreadySetUp, WrongSetupToken
+from rookery.store.operator import ensure_operator
 from rookery.store.passwords import Passwords
 from rookery.store.users import UserDraft
 from rookery.testing import FakeClock
@@ -129,10 +130,10 @@ async def test_of_two_at_once_one_is_set_up(first_run: FirstRun) -> None:
     assert await first_run.pool.fetchval("SELECT count(*) FROM users") == 1
 
 
-async def test_token_and_file_end_with_the_first_user(first_run: FirstRun) -> None:
+async def test_token_and_file_end_with_the_first_administrator(first_run: FirstRun) -> None:
     token = await first_run.token()
     async with first_run.pool.acquire() as conn:
-        await users.create_user(conn, UserDraft(email="cli@example.org"))
+        await users.create_user(conn, UserDraft(email="cli@example.org", role=Role.ADMIN))
 
     assert await first_run.token() is None
     assert list(first_run.data_dir.iterdir()) == []
@@ -144,3 +145,13 @@ async def test_empty_file_is_replaced(first_run: FirstRun) -> None:
     (first_run.data_dir / setup.TOKEN_FILE).write_text("")
 
     assert await first_run.token()
+
+
+async def test_operator_of_the_machine_does_not_stand_in_the_way(first_run: FirstRun) -> None:
+    async with first_run.pool.acquire() as conn:
+        await ensure_operator(conn)
+        assert await setup.is_setup_needed(conn)
+
+    done = await first_run.complete(await first_run.token())
+
+    assert done.user.role is Role.ADMIN

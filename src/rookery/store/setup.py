@@ -42,17 +42,17 @@ class SetUp(msgspec.Struct, frozen=True):
 
 
 async def is_setup_needed(conn: Connection) -> bool:
-    return not await users.has_any(conn)
+    return not await users.has_admin(conn)
 
 
 async def ensure_token(conn: Connection, data_dir: Path, *, now: datetime, configured: str | None = None) -> str | None:
-    """The token of this data directory, made if there is none; None, and no file, once there is a user.
+    """The token of this data directory, made if there is none; None, and no file, once there is an administrator.
 
     Replicas that start together agree on one. `configured` is the one of the settings, which wins.
     """
     async with conn.transaction():
         await conn.execute(LOCK, LOCK_KEY)
-        if await users.has_any(conn):
+        if await users.has_admin(conn):
             forget_file(data_dir)
             return None
         token = configured or _read_or_make(data_dir / TOKEN_FILE)
@@ -108,7 +108,7 @@ async def complete(
 
 
 async def _require(conn: Connection, token: str) -> None:
-    if await users.has_any(conn):
+    if await users.has_admin(conn):
         raise AlreadySetUp
     if not await is_token(conn, token):
         raise WrongSetupToken

@@ -46,7 +46,8 @@ FIND_BY_LOGIN = f"""
         OR (lower(u.username) = lower($1) AND position('@' IN $1) = 0)
 """
 FIND_HASH = "SELECT password_hash FROM users WHERE id = $1"
-ANY_USER = "SELECT EXISTS (SELECT FROM users)"
+# Not any user: commands on the machine make the operator, who cannot log in.
+HAS_ADMIN = "SELECT EXISTS (SELECT FROM users WHERE role = 'admin')"
 INSERT = f"""
     INSERT INTO users AS u (username, name, email, role, password_hash)
     VALUES ($1, $2, $3, $4, $5)
@@ -202,8 +203,8 @@ async def find_password_hash(conn: Connection, user_id: UUID) -> str | None:
     return stored
 
 
-async def has_any(conn: Connection) -> bool:
-    found: bool = await conn.fetchval(ANY_USER)
+async def has_admin(conn: Connection) -> bool:
+    found: bool = await conn.fetchval(HAS_ADMIN)
     return found
 
 
