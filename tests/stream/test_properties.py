@@ -39,7 +39,7 @@ from tests.waiting import until
 
 COMMON = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True)
 PROFILES = {
-    "ci": settings(COMMON, max_examples=20, stateful_step_count=40, derandomize=True, phases=[Phase.generate]),
+    "ci": settings(COMMON, max_examples=60, stateful_step_count=40, derandomize=True, phases=[Phase.generate]),
     "thorough": settings(COMMON, max_examples=500, stateful_step_count=60),
 }
 PROFILE = PROFILES[os.environ.get("HYPOTHESIS_PROFILE", "ci")]

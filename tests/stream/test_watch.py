@@ -247,3 +247,40 @@ async def add_user(rig: Rig, name: str) -> UUID:
     found = await rig.chats.value("INSERT INTO users (username) VALUES ($1) RETURNING id", name)
     assert isinstance(found, UUID)
     return found
+
+
+async def test_cursor_that_moved_is_told_to_its_owner_only(rig: Rig, shares: Shares) -> None:
+    chat_id = await rig.chat("one", "two")
+    reader = await add_user(rig, "grace")
+    shares.readers[chat_id] = {reader}
+    owners, readers = rig.site.watch(rig.chats.user), rig.site.watch(reader)
+    await readers.until("ready")
+
+    rig.wire.deliver([watch_hint(chat_id, reader, "read")])
+    event = await readers.until("chat")
+
+    assert event["kinds"] == ["read"]
+    assert owners.of("chat") == []
+
+
+async def test_chat_that_is_no_longer_shared_is_gone_for_who_lost_it(rig: Rig, shares: Shares) -> None:
+    chat_id = await rig.chat("one")
+    lost, kept = await add_user(rig, "grace"), await add_user(rig, "eve")
+    shares.readers[chat_id] = {kept}
+    watchers = [rig.site.watch(user) for user in (lost, kept)]
+    await watchers[1].until("ready")
+
+    rig.wire.deliver([watch_hint(chat_id, rig.chats.user, "unshared", lost)])
+    gone = await watchers[0].until("chat_gone")
+    tell(rig, chat_id, WatchKind.TITLE_CHANGE)
+    await watchers[1].until("chat")
+
+    assert (gone["chat_id"], gone["kind"]) == (str(chat_id), "unshared")
+    assert watchers[1].of("chat_gone") == []
+    assert watchers[1].of("chat")[0]["kinds"] == ["title_change"]
+    assert watchers[0].of("chat") == []
+
+
+def watch_hint(chat_id: ChatId, user: UUID, kind: str, *users: UUID) -> WatchHint:
+    """Of a kind that its writers are yet to name."""
+    return WatchHint(user_id=user, kind=kind, chat_id=chat_id, snapshot_version=1, users=users)  # type: ignore[arg-type]
