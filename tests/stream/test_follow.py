@@ -13,6 +13,7 @@ from rookery.chat.parts import File, HookContext, Text
 from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.hints import MiscHint
+from rookery.worker import deltas
 from rookery.worker.parts import EpisodeFull
 from tests.store.machine.rig import assistant, call, calling
 from tests.stream.rig import Rig, leave, open_rig, say
@@ -519,6 +520,54 @@ async def test_interrupting_chat_goes_on_showing_parts(rig: Rig) -> None:
     await viewer.until("message_part", 2)
 
     assert viewer.preview() == "said more"
+
+
+async def test_hole_in_the_parts_costs_the_preview_and_nothing_else(rig: Rig) -> None:
+    chat_id, chat = await rig.running(worker=rig.site.id)
+    viewer = await rig.site.view(chat_id)
+    await viewer.until("synced")
+    feed = rig.site.episode(chat)._feed
+    first, _, third = (deltas.encode(seq, Role.ASSISTANT, Text(f"{seq} ")) for seq in (1, 2, 3))
+
+    feed.append((1, 1, first))
+    feed.append((3, 1, third))
+    await viewer.until("preview_truncated")
+    await rig.chats.commit(chat_id, assistant("1 2 3 "))
+    await viewer.until("message", 2)
+
+    assert rig.site.streams.loop_stats.gaps == 3
+    assert [reset["reason"] for reset in viewer.of("preview_reset")] == ["history", "rebase", "history"]
+    assert viewer.texts()[-1] == "1 2 3 "
+
+
+async def test_source_that_merged_across_the_position_starts_the_preview_over(rig: Rig) -> None:
+    chat_id, chat = await rig.running(worker=rig.site.id)
+    viewer = await rig.site.view(chat_id)
+    await viewer.until("synced")
+    feed = rig.site.episode(chat)._feed
+    feed.append((1, 1, deltas.encode(1, Role.ASSISTANT, Text("a"))))
+    await viewer.until("message_part")
+
+    for values in (feed._events, feed._seqs):
+        values.clear()
+    feed._offsets[:] = [0]
+    feed.append((3, 3, deltas.encode(3, Role.ASSISTANT, Text("abc"), n=3)))
+    await until(lambda: viewer.preview() == "abc")
+
+    assert [reset["reason"] for reset in viewer.of("preview_reset")] == ["history", "rebase"]
+
+
+async def test_resync_of_the_listener_makes_every_stream_look(rig: Rig) -> None:
+    chat_id = await rig.chats.create()
+    viewer = await rig.site.view(chat_id)
+    await viewer.until("synced")
+    rig.wire.is_cut = True
+    await rig.chats.commit(chat_id, assistant("missed"))
+
+    rig.site.bus.resync()
+    await viewer.until("message", 2)
+
+    assert viewer.texts()[-1] == "missed"
 
 
 async def edit(rig: Rig, chat_id: ChatId, message_id: MessageId, words: str) -> None:

@@ -182,13 +182,13 @@ def test_part_merged_across_the_position_starts_the_preview_over() -> None:
     assert loop.last_seq == 0
 
 
-def test_first_gap_is_asked_for_again_and_the_second_starts_over() -> None:
+def test_first_gap_is_asked_for_again_the_second_starts_over_and_the_third_gives_up() -> None:
     loop = loop_at()
     loop.accept(parts(1, 2), [])
 
-    first, second = loop.accept([part(4)], []), loop.accept([part(5)], [])
+    steps = [loop.accept([part(seq)], []) for seq in (4, 5, 6)]
 
-    assert (first, second) == (Step.AGAIN, Step.REBASE)
+    assert steps == [Step.AGAIN, Step.REBASE, Step.STOP]
     assert loop.last_seq == 2
 
 

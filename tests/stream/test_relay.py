@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -15,12 +17,14 @@ from websockets.exceptions import InvalidStatus
 
 from rookery.chat.messages import ChatId
 from rookery.store import machine
+from rookery.stream.listening import INTERNAL_MAX_BYTES, serving
 from rookery.stream.relay import frames, tokens
 from rookery.stream.relay.frames import Drop, End, Hello, Parts, Select
 from rookery.stream.relay.hub import LINK_IDLE_SECONDS, MIRROR_IDLE_SECONDS
 from rookery.stream.relay.link import NoWay, check_url
 from rookery.stream.relay.tokens import TokenCheck, TokenRefused
 from rookery.testing import FakeClock
+from rookery.worker.feeds import EndReason
 from rookery.worker.parts import EpisodeKey
 from tests.store.machine.rig import assistant
 from tests.stream.rig import KEY, Rig, key_of, open_rig, say
@@ -211,6 +215,54 @@ async def test_mirrors_and_links_without_viewers_are_given_up(database_url: str,
         assert mirrors == 0
         assert here.hub.links() == []
         await until(lambda: there.endpoint.stats.links == 0)
+
+
+async def test_evicted_selection_is_made_again_behind_the_last_part(pair: Rig) -> None:
+    here, there = pair.sites
+    chat_id, chat = await pair.running(worker=there.id)
+    viewer = await here.view(chat_id)
+    episode = there.episode(chat)
+    say(episode, "a ", "b ")
+    await viewer.until("message_part", 2)
+
+    for subscription in tuple(episode._feed._subscriptions):
+        subscription._finish(EndReason.EVICTED)
+    say(episode, "c")
+    await viewer.until("message_part", 3)
+
+    assert [part["seq"] for part in viewer.of("message_part")] == [1, 2, 3]
+    assert there.endpoint.stats.selections == 2
+
+
+async def test_replica_is_dialed_over_tcp_when_there_is_no_socket(pair: Rig) -> None:
+    here, there = pair.sites
+    listening = socket.create_server(("127.0.0.1", 0))
+    url = f"ws://127.0.0.1:{listening.getsockname()[1]}"
+    pair.addresses[there.id] = replace(pair.addresses[there.id], relay_unix=None, relay_url=url)
+    async with serving(there.endpoint, listening, ws_max_size=INTERNAL_MAX_BYTES):
+        chat_id, chat = await pair.running(worker=there.id)
+        viewer = await here.view(chat_id)
+        say(there.episode(chat), "over tcp")
+        await viewer.until("message_part")
+
+        assert viewer.preview() == "over tcp"
+        await viewer.close()
+        await here.hub.close()
+
+
+async def test_replica_without_an_address_is_tried_again(pair: Rig) -> None:
+    here, there = pair.sites
+    address = pair.addresses[there.id]
+    pair.addresses[there.id] = replace(address, relay_unix=None)
+    chat_id, chat = await pair.running(worker=there.id)
+    viewer = await here.view(chat_id)
+    say(there.episode(chat), "found")
+    await until(lambda: here.hub.stats.failed >= 2)
+
+    pair.addresses[there.id] = address
+    await viewer.until("message_part")
+
+    assert viewer.preview() == "found"
 
 
 async def test_second_selection_under_a_number_replaces_the_first(pair: Rig) -> None:

@@ -18,8 +18,10 @@ from rookery.stream.guard import Grant
 from rookery.stream.params import StreamParams
 from rookery.stream.session import MAX_INBOUND_BYTES, MAX_INBOUND_FRAMES
 from rookery.testing import FakeClock
+from rookery.worker.feeds import EndReason
+from rookery.worker.parts import Episode
 from tests.store.machine.rig import assistant
-from tests.stream.rig import MemoryTransport, Rig, open_rig, say
+from tests.stream.rig import MemoryTransport, Rig, Viewer, open_rig, say
 from tests.waiting import until
 
 
@@ -205,6 +207,23 @@ async def test_evicted_client_starts_over_when_it_is_back(database_url: str) -> 
         assert [reset["reason"] for reset in viewer.of("preview_reset")] == ["history", "lagged"]
 
 
+async def test_client_that_keeps_falling_behind_starts_over_once_a_second(database_url: str) -> None:
+    clock = FakeClock()
+    async with open_rig(database_url, clock=clock) as rig:
+        chat_id, chat = await rig.running(worker=rig.site.id)
+        viewer = await rig.site.view(chat_id)
+        episode = rig.site.episode(chat)
+
+        await fall_behind(viewer, episode, "one ", "two ")
+        await until(lambda: viewer.preview() == "one two ")
+        await fall_behind(viewer, episode, "three ", "four")
+        await clock.fire("stream-lagged")
+        await until(lambda: viewer.preview() == "one two three four")
+
+        assert [reset["reason"] for reset in viewer.of("preview_reset")] == ["history", "lagged", "lagged"]
+        assert clock.monotonic() == 1.0
+
+
 async def test_user_has_so_many_streams_and_no_more(database_url: str) -> None:
     async with open_rig(database_url, per_user=2, per_replica=3) as rig:
         chat_id, user = await rig.chat("one"), uuid4()
@@ -325,6 +344,18 @@ async def test_ended_stream_leaves_nothing(rig: Rig) -> None:
     assert rig.site.buffer.stats().subscribers == 0
     assert rig.site.bus.stats().get("ChatHint", 0) == 0
     assert rig.site.bus.stats().get("MiscHint", 0) == 0
+
+
+async def fall_behind(viewer: Viewer, episode: Episode, taken: str, pending: str) -> None:
+    """Let the client take something, hang on it, miss something else and be given up for it; then it reads on."""
+    await until(lambda: bool(episode._feed._idle))
+    viewer.transport.gate.clear()
+    say(episode, taken)
+    await until(lambda: bool(episode._feed._idle))
+    say(episode, pending)
+    for subscription in tuple(episode._feed._subscriptions):
+        subscription._finish(EndReason.EVICTED)
+    viewer.transport.gate.set()
 
 
 def newer_than(chat: Chat) -> ChatHint:

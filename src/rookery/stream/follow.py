@@ -304,6 +304,10 @@ class ChatStream:
             self._ended(subscription.end)
 
     def _start_over(self, step: Step) -> None:
+        if step is Step.STOP:
+            # Asking again would find the same hole, for ever.
+            self._ended(EndReason.TRUNCATED)
+            return
         if step is Step.REBASE:
             self._outbox.mark(self._loop.restart("rebase"))
         self._subscribe()

@@ -57,6 +57,7 @@ class Step(Enum):
     ON = "on"
     AGAIN = "again"  # subscribe again behind the last part that was accepted
     REBASE = "rebase"  # subscribe again from the first part
+    STOP = "stop"  # the source has lost parts: no more of this episode
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class StreamLoop:
         "_action_history_version",
         "_archived",
         "_error_key",
-        "_gapped",
+        "_gaps",
         "_stats",
         "_status",
         "_truncated",
@@ -108,7 +109,7 @@ class StreamLoop:
         self._archived = False
         self._error_key: tuple[int, str | None] | None = None
         self._action_history_version = 0
-        self._gapped = False
+        self._gaps = 0  # in this episode
         self._truncated = False
         self._stats = stats
 
@@ -199,10 +200,8 @@ class StreamLoop:
         if merged_across:
             return Step.REBASE
         self._stats.gaps += 1
-        if self._gapped:
-            return Step.REBASE
-        self._gapped = True
-        return Step.AGAIN
+        self._gaps += 1
+        return Step.AGAIN if self._gaps == 1 else Step.REBASE if self._gaps == 2 else Step.STOP
 
     def _apply_error(self, chat: Chat, out: list[bytes]) -> None:
         if chat.status != Status.ERROR:
@@ -231,7 +230,7 @@ class StreamLoop:
             reason = None
         if reason is not None:
             self.last_seq = 0
-            self._gapped = self._truncated = False
+            self._gaps, self._truncated = 0, False
             out.append(_preview_reset(chat.history_version, chat.generation_attempt, reason))
         self.episode = episode
         self.target = None if episode is None or chat.worker_id is None else Target(chat.worker_id, episode)

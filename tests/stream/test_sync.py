@@ -1,0 +1,45 @@
+"""Reads that viewers share."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rookery.store import machine
+from rookery.stream.sync import Place
+from tests.stream.rig import Rig
+from tests.waiting import until
+
+
+async def test_shared_read_that_began_too_early_is_followed_by_another(rig: Rig) -> None:
+    chat_id = await rig.chats.create()
+    reader, place = rig.site.streams.reader, Place(chat_id, 0, 0, 0, 200)
+    async with rig.pool.acquire() as conn, conn.transaction():
+        await conn.execute("LOCK TABLE chat_messages IN ACCESS EXCLUSIVE MODE")
+        early = asyncio.ensure_future(reader.read(place))
+        await until(lambda: is_blocked(rig))
+        await rig.chats.run(chat_id, machine.interrupt)
+        newer = (await rig.load(chat_id)).snapshot_version
+        late = asyncio.ensure_future(reader.read(place, at_least=newer))
+        content = asyncio.ensure_future(reader.read(place))
+        await asyncio.sleep(0)
+
+    versions = [(await read).chat.snapshot_version for read in (early, content, late)]
+
+    assert versions == [newer - 1, newer - 1, newer]
+    assert (reader.stats().reads, reader.stats().shared) == (2, 2)
+
+
+async def test_reader_that_gives_up_does_not_take_the_read_with_it(rig: Rig) -> None:
+    chat_id = await rig.chats.create()
+    reader, place = rig.site.streams.reader, Place(chat_id, 0, 0, 0, 200)
+    first, second = (asyncio.ensure_future(reader.read(place)) for _ in range(2))
+    await asyncio.sleep(0)
+
+    first.cancel()
+
+    assert (await second).chat.id == chat_id
+    assert first.cancelled()
+
+
+async def is_blocked(rig: Rig) -> bool:
+    return bool(await rig.chats.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
