@@ -52,7 +52,7 @@ async def test_request_after_an_exhausted_turn_starts_afresh_and_asks_for_a_work
         await rig.run(chat_id, machine.record_retry_state, RETRY)
         await rig.run(chat_id, machine.finish_error, FAILED)
         failed, history = await rig.load(chat_id), await rig.history(chat_id)
-        assert (failed.generation_attempt, failed.retry_state is None, failed.leased) == (25, False, True)
+        assert (failed.generation_attempt, failed.retry_state, failed.leased) == (25, None, True)
         earliest = await rig.value("SELECT clock_timestamp()")
         rig.published.clear()
 
@@ -61,7 +61,7 @@ async def test_request_after_an_exhausted_turn_starts_afresh_and_asks_for_a_work
         chat = await rig.load(chat_id)
         assert (chat.state, chat.last_error) == (target, None)
         assert (chat.generation_attempt, chat.retry_state) == (0, None)
-        assert chat.history_version == chat.retry_state_version == chat.snapshot_version
+        assert chat.history_version == chat.snapshot_version
         assert chat.queue_version == failed.queue_version
         assert (chat.worker_id, chat.runner_id) == (None, None)
         assert chat.compaction_resume

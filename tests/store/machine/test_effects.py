@@ -344,11 +344,18 @@ def test_attempt_starts_over_with_the_history_and_counts_otherwise(outcomes: lis
         assert each.after["generation_attempt"] == expected, (each.transition, each.source)
 
 
-def test_retry_state_goes_with_history_and_attempt_and_its_version_says_when(outcomes: list[Outcome]) -> None:
+def test_retry_state_goes_with_history_attempt_and_turn_and_its_version_says_when(outcomes: list[Outcome]) -> None:
+    ends = (
+        Transition.FINISH_TURN,
+        Transition.FINISH_ERROR,
+        Transition.FINISH_INTERRUPTION,
+        Transition.INTERRUPT,
+    )
     for each in outcomes:
+        is_at_rest = each.transition in ends and each.after["status"] in ("waiting", "error")
         if each.transition is Transition.RECORD_RETRY_STATE:
             assert msgspec.json.decode(each.after["retry_state"]) == msgspec.to_builtins(RETRY)
-        elif each.kept("history_version") and each.kept("generation_attempt"):
+        elif each.kept("history_version") and each.kept("generation_attempt") and not is_at_rest:
             assert each.kept("retry_state")
         else:
             assert each.after["retry_state"] is None
