@@ -1,0 +1,72 @@
+"""Where a request becomes a stream: opened first, answered then. Everything that can fail fails before the upgrade.
+
+A refusal is an ordinary response with the error body of the API, over WebSocket as well, so that a client can tell
+why. Whoever calls this has authenticated the request and knows what it may see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from rookery.chat.errors import ChatNotFound, InvalidInput
+from rookery.stream import sse, ws
+from rookery.stream.errors import ReplicaDraining, TooManyStreams
+from rookery.stream.follow import DATABASE_ERRORS
+from rookery.stream.service import Opened
+from rookery.stream.session import Transport
+from rookery.stream.ws import Receive, Refusal, Scope, Send
+
+_UNAVAILABLE = {"Retry-After": "2"}
+
+
+async def serve(scope: Scope, receive: Receive, send: Send, open_stream: Callable[[], Awaitable[Opened]]) -> None:
+    """Serve one stream on a WebSocket or a plain GET; returns at its end.
+
+    What `open_stream` raises is answered if it is a refusal, and raised if it is not.
+    """
+    try:
+        opened = await open_stream()
+    except Exception as error:
+        refusal = refusal_of(error)
+        if refusal is None:
+            raise
+        await refuse(scope, receive, send, refusal)
+        return
+    try:
+        transport: Transport
+        if scope["type"] == "websocket":
+            transport = await ws.accept(scope, receive, send)
+        else:
+            transport = await sse.start(receive, send)
+    except OSError:
+        await opened.close()  # the client left before it was answered
+        return
+    except BaseException:
+        await opened.close()
+        raise
+    await opened.run(transport)
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+    """Answer that there is no stream."""
+    if scope["type"] == "websocket":
+        await ws.refuse(receive, send, refusal)
+    else:
+        await sse.refuse(send, refusal)
+
+
+def refusal_of(error: Exception) -> Refusal | None:
+    """How an error is answered; None for one that is a bug."""
+    match error:
+        case InvalidInput():
+            return Refusal(status=400, code=error.code, message=str(error))
+        case ChatNotFound():
+            return Refusal(status=404, code="chat_not_found", message=str(error))
+        case TooManyStreams():
+            return Refusal(status=429, code="too_many_streams", message=str(error))
+        case ReplicaDraining():
+            return Refusal(status=503, code="unavailable", message=str(error), headers=_UNAVAILABLE)
+    if isinstance(error, DATABASE_ERRORS):
+        message = "The database does not answer. Try again in a moment."
+        return Refusal(status=503, code="unavailable", message=message, headers=_UNAVAILABLE)
+    return None
