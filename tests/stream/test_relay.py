@@ -104,7 +104,7 @@ async def test_death_of_the_owner_brings_the_next_attempt(pair: Rig) -> None:
     here, there = pair.sites
     chat_id, chat = await pair.running(worker=there.id)
     viewer = await here.view(chat_id)
-    say(there.episode(chat), "half an ans")
+    say(there.episode(chat), "half an answer")
     await viewer.until("message_part")
 
     del pair.addresses[there.id]
