@@ -344,7 +344,8 @@ class Acts:
             return tx.chat, await transitions.record_generation_attempt(tx)
 
         async def begin_and_tell() -> int:
-            chat, attempt = await self._handle.update(begin)
+            # Nobody was promised an attempt; the commit of its step makes it durable as well.
+            chat, attempt = await self._handle.update(begin, lazily=True)
             if not attempt:
                 self._parts.effects.turn_failed(chat, ATTEMPTS_USED)
             return attempt

@@ -138,8 +138,11 @@ class TaskHandle:
         self._watchdog: Deadline | None = None
         self._tools_until: float | None = None
 
-    async def update(self, fn: Callable[[Tx], Awaitable[T]], *, attempt: int | None = None) -> T:
-        """Apply transitions behind the task's fence. The committed row reaches the runner before this returns."""
+    async def update(self, fn: Callable[[Tx], Awaitable[T]], *, attempt: int | None = None, lazily: bool = False) -> T:
+        """Apply transitions behind the task's fence. The committed row reaches the runner before this returns.
+
+        `lazily`: without waiting for the disk, for what a task can do again.
+        """
         written: list[Chat] = []
         result: list[T] = []
 
@@ -154,7 +157,9 @@ class TaskHandle:
 
         self.progress()
         try:
-            return await self._machine.chat(self.input.chat_id).update(run, fence=self.input.fence(attempt=attempt))
+            return await self._machine.chat(self.input.chat_id).update(
+                run, fence=self.input.fence(attempt=attempt), lazily=lazily
+            )
         except CommitOutcomeUnknown as error:
             if written and await self._is_committed(written[0]):
                 self._route(ChatState.of(written[0]))

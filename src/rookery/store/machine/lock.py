@@ -59,6 +59,9 @@ _BEGIN = (
     "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '15s';"
     " SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 )
+# For what nobody was promised and what can be done again: COMMIT does not wait for the disk. A crash of PostgreSQL, not
+# of this process, may undo it and everything after it; a later commit that does wait makes it durable as well.
+_BEGIN_LAZY = f"{_BEGIN}; SET LOCAL synchronous_commit = off"
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 _LOCK = "SELECT FROM chats WHERE id = $1 FOR NO KEY UPDATE"
@@ -100,8 +103,10 @@ class Machine:
     def chat(self, chat_id: UUID) -> ChatMachine:
         return ChatMachine(self, chat_id)
 
-    async def bundle(self, fn: Callable[[Bundle], Awaitable[T]]) -> T:
+    async def bundle(self, fn: Callable[[Bundle], Awaitable[T]], *, lazily: bool = False) -> T:
         """Run `fn` in one transaction, commit, publish. On any error nothing is changed and nothing published.
+
+        `lazily`, the commit does not wait for the disk: for a worker's own book-keeping, which it can do again.
 
         Cancelling before the COMMIT is sent rolls back. Once it is sent the commit is waited for and announced, and
         only then is the cancellation passed on: what is committed is never unannounced.
@@ -109,13 +114,13 @@ class Machine:
         attempt = 0
         while True:
             try:
-                return await self._try_bundle(fn)
+                return await self._try_bundle(fn, _BEGIN_LAZY if lazily else _BEGIN)
             except asyncpg.PostgresError as error:
                 attempt += 1
                 await self._before_retry(error, attempt)
 
-    async def _try_bundle(self, fn: Callable[[Bundle], Awaitable[T]]) -> T:
-        async with _Transaction(self._pool, _BEGIN) as conn:
+    async def _try_bundle(self, fn: Callable[[Bundle], Awaitable[T]], begin: str) -> T:
+        async with _Transaction(self._pool, begin) as conn:
             bundle = Bundle(conn, self._clock)
             result = await fn(bundle)
             if bundle.refused is not None:
@@ -204,13 +209,13 @@ class ChatMachine:
         self._machine = machine
         self.chat_id = chat_id
 
-    async def update(self, fn: Callable[[Tx], Awaitable[T]], *, fence: Fence | None = None) -> T:
+    async def update(self, fn: Callable[[Tx], Awaitable[T]], *, fence: Fence | None = None, lazily: bool = False) -> T:
         """Lock, allocate the version, check the fence, run `fn`, commit, publish. An empty `fn` still does the rest."""
 
         async def run(bundle: Bundle) -> T:
             return await fn(await bundle.open(self.chat_id, fence=fence))
 
-        return await self._machine.bundle(run)
+        return await self._machine.bundle(run, lazily=lazily)
 
     async def lock(self, fn: Callable[[View], Awaitable[T]]) -> T:
         return await self._machine.lock(self.chat_id, fn)

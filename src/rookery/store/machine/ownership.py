@@ -219,6 +219,7 @@ async def try_acquire(
         return await acquire(tx, worker_id=worker_id, runner_id=runner_id)
 
     try:
-        return await machine.bundle(run)
+        # Lost with a crash of the database, it was never done: the fence of whoever believes in it fails.
+        return await machine.bundle(run, lazily=True)
     except _NotAcquired:
         return None
