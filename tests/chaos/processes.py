@@ -14,6 +14,7 @@ import msgspec
 from tests.chaos.replica import Doing, Orders
 
 ROOT = Path(__file__).parents[2]
+START_SECONDS = 60.0
 
 
 class ReplicaProcess:
@@ -37,10 +38,14 @@ class ReplicaProcess:
         return self._process.pid
 
     async def start(self) -> None:
-        """Return when it serves. One that ends instead, because the database is away, is started again."""
-        async with self._starting:
-            while not self.is_up:
-                await self._try_start()
+        """Return when it serves. One that ends instead, because the database is away, is started again, for a while."""
+        try:
+            async with asyncio.timeout(START_SECONDS), self._starting:
+                while not self.is_up:
+                    await self._try_start()
+        except TimeoutError:
+            end = self._log.read_text(errors="replace")[-2000:]
+            raise AssertionError(f"Not up after {START_SECONDS:g} s. The end of {self._log.name}:\n{end}") from None
 
     async def _try_start(self) -> None:
         await self.end()

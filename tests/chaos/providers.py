@@ -20,9 +20,11 @@ from rookery.testing.fake_server import FakeServer, Fault, RecordedRequest, Scen
 from tests.chaos import plans
 from tests.chaos.plans import Reply, Said
 from tests.chaos.schedule import fails_first
+from tests.waiting import until
 
 KEY = "sk-chaos"
 EVENTS_PER_SECOND = 100.0
+MOMENT_SECONDS = 30.0
 Refusal = tuple[int, Any] | None
 
 
@@ -72,12 +74,12 @@ class Providers:
             yield {"anthropic": anthropic, "openai_compat": f"{compatible}/v1"}
 
     async def until_asked(self, key: str, *, times: int = 1) -> float:
-        """When the step was asked for so many times."""
-        while True:
-            found = [asked.at for asked in self.asked if asked.key == key]
-            if len(found) >= times:
-                return found[times - 1]
-            await asyncio.sleep(0.005)
+        """When the step was asked for that often."""
+        await until(lambda: len(self._times(key)) >= times, timeout=MOMENT_SECONDS)
+        return self._times(key)[times - 1]
+
+    def _times(self, key: str) -> list[float]:
+        return [asked.at for asked in self.asked if asked.key == key]
 
     # What is refused
 

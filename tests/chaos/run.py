@@ -22,6 +22,8 @@ from tests.chaos.town import Town, database_server, open_town
 REPLICAS = 3
 # From the last fault until everybody has their answer. Far more than it takes, far less than for ever.
 SETTLE_SECONDS = 60.0
+# What a kill may take on a busy machine, with everything that happens before the next one.
+KILL_SECONDS = 15.0
 SHOWN = 50
 
 Progress = Callable[[str], None]
@@ -56,7 +58,11 @@ async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progres
         async with fire.burning(kills) as raging:
             crowd = [asyncio.create_task(_live(town, numbers, is_over)) for _ in range(chats)]
             try:
-                await raging
+                _, endless = await asyncio.wait([raging], timeout=KILL_SECONDS * (kills + 10))
+                if endless:
+                    up = [replica.is_up for replica in town.replicas]
+                    raise TimeoutError(f"{fire.kills} kills, then nothing; replicas up: {up}; struck: {fire.struck}")
+                raging.result()
                 is_over.set()
                 calm = time.monotonic()
                 _, late = await asyncio.wait(crowd, timeout=SETTLE_SECONDS)
