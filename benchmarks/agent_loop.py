@@ -281,7 +281,7 @@ async def run(*, quick: bool) -> int:
 
 async def measure_tokens(house: House, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
     answers, seconds, rounds = (20, 1.0, 1) if quick else (10, 4.0, 3)
-    tokens, burst_rounds = (5000, 3) if quick else (10_000, 5)
+    tokens, burst_rounds = (3000, 2) if quick else (10_000, 5)
     kinds: dict[str, tuple[Callable[[str], Awaitable[tuple[float, float]]], int, float]] = {
         "paced": (lambda wire: paced(house, wire, answers=answers, seconds=seconds), rounds, PACED_BUDGET),
         "burst": (lambda wire: burst(house, wire, answers=4, tokens=tokens), burst_rounds, BURST_BUDGET),
@@ -325,7 +325,7 @@ async def measure_steps(house: House, claims: dict[str, dict[str, object]], *, q
 async def measure_crowds(house: House, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
     owner = await house.user()
     resting = [await make_chat(house, owner, SHORT) for _ in range(4)]
-    rounds, seconds = (10, 3.0) if quick else (50, 10.0)
+    rounds, seconds = (10, 2.0) if quick else (50, 10.0)
     model = await house.model("completions", int(STREAM_PACE * 120), pace=STREAM_PACE)
     others = await house.user()
     keys = await asyncio.gather(*(house.start(others, model) for _ in range(100)))
@@ -338,7 +338,7 @@ async def measure_crowds(house: House, claims: dict[str, dict[str, object]], *, 
     claims["added to first token, 100 chats running, p50 ms"] = claim(percentile(firsts, 50), FIRST_P50_MS)
     claims["added to first token, 100 chats running, p99 ms"] = claim(percentile(firsts, 99), FIRST_P99_MS)
 
-    alone, behind = await crowded_first_tokens(house, rounds=3 if quick else 10, chats=50)
+    alone, behind = await crowded_first_tokens(house, rounds=2 if quick else 10, chats=50)
     delay = statistics.median(behind) - statistics.median(alone)
     print(f"\nfirst token of an owner alone: {spread(alone)}; behind 50 chats of another: {spread(behind)}")
     claims["first token delayed by another owner's 50 chats, ms"] = claim(delay, CROWD_BUDGET_MS)

@@ -449,3 +449,45 @@ async def test_slot_that_becomes_free_is_taken_without_waiting_for_the_timer(sit
     await until(lambda: len(replica.works.by_chat()) == 2)
 
     assert replica.clock.monotonic() == 0.0
+
+
+async def test_chat_that_one_hint_names_is_taken_without_a_list(site: Site) -> None:
+    replica = await site.replica(acquire_delay_per_runner_seconds=0.0)
+    unnamed = await site.rig.create()
+    replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+    await replica.works.started(1)
+    left, named = await site.rig.create(), await site.rig.create()
+
+    replica.bus.dispatch(OwnershipHint(chat_id=named, snapshot_version=1))
+    await replica.works.started(2)
+    await replica.clock.until_waiting("acquire")
+
+    found = await owners(site)
+    assert (found[unnamed], found[named], found[left]) == (replica.worker_id, replica.worker_id, None)
+
+
+async def test_hint_about_a_chat_at_rest_means_a_free_slot_for_another(site: Site, replica: Replica) -> None:
+    replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+    resting, waiting = await site.rig.chat(State.W), await site.rig.create()
+
+    replica.bus.dispatch(OwnershipHint(chat_id=resting, snapshot_version=1))
+
+    await replica.works.started(1)
+    assert (await owners(site))[waiting] == replica.worker_id
+
+
+async def test_hint_about_a_chat_that_is_driven_here_costs_nothing(site: Site) -> None:
+    replica = await site.replica(acquire_delay_per_runner_seconds=0.0)
+    chat_id = await site.rig.create()
+    replica.start(replica.acquirer.run())
+    await replica.works.started(1)
+    await replica.clock.until_waiting("acquire")
+    replica.stats.acquired.clear()
+
+    replica.bus.dispatch(OwnershipHint(chat_id=chat_id, snapshot_version=1))
+    await replica.turns()
+    await replica.clock.until_waiting("acquire")
+
+    assert not replica.stats.acquired

@@ -65,11 +65,13 @@ class Acquirer:
         self._may_acquire = may_acquire
         self._new_id = new_id
         self._wanted = asyncio.Event()
-        self._is_hinted = False
+        self._named: set[ChatId] = set()  # by hints since the last pass
+        self._must_list = False
         self._has_peers = False
 
     def wake(self) -> None:
         """Ask for a pass now: a slot is free, or a peer is gone."""
+        self._must_list = True
         self._wanted.set()
 
     async def run(self) -> NoReturn:
@@ -83,14 +85,38 @@ class Acquirer:
             while True:
                 await self._until_wanted()
                 await self._let_idle_ones_go_first()
-                is_hinted, self._is_hinted = self._is_hinted, False
+                named, self._named = self._named, set()
+                must_list, self._must_list = self._must_list, False
                 self._wanted.clear()
+                if not must_list and len(named) == 1:
+                    await self._take_named(*named)
+                    continue
                 await self.run_pass()
-                if not is_hinted:
+                if not named:
                     await self._look_for_peers()
         finally:
             for subscription in subscriptions:
                 subscription.close()
+
+    async def _take_named(self, chat_id: ChatId) -> None:
+        """Take the one chat that was named, without listing others: they have hints of their own, and the timer.
+
+        Where several are named they are ranked, so that nobody's burst comes before somebody else's first chat.
+        """
+        has_room = len(self._manager) < self._config.max_runners
+        if self._manager.drives(chat_id) or not has_room or not self._may_take():
+            return
+        try:
+            async with self._clock.deadline(self._config.database_seconds, "read-limits"):
+                limits = await self._limits()
+        except DATABASE_ERRORS as error:
+            log.warning("acquire_failed", error=str(error) or type(error).__name__)
+            return
+        outcome = await self._take_one(chat_id, limits)
+        self._stats.acquired[outcome] += 1
+        if outcome == "lost":
+            # Somebody has it, or it is at rest: then its hint says that a slot is free, and another may wait for one.
+            await self.run_pass()
 
     async def run_pass(self) -> int:
         """Take what may be taken, in order. Returns how many chats were won."""
@@ -115,7 +141,7 @@ class Acquirer:
                 break
             if candidate.is_root in full and candidate.status == "running":
                 continue
-            outcome = await self._take_one(candidate, limits)
+            outcome = await self._take_one(candidate.chat_id, limits)
             self._stats.acquired[outcome] += 1
             won += outcome == "won"
             lost += outcome == "lost"
@@ -126,7 +152,7 @@ class Acquirer:
             self.wake()
         return won
 
-    async def _take_one(self, candidate: Candidate, limits: Limits) -> str:
+    async def _take_one(self, chat_id: ChatId, limits: Limits) -> str:
         is_refused = False
 
         async def admit(tx: Tx) -> bool:
@@ -137,23 +163,23 @@ class Acquirer:
         runner_id = self._new_id()
         try:
             chat = await try_acquire(
-                self._machine, candidate.chat_id, worker_id=self._worker_id, runner_id=runner_id, admit=admit
+                self._machine, chat_id, worker_id=self._worker_id, runner_id=runner_id, admit=admit
             )
         except (asyncio.CancelledError, CommitOutcomeUnknown) as error:
             # It may be ours by now, and nobody is going to drive it.
-            self._abandon(candidate.chat_id, runner_id)
+            self._abandon(chat_id, runner_id)
             if isinstance(error, asyncio.CancelledError):
                 raise
-            log.warning("acquire_failed", chat_id=candidate.chat_id, error=str(error))
+            log.warning("acquire_failed", chat_id=chat_id, error=str(error))
             return "failed"
         except Exception as error:
             # One chat that cannot be taken must not keep the others from it.
-            log.warning("acquire_failed", chat_id=candidate.chat_id, error=str(error) or type(error).__name__)
+            log.warning("acquire_failed", chat_id=chat_id, error=str(error) or type(error).__name__)
             return "failed"
         if chat is None:
             return "full" if is_refused else "lost"
-        if not self._manager.spawn(candidate.chat_id, runner_id, acquired=ChatState.of(chat)):
-            self._abandon(candidate.chat_id, runner_id)
+        if not self._manager.spawn(chat_id, runner_id, acquired=ChatState.of(chat)):
+            self._abandon(chat_id, runner_id)
             return "closed"
         return "won"
 
@@ -168,8 +194,8 @@ class Acquirer:
         """Not while this process cannot keep what it has."""
         return not self._manager.is_closed and not self._manager.is_fenced and self._may_acquire()
 
-    def _hinted(self, _: OwnershipHint) -> None:
-        self._is_hinted = True
+    def _hinted(self, hint: OwnershipHint) -> None:
+        self._named.add(ChatId(hint.chat_id))
         self._wanted.set()
 
     async def _until_wanted(self) -> None:
@@ -178,11 +204,11 @@ class Acquirer:
             async with self._clock.deadline(self._config.acquire_interval_seconds * jitter, "acquire"):
                 await self._wanted.wait()
         except DeadlineExceeded:
-            pass
+            self._must_list = True
 
     async def _let_idle_ones_go_first(self) -> None:
         delay = self._config.acquire_delay_per_runner_seconds * len(self._manager)
-        if self._is_hinted and self._has_peers and delay:
+        if self._named and self._has_peers and delay:
             await self._clock.sleep(min(delay, self._config.acquire_delay_max_seconds), "acquire-delay")
 
     async def _look_for_peers(self) -> None:

@@ -77,6 +77,10 @@ class RunnerManager:
     def all_keys(self) -> list[LeaseKey]:
         return list(self._tasks)
 
+    def drives(self, chat_id: ChatId) -> bool:
+        """Whether a runner of this process has the chat, as far as it knows."""
+        return any(key in self._runners for key in self._by_chat.get(chat_id, ()))
+
     def runner(self, key: LeaseKey) -> Runner | None:
         return self._runners.get(key)
 
