@@ -141,11 +141,11 @@ async def test_turn_that_fails_ends_with_its_reason_and_exit_1(desk: Desk) -> No
 
 async def test_attempt_that_is_cut_off_is_told_and_said_again(desk: Desk) -> None:
     await desk.model()
-    script = in_turn((Say("Good mor"), Truncate()), (Say("Good morning."),))
+    script = in_turn((Say("Good morn"), Truncate()), (Say("Good morning."),))
 
     done = await desk.run(script=script)
 
-    assert (done.code, done.stdout) == (Exit.OK, "Good mor\n\nGood morning.\n")
+    assert (done.code, done.stdout) == (Exit.OK, "Good morn\n\nGood morning.\n")
     failed, cut = [note for note in done.notes if "Attempt" in note or "starts again" in note]
     assert re.match(r"Attempt 1 failed: .+ Trying again in \d+ s\.", failed)
     assert cut == "The answer was cut off; it starts again."

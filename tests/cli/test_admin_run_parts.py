@@ -200,11 +200,11 @@ def call(name: str = "look", **arguments: object) -> ToolCall:
 
 def test_committed_text_is_not_said_twice(teller: Teller, told: Told) -> None:
     teller.tell_live(Role.ASSISTANT, Text("Good "))
-    teller.tell_live(Role.ASSISTANT, Text("mor"))
+    teller.tell_live(Role.ASSISTANT, Text("morn"))
 
     teller.tell_committed(committed(Role.ASSISTANT, Text("Good morning.")))
 
-    assert told.said == ["|", "Good ", "mor", "ning."]
+    assert told.said == ["|", "Good ", "morn", "ing."]
 
 
 def test_text_that_nobody_saw_live_is_said_when_it_is_committed(teller: Teller, told: Told) -> None:
@@ -215,11 +215,11 @@ def test_text_that_nobody_saw_live_is_said_when_it_is_committed(teller: Teller, 
 
 
 def test_committed_text_that_differs_from_the_preview_is_said_in_full(teller: Teller, told: Told) -> None:
-    teller.tell_live(Role.ASSISTANT, Text("Good mor"))
+    teller.tell_live(Role.ASSISTANT, Text("Good morn"))
 
     teller.tell_committed(committed(Role.ASSISTANT, Text("Hello.")))
 
-    assert told.said == ["|", "Good mor", "|", "Hello."]
+    assert told.said == ["|", "Good morn", "|", "Hello."]
 
 
 async def test_call_is_told_once_and_its_result_with_the_time_since_its_commit(told: Told) -> None:

@@ -364,7 +364,7 @@ async def _count_attempts(tx: Tx) -> None:
     [
         ((Fail(ErrorKind.AUTH, retryable=False, status=401),), "auth"),
         ((Think("so"), Fail(ErrorKind.CONTENT_FILTER, retryable=False)), "content_filter"),
-        ((Say("half an ans"), Fail(ErrorKind.USAGE_LIMIT, retryable=False)), "usage_limit"),
+        ((Say("half of it"), Fail(ErrorKind.USAGE_LIMIT, retryable=False)), "usage_limit"),
     ],
 )
 async def test_final_failure_commits_nothing_and_can_be_retried(
