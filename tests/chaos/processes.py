@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -70,7 +71,9 @@ class ReplicaProcess:
     def send(self, number: signal.Signals) -> None:
         """To this process alone, if it is still there."""
         if self._process is not None and self._process.returncode is None:
-            os.kill(self._process.pid, number)
+            # It may be gone already, with its end not yet told to this process.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
     def kill(self) -> None:
         self.id = None
