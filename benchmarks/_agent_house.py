@@ -11,21 +11,20 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID, uuid4
 
 import aiohttp
-import msgspec
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.token_decode import PATHS, WIRES, WORD, events, sse
+from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader, events, sse
 
 from rookery.chat.messages import ChatId, NewMessage, NewQueuedMessage, Role
 from rookery.chat.parts import Text
@@ -345,57 +344,21 @@ async def open_house(base: str, database: Database, session: aiohttp.ClientSessi
 # The floor
 
 
-class _AnthropicDelta(msgspec.Struct):
-    text: str = ""
-
-
-class _AnthropicEvent(msgspec.Struct):
-    type: str
-    delta: _AnthropicDelta | None = None
-
-
-class _ResponsesEvent(msgspec.Struct):
-    type: str
-    delta: str = ""
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice]
-
-
 class Floor:
     """Reads answers with aiohttp, a split at blank lines and one typed decode per event, and counts characters."""
 
-    _KINDS: ClassVar[dict[str, tuple[type[Any], Callable[[Any], str]]]] = {
-        "anthropic": (_AnthropicEvent, lambda event: event.delta.text if event.type == "content_block_delta" else ""),
-        "responses": (_ResponsesEvent, lambda event: event.delta if event.type == "response.output_text.delta" else ""),
-        "completions": (_Chunk, lambda event: (event.choices[0].delta.content or "") if event.choices else ""),
-    }
-
     def __init__(self, wire: str, house: House) -> None:
-        kind, self._text_of = self._KINDS[wire]
-        self._decode = msgspec.json.Decoder(kind).decode
+        self._reader = FloorReader(wire)
         self._url = house.base + PATHS[wire].removeprefix("/v1")
         self._session = house.session
         self.chars = 0
 
     async def read(self, model: str) -> None:
-        decode, text_of, rest = self._decode, self._text_of, b""
+        feed, rest = self._reader.feed, b""
         async with self._session.post(self._url, data=json.dumps({"model": model})) as response:
             async for chunk in response.content.iter_any():
-                *blocks, rest = (rest + chunk).split(b"\n\n")
-                for block in blocks:
-                    data = block[block.index(b"data: ") + 6 :]
-                    if data != b"[DONE]":
-                        self.chars += len(text_of(decode(data)))
+                chars, rest = feed(rest + chunk)
+                self.chars += chars
 
 
 if __name__ == "__main__":

@@ -197,30 +197,42 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice]
 
 
+# By wire: the type of its events, and the text that one of them brings.
+_KINDS: dict[str, tuple[type[Any], Callable[[Any], str]]] = {
+    "anthropic": (_AnthropicEvent, lambda event: event.delta.text if event.type == "content_block_delta" else ""),
+    "responses": (_ResponsesEvent, lambda event: event.delta if event.type == "response.output_text.delta" else ""),
+    "completions": (_Chunk, lambda event: (event.choices[0].delta.content or "") if event.choices else ""),
+}
+
+
+class FloorReader:
+    """Splits at blank lines and counts the characters of the text."""
+
+    def __init__(self, wire: str) -> None:
+        kind, self._text_of = _KINDS[wire]
+        self._decode = msgspec.json.Decoder(kind).decode
+
+    def feed(self, buffered: bytes) -> tuple[int, bytes]:
+        """How many characters the whole events in there bring, and what is left."""
+        decode, text_of, chars = self._decode, self._text_of, 0
+        *blocks, rest = buffered.split(b"\n\n")
+        for block in blocks:
+            data = block[block.index(b"data: ") + 6 :]
+            if data != b"[DONE]":
+                chars += len(text_of(decode(data)))
+        return chars, rest
+
+
 def floor(wire: str, base: str, session: aiohttp.ClientSession) -> Reader:
     """aiohttp, a split at blank lines, and one typed decode per event."""
-    decoders: dict[str, msgspec.json.Decoder[Any]] = {
-        "anthropic": msgspec.json.Decoder(_AnthropicEvent),
-        "responses": msgspec.json.Decoder(_ResponsesEvent),
-        "completions": msgspec.json.Decoder(_Chunk),
-    }
-    decode = decoders[wire].decode
-    get: dict[str, Callable[[Any], str]] = {
-        "anthropic": lambda event: event.delta.text if event.type == "content_block_delta" else "",
-        "responses": lambda event: event.delta if event.type == "response.output_text.delta" else "",
-        "completions": lambda event: (event.choices[0].delta.content or "") if event.choices else "",
-    }
-    text_of = get[wire]
+    feed = FloorReader(wire).feed
 
     async def read(model: str) -> int:
         got, rest = 0, b""
         async with session.post(base + PATHS[wire].removeprefix("/v1"), data=json.dumps({"model": model})) as response:
             async for chunk in response.content.iter_any():
-                *blocks, rest = (rest + chunk).split(b"\n\n")
-                for block in blocks:
-                    data = block[block.index(b"data: ") + 6 :]
-                    if data != b"[DONE]":
-                        got += len(text_of(decode(data)))
+                chars, rest = feed(rest + chunk)
+                got += chars
         return got
 
     return read

@@ -44,7 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lag",),
     ("log",),
     ("redaction",),
-    ("clock",),
+    ("clock", "waits"),
 )
 DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 

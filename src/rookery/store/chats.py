@@ -316,7 +316,6 @@ def from_record(record: asyncpg.Record) -> ChatSummary:
     return ChatSummary(*values)
 
 
-_summary = from_record
 _LABELS, _MCP_SERVER_IDS = (ChatSummary.__struct_fields__.index(name) for name in ("labels", "mcp_server_ids"))
 
 

@@ -218,7 +218,7 @@ _VIEWER_WIDTH = len(ListedChat.__struct_fields__) - 1
 
 
 def _listed(values: Sequence[Any]) -> ListedChat:
-    return ListedChat(*[*values[:_VIEWER_WIDTH], chats._summary(values[_VIEWER_WIDTH:])])  # type: ignore[arg-type]
+    return ListedChat(*[*values[:_VIEWER_WIDTH], chats.from_record(values[_VIEWER_WIDTH:])])  # type: ignore[arg-type]
 
 
 async def _args_of(conn: Connection, chat_id: ChatId, *, message_id: MessageId) -> dict[tuple[int, str], Raw]:

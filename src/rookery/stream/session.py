@@ -19,11 +19,11 @@ import msgspec
 
 from rookery.clock import Clock
 from rookery.log import get_logger
-from rookery.store.machine.waits import Within
 from rookery.stream import events
 from rookery.stream.errors import CloseCode, ReplicaDraining, StreamEnded, TooManyStreams
 from rookery.stream.events import Goodbye, Heartbeat, Pong
 from rookery.stream.outbox import Frame
+from rookery.waits import Within
 
 log = get_logger("stream.session")
 

@@ -25,7 +25,7 @@ from rookery.clock import Clock, SystemClock
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.hints import Hint
 from rookery.store.machine.bundle import READ_CHAT, Bundle, Connection, Tx
-from rookery.store.machine.waits import Unbroken, Within
+from rookery.waits import Unbroken, Within
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """Two ways to wait inside the awaiting task, driven by hand: standard ones take a task or a timer for every wait.
 
-Every transition waits for a connection, which is nearly always free, and for its COMMIT. With `asyncio.timeout` and
-`asyncio.shield` these two cost more than all the rest that this package does in Python.
+Every transition waits for a connection, which is nearly always free, and for its COMMIT; every frame of a stream waits
+for a socket that mostly takes it at once. `asyncio.timeout` and `asyncio.shield` were a good part of what these cost.
 """
 
 from __future__ import annotations
