@@ -33,7 +33,7 @@ from rookery.llm.connect import Connector, Origin, identity_of, make_call
 from rookery.llm.cost import Prices
 from rookery.llm.directory import Directory, ReadyModel
 from rookery.llm.resolve import Choice
-from rookery.llm.types import Call, ErrorKind, LanguageModel, ProviderError, Purpose
+from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose
 from rookery.log import get_logger
 from rookery.store import chat_settings, files, spending
 from rookery.store.chat_settings import ChatSettings
@@ -210,7 +210,7 @@ class Preparer:
             await self._directory.models(step.chat.owner_id),
             (own, *config.options.fallbacks),
             last=_last_writer(step),
-            failed=None if retry is None or retry.kind is None else ErrorKind(retry.kind),
+            failed=None if retry is None else retry.kind,
             attempts=0 if retry is None else retry.attempt,
         )
 
