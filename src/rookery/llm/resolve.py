@@ -199,7 +199,8 @@ def with_fallbacks(
     """The model of the next attempt: the chat's own is the first of the chain, its fallbacks are the others.
 
     `last` wrote the turn's newest answer: a turn that has moved on to a fallback stays there. `failed` is how the
-    newest attempt at this step ended (an `ErrorKind`, or what another version calls one), `attempts` how many there were.
+    newest attempt at this step ended (an `ErrorKind`, or what another version calls one), `attempts` how many there
+    were.
     """
     usable = [chain[0], *(each for each in chain[1:] if models.is_usable(each))]
     place = usable.index(last) if last in usable else 0
