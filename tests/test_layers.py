@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("app",),
     ("settings",),
     ("setting_values",),
+    ("metrics",),
     ("api",),
     ("stream",),
     ("worker",),
@@ -41,10 +42,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("chat",),
     ("client",),
     ("testing",),
-    ("lag",),
+    ("lag", "http_stats"),
     ("log",),
     ("redaction",),
-    ("clock", "waits"),
+    ("clock", "histogram", "waits"),
 )
 DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 

@@ -6,22 +6,25 @@ import asyncio
 from typing import NoReturn
 
 from rookery.clock import Clock
+from rookery.histogram import Histogram
 from rookery.log import get_logger
 
 TICK_SECONDS = 0.25
 WARN_SECONDS = 0.25
 MAX_TASK_NAMES = 10
+BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.25, 1.0)
 
 log = get_logger("lag")
 
 
 class LagMonitor:
-    """Ticks and measures how much later than asked it woke. `lag_seconds` is the last measurement."""
+    """Ticks and measures how much later than asked it woke. `lag_seconds` is the last measurement, `measured` all."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tick_at = clock.monotonic()
         self._lag_seconds = 0.0
+        self.measured = Histogram(BOUNDS)
 
     @property
     def lag_seconds(self) -> float:
@@ -34,6 +37,7 @@ class LagMonitor:
             self._tick_at = self._clock.monotonic()
             await self._clock.sleep(TICK_SECONDS, "lag")
             self._lag_seconds = max(0.0, self._clock.monotonic() - self._tick_at - TICK_SECONDS)
+            self.measured.observe(self._lag_seconds)
             if self._lag_seconds > WARN_SECONDS:
                 names = sorted({task.get_name() for task in asyncio.all_tasks()})
                 log.warning("event_loop_lag", lag_ms=round(self._lag_seconds * 1000), tasks=names[:MAX_TASK_NAMES])

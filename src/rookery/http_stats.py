@@ -1,0 +1,73 @@
+"""What is counted about requests: filled by the API, exported by the metrics.
+
+Label values are closed sets, whatever clients send: a method nobody knows is `other`, an address without a route is
+`unmatched`, and a path or a query never gets here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rookery.histogram import Histograms
+
+REQUEST_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0)
+WEBSOCKET_BOUNDS = (0.001, 1.0, 60.0, 3600.0, 54_000.0, 108_000.0)
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+OTHER = "other"
+UNMATCHED = "unmatched"
+
+# What made a request too large: its body, or its address and headers.
+BODY = "body"
+
+
+class HttpStats:
+    """One per replica. `route` is always the template (`/api/v1/chats/{chat}`), None when no route matched."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str, str]] = Counter()  # by method, route and code
+        self.request_seconds = Histograms[tuple[str, str]](REQUEST_BOUNDS)
+        self.websocket_seconds = Histograms[str](WEBSOCKET_BOUNDS)
+        self.in_flight: Counter[tuple[str, str]] = Counter()
+        self.refused_as_large: Counter[tuple[str, str]] = Counter()  # by route and reason
+        self.limited: Counter[str] = Counter()
+        self.unauthenticated: Counter[str] = Counter()
+        self.denied: Counter[tuple[str, str]] = Counter()  # by resource and action
+
+    def observe(self, method: str, route: str | None, code: int, seconds: float) -> None:
+        """A request was answered."""
+        method, route = _method(method), route or UNMATCHED
+        self.requests[method, route, str(code)] += 1
+        self.request_seconds.observe((method, route), seconds)
+
+    def websocket_closed(self, route: str | None, seconds: float) -> None:
+        """A WebSocket is over, after this long."""
+        self.websocket_seconds.observe(route or UNMATCHED, seconds)
+
+    @contextmanager
+    def serving(self, method: str, route: str | None) -> Iterator[None]:
+        """Around a request, from when its route is known."""
+        key = (_method(method), route or UNMATCHED)
+        self.in_flight[key] += 1
+        try:
+            yield
+        finally:
+            self.in_flight[key] -= 1
+
+    def too_large(self, route: str | None, reason: str) -> None:
+        self.refused_as_large[route or UNMATCHED, reason if reason == BODY else OTHER] += 1
+
+    def rate_limited(self, limit: str) -> None:
+        """`limit` is the name of the limit, not whom it struck."""
+        self.limited[limit] += 1
+
+    def auth_failure(self, reason: str) -> None:
+        self.unauthenticated[reason] += 1
+
+    def authz_denied(self, resource: str, action: str) -> None:
+        self.denied[resource, action] += 1
+
+
+def _method(method: str) -> str:
+    return method if method in METHODS else OTHER
