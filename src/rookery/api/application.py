@@ -1,64 +1,93 @@
-"""The ASGI application: routers, and around them the access log and the shape of errors."""
+"""The ASGI application: routers inside, the edge around them."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+import asyncpg
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from rookery import __version__
+from rookery.api import streams
+from rookery.api.bodies import field_path, sentence
+from rookery.api.edge import PREFIX, Edge
+from rookery.api.errors import ApiError, BadFields, FieldError, explain, internal
+from rookery.api.parts import ApiParts
 from rookery.api.routers import health
-from rookery.clock import Clock
-from rookery.log import get_logger
+from rookery.chat.errors import ChatError
+from rookery.store.access_errors import AccessError
+from rookery.store.authorized.config import StaleSetting
+from rookery.store.errors import StoreError
+from rookery.store.model_errors import ModelError
+from rookery.stream.errors import StreamRefused
 
-log = get_logger("api")
+# One per subject, in the order of the document. Each takes the parts and gives its routes.
+ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = ()
+
+# What the table of errors may know; anything else is a bug and goes up to the edge.
+_EXPLAINED: tuple[type[Exception], ...] = (
+    ApiError,
+    ChatError,
+    AccessError,
+    ModelError,
+    StaleSetting,
+    StoreError,
+    StreamRefused,
+    ConnectionError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+)
 
 
-def create_application(found: health.Health, *, clock: Clock, log_access: bool) -> ASGIApp:
-    """Everything the public port serves. The interactive docs come with the API; they must not load foreign assets."""
+def create_application(parts: ApiParts) -> ASGIApp:
+    """Everything the public port serves."""
+    return Edge(create_api(parts), parts)
+
+
+def create_api(parts: ApiParts) -> FastAPI:
+    """The routers without the edge; the OpenAPI document is made from it."""
     application = FastAPI(title="Rookery", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    application.include_router(health.router(found, clock))
-    application.add_exception_handler(HTTPException, _explain)
-    return AccessLog(application) if log_access else application
+    application.include_router(health.router(parts.health, parts.clock), include_in_schema=False)
+    application.router.routes.extend(streams.routes(parts.streams))
+    for router in ROUTERS:
+        application.include_router(router(parts), prefix=PREFIX)
+    application.add_exception_handler(HTTPException, _explain_http)
+    application.add_exception_handler(RequestValidationError, _explain_parameters)
+    for kind in _EXPLAINED:
+        application.add_exception_handler(kind, _explain)
+    return application
 
 
-async def _explain(request: Request, error: Exception) -> JSONResponse:
+async def _explain(request: Request, error: Exception) -> Response:
+    explained = explain(error)
+    if explained is None:
+        raise error
+    return _answer(request, explained)
+
+
+async def _explain_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    codes = {
+    known = {
         404: ("not_found", "There is nothing at this address."),
         405: ("not_allowed", "This method is not allowed here."),
     }
-    code, message = codes.get(error.status_code, ("invalid", str(error.detail)))
-    return JSONResponse({"code": code, "message": message}, status_code=error.status_code, headers=error.headers)
+    code, message = known.get(error.status_code, ("invalid", str(error.detail)))
+    return _answer(request, ApiError(error.status_code, code, message, headers=error.headers))
 
 
-class AccessLog:
-    """One line per request: method, route template, status, time, bytes. Never the path's values or the query."""
+async def _explain_parameters(request: Request, error: Exception) -> Response:
+    """Path and query: all that is wrong at once, with the name of the parameter alone."""
+    assert isinstance(error, RequestValidationError)
+    problems: list[Any] = list(error.errors())
+    fields = [FieldError(field_path(problem["loc"][1:]), sentence(problem["msg"])) for problem in problems]
+    return _answer(request, BadFields(fields) if fields else internal())
 
-    def __init__(self, application: ASGIApp) -> None:
-        self._application = application
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._application(scope, receive, send)
-            return
-        started = time.perf_counter()
-        status, size = 500, 0
-
-        async def count(message: Message) -> None:
-            nonlocal status, size
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            elif message["type"] == "http.response.body":
-                size += len(message.get("body", b""))
-            await send(message)
-
-        try:
-            await self._application(scope, receive, count)
-        finally:
-            route = getattr(scope.get("route"), "path", None)
-            milliseconds = round((time.perf_counter() - started) * 1000, 1)
-            log.info("request", method=scope["method"], route=route, status=status, ms=milliseconds, bytes=size)
+def _answer(request: Request, error: ApiError) -> Response:
+    return error.response(request.scope.get("rookery.request_id", ""))

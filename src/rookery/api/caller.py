@@ -1,0 +1,101 @@
+"""Whoever sends a request, once it is known who that is: what a router works with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+from uuid import UUID
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection, Request
+
+from rookery.api import bodies
+from rookery.api.bodies import MAX_BODY_BYTES, Body
+from rookery.api.errors import ApiError
+from rookery.api.limits import Limit, RateLimits
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Action, UserActor
+from rookery.store.audit import RequestInfo
+from rookery.store.authorized.store import ActorStore, Store
+from rookery.store.users import User
+
+BREAK_GLASS = "rookery-break-glass"
+
+B = TypeVar("B", bound=Body)
+
+
+class Caller:
+    """An authenticated user with the credential they came with, for one request."""
+
+    __slots__ = ("_limits", "_store", "actor", "connection", "credential_id", "info", "max_body", "session_id", "user")
+
+    def __init__(
+        self,
+        *,
+        user: User,
+        actor: UserActor,
+        credential_id: UUID,
+        session_id: UUID | None,
+        info: RequestInfo,
+        connection: HTTPConnection,
+        store: Store,
+        limits: RateLimits,
+        max_body: int = MAX_BODY_BYTES,
+    ) -> None:
+        self.user = user
+        self.actor = actor
+        self.credential_id = credential_id
+        self.session_id = session_id
+        self.info = info
+        self.connection = connection
+        self.max_body = max_body
+        self._store = store
+        self._limits = limits
+
+    @property
+    def reason(self) -> str | None:
+        """Why an administrator looks at somebody else's chat."""
+        return self.connection.headers.get(BREAK_GLASS)
+
+    @property
+    def store(self) -> ActorStore:
+        """The store as this caller may use it: every read and write is authorized there."""
+        return self._store.as_actor(self.actor, request=self.info, break_glass=self.reason)
+
+    def take(self, limit: Limit) -> None:
+        """Count against one of the narrower limits."""
+        self._limits.take(limit, str(self.user.id))
+
+    async def read(
+        self,
+        model: type[B],
+        *,
+        may: Callable[[], Awaitable[object]] | None = None,
+        limit: int | None = None,
+    ) -> B:
+        """The body of the request, checked.
+
+        `may` is awaited before a complaint about it: somebody without the right learns nothing from a body error.
+        """
+        request = self.connection
+        assert isinstance(request, Request), "a stream has no body"
+        try:
+            bodies.require_json(request)
+            return bodies.parse(model, await bodies.read(request, limit=limit or self.max_body))
+        except ApiError:
+            if may is not None:
+                await may()
+            raise
+
+    def may(self, chat: UUID, action: Action) -> Callable[[], Awaitable[object]]:
+        """For `read`: that the caller has this right on the chat."""
+        return lambda: self.store.chats.require(ChatId(chat), action)
+
+
+def _caller(connection: HTTPConnection) -> Caller:
+    caller = connection.scope.get("rookery.caller")
+    assert isinstance(caller, Caller), "the edge lets nobody through without one"
+    return caller
+
+
+CallerDep = Annotated[Caller, Depends(_caller)]

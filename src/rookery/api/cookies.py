@@ -1,0 +1,44 @@
+"""The cookie of a session: what it is called, and how it is set and taken back.
+
+`__Host-` makes browsers keep it to this host over https; over plain http, which is for one's own machine, they would
+refuse that name.
+"""
+
+from __future__ import annotations
+
+from http.cookies import CookieError, SimpleCookie
+
+from rookery.store.sessions import Session
+
+PLAIN_NAME = "rookery_session"
+SECURE_NAME = f"__Host-{PLAIN_NAME}"
+
+
+def name(*, secure: bool) -> str:
+    return SECURE_NAME if secure else PLAIN_NAME
+
+
+def find(header: str | None, *, secure: bool) -> str | None:
+    """The session in a `Cookie` header; a header that cannot be read holds none."""
+    if not header:
+        return None
+    try:
+        morsel = SimpleCookie(header).get(name(secure=secure))
+    except CookieError:
+        return None
+    return morsel.value if morsel is not None else None
+
+
+def keep(session: Session, value: str, *, secure: bool) -> str:
+    """The `Set-Cookie` header that makes a browser keep the session until it ends."""
+    age = max(0, int((session.expires_at - session.last_seen_at).total_seconds()))
+    return _header(value, age, secure=secure)
+
+
+def forget(*, secure: bool) -> str:
+    return _header("", 0, secure=secure)
+
+
+def _header(value: str, age: int, *, secure: bool) -> str:
+    flags = "; Secure" if secure else ""
+    return f"{name(secure=secure)}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{flags}"

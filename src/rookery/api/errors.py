@@ -1,0 +1,239 @@
+"""Every error a client can see: one shape, and one table from what the code raises to what is answered.
+
+A router raises nothing of HTTP: it lets the errors of the store and the rules through, and they are explained here.
+What is not in the table is a bug; the client gets the request id and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import asyncpg
+import msgspec
+from starlette.responses import Response
+
+from rookery.chat import errors as chat_errors
+from rookery.chat.errors import InvalidInput
+from rookery.chat.states import State
+from rookery.chat.transitions import Transition
+from rookery.store import access_errors, model_errors
+from rookery.store.authorized.config import StaleSetting
+from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, DatabaseUnreachable, LockTimeout
+from rookery.stream.errors import ReplicaDraining, TooManyStreams
+
+NO_STORE = "no-store"
+SOON = {"Retry-After": "1"}
+
+# The database is away, restarting or too slow. What else it complains about is a bug of ours.
+_DATABASE_AWAY = (
+    ConnectionError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+)
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One thing that is wrong with a request: where, and what the rule is."""
+
+    field: str
+    message: str
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of every answer that is an error. Some codes add members of their own."""
+
+    code: str
+    message: str
+    request_id: str
+    detail: str | None = None
+    fields: tuple[FieldError, ...] = ()
+    status: str | None = None
+    max: int | None = None
+    spent_micros: int | None = None
+    limit_micros: int | None = None
+    resets_at: str | None = None
+
+
+class ApiError(Exception):
+    """An answer that is an error. `members` are what the code adds to the body."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        fields: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+        members: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.fields = tuple(fields)
+        self.headers = dict(headers or {})
+        self.members = dict(members or {})
+
+    def body(self, request_id: str) -> bytes:
+        shown: dict[str, object] = {"code": self.code, "message": self.message, **self.members}
+        if self.fields:
+            shown["fields"] = self.fields
+        return msgspec.json.encode({**shown, "request_id": request_id})
+
+    def response(self, request_id: str) -> Response:
+        headers = {"Cache-Control": NO_STORE, **self.headers}
+        return Response(self.body(request_id), self.status, headers, media_type="application/json")
+
+
+class BadFields(ApiError):
+    """A request whose values break rules: all of them at once."""
+
+    def __init__(self, fields: Sequence[FieldError], *, code: str = "invalid") -> None:
+        first = fields[0]
+        more = f" ({len(fields) - 1} more)" if len(fields) > 1 else ""
+        super().__init__(400, code, f"{first.field}: {first.message}{more}", fields=fields)
+
+
+def internal() -> ApiError:
+    return ApiError(500, "internal", "Something went wrong on the server. The log knows it by the request id.")
+
+
+def explain(error: BaseException) -> ApiError | None:
+    """How an error is answered; None for one that nobody expected."""
+    match error:
+        case ApiError():
+            return error
+        case InvalidInput():
+            return _invalid(error)
+        case chat_errors.ChatError():
+            return _chat(error)
+        case access_errors.AccessError():
+            return _access(error)
+        case model_errors.ModelError():
+            return _model(error)
+        case StaleSetting():
+            return ApiError(412, error.code, str(error))
+        case TooManyStreams():
+            return ApiError(429, "too_many_streams", str(error))
+        case ReplicaDraining() | LockTimeout() | CommitOutcomeUnknown() | DatabaseUnavailable() | DatabaseUnreachable():
+            return ApiError(503, "unavailable", "The server is busy or starting over. Try again.", headers=SOON)
+    if isinstance(error, _DATABASE_AWAY):
+        return ApiError(503, "unavailable", "The database does not answer. Try again in a moment.", headers=SOON)
+    return None
+
+
+# What a transition is refused with where the state does not allow it, unless the chat is archived or invalid.
+_NOT_NOW: Mapping[Transition, str] = {
+    Transition.SEND_MESSAGE_QUEUE: "chat_not_accepting_messages",
+    Transition.SEND_MESSAGE_STEER: "chat_not_accepting_messages",
+    Transition.SEND_MESSAGE_INTERRUPT: "chat_not_accepting_messages",
+    Transition.EDIT_MESSAGE: "chat_not_editable",
+    Transition.INTERRUPT: "not_interruptible",
+    Transition.COMPLETE_REQUIRES_ACTION: "not_waiting_for_results",
+    Transition.REQUEST_COMPACTION: "busy_cannot_compact",
+    Transition.RECONCILE_INVALID_STATE: "not_invalid",
+    Transition.SET_ARCHIVED: "chat_busy_cannot_archive",
+    Transition.RETRY_TURN: "nothing_to_retry",
+}
+_OF_QUEUE = frozenset(
+    {
+        Transition.DELETE_QUEUED_MESSAGE,
+        Transition.PROMOTE_QUEUED_MESSAGE,
+        Transition.CLEAR_QUEUE,
+        Transition.REORDER_QUEUE,
+        Transition.EDIT_QUEUED_MESSAGE,
+    }
+)
+
+
+def _invalid(error: InvalidInput) -> ApiError:
+    return BadFields([FieldError(error.field, str(error))], code=error.code)
+
+
+def _chat(error: chat_errors.ChatError) -> ApiError | None:
+    message = str(error)
+    match error:
+        case chat_errors.ChatNotFound():
+            return ApiError(404, "chat_not_found", message)
+        case chat_errors.MessageNotFound():
+            return ApiError(404, "message_not_found", message)
+        case chat_errors.QueuedMessageNotFound():
+            return ApiError(404, "queued_message_not_found", message)
+        case chat_errors.ChatArchived() | chat_errors.ParentArchived():
+            return ApiError(409, "chat_archived", message)
+        case chat_errors.TransitionNotAllowed():
+            return _not_now(error)
+        case chat_errors.InvalidState():
+            return ApiError(409, "chat_invalid_state", message)
+        case chat_errors.ChatBusy():
+            return ApiError(409, "chat_busy_cannot_archive", message)
+        case chat_errors.QueueFull():
+            return ApiError(429, "queue_full", message, members={"max": error.maximum})
+        case chat_errors.QueueChanged():
+            return ApiError(409, "queue_changed", message)
+        case chat_errors.NothingToCompact():
+            return ApiError(409, "nothing_to_compact", message)
+    return None
+
+
+def _not_now(error: chat_errors.TransitionNotAllowed) -> ApiError:
+    if error.from_state is State.INVALID:
+        return ApiError(409, "chat_invalid_state", str(error))
+    if error.cause == "exists":
+        return ApiError(409, "already_exists", str(error))
+    code = "queue_empty" if error.transition in _OF_QUEUE else _NOT_NOW.get(error.transition, "chat_invalid_state")
+    return ApiError(409, code, str(error))
+
+
+_ACCESS: Sequence[tuple[type[access_errors.AccessError], int]] = (
+    (access_errors.Unauthenticated, 401),
+    (access_errors.Denied, 403),
+    (access_errors.Missing, 404),
+    (access_errors.AlreadySetUp, 410),
+    (access_errors.Conflict, 409),
+    (access_errors.TooManyAttempts, 429),
+    (access_errors.PasswordsBusy, 503),
+)
+
+
+def _access(error: access_errors.AccessError) -> ApiError | None:
+    status = next((status for kind, status in _ACCESS if isinstance(error, kind)), None)
+    if status is None:
+        return None
+    headers: dict[str, str] = {}
+    fields: list[FieldError] = []
+    if isinstance(error, access_errors.TooManyAttempts):
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    elif isinstance(error, access_errors.PasswordsBusy):
+        headers.update(SOON)
+    elif isinstance(error, access_errors.AlreadyExists):
+        fields.append(FieldError(error.field, str(error)))
+    return ApiError(status, error.code, str(error), headers=headers, fields=fields)
+
+
+_MODEL: Mapping[type[model_errors.ModelError], int] = {
+    model_errors.ProviderNotFound: 404,
+    model_errors.ModelConfigNotFound: 404,
+    model_errors.UserKeyNotFound: 404,
+    model_errors.NameTaken: 409,
+    model_errors.ProviderReadOnly: 409,
+    model_errors.ProviderUnavailable: 412,
+    model_errors.KeysMissing: 412,
+    model_errors.UserKeysDisabled: 403,
+}
+
+
+def _model(error: model_errors.ModelError) -> ApiError | None:
+    if isinstance(error, model_errors.SpendLimitReached):
+        members = {
+            "spent_micros": error.spent_micros,
+            "limit_micros": error.limit_micros,
+            "resets_at": error.resets_at,
+        }
+        return ApiError(409, "usage_limit", str(error), members=members)
+    status = _MODEL.get(type(error))
+    return None if status is None else ApiError(status, error.code, str(error))

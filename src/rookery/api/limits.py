@@ -1,0 +1,87 @@
+"""How often somebody may ask: token buckets, per user where there is one, else per address.
+
+Each replica counts for itself; a user's share is divided by how many there are.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from rookery.api.errors import ApiError
+from rookery.clock import Clock
+
+# More keys than this means that somebody makes them up; the oldest are forgotten, which only gives them a fresh start.
+MAX_KEYS = 50_000
+
+
+class Limit(StrEnum):
+    API = "api"
+    CREATE_CHAT = "create_chat"
+    UPLOAD = "upload"
+    TITLE = "title"
+    LOGIN = "login"
+
+
+PER_MINUTE: Mapping[Limit, int] = {
+    Limit.API: 512,
+    Limit.CREATE_CHAT: 60,
+    Limit.UPLOAD: 12,
+    Limit.TITLE: 20,
+    Limit.LOGIN: 60,
+}
+
+
+class RateLimits:
+    """One per replica. `take` raises when the bucket is empty."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        per_minute: Mapping[Limit, int] = PER_MINUTE,
+        replicas: Callable[[], int] = lambda: 1,
+        on_refused: Callable[[Limit], None] = lambda limit: None,
+    ) -> None:
+        self._clock = clock
+        self._per_minute = per_minute
+        self._replicas = replicas
+        self._on_refused = on_refused
+        self._buckets: OrderedDict[tuple[Limit, str], tuple[float, float]] = OrderedDict()
+
+    def take(self, limit: Limit, key: str) -> None:
+        """Take one from the bucket of this key, or raise 429 with the seconds until there is one."""
+        size = max(1.0, self._per_minute[limit] / max(1, self._replicas()))
+        now = self._clock.monotonic()
+        left, at = self._buckets.pop((limit, key), (size, now))
+        left = min(size, left + (now - at) * size / 60)
+        enough = left >= 1
+        self._buckets[limit, key] = (left - 1 if enough else left, now)
+        if len(self._buckets) > MAX_KEYS:
+            self._buckets.popitem(last=False)
+        if enough:
+            return
+        self._on_refused(limit)
+        seconds = max(1, math.ceil((1 - left) * 60 / size))
+        raise ApiError(
+            429,
+            "rate_limited",
+            f"Too many requests. Try again in {seconds} s.",
+            headers={"Retry-After": str(seconds)},
+        )
+
+
+def address_key(address: str | None) -> str:
+    """One key per address; a network of 64 bits where somebody owns that many addresses."""
+    if address is None:
+        return "unknown"
+    try:
+        parsed = ipaddress.ip_address(address.split("%")[0])
+    except ValueError:
+        return address[:64]
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)

@@ -1,0 +1,82 @@
+"""From where a browser may talk to this server: the `Host` and `Origin` of requests.
+
+A page of another site must not use a visitor's cookie (cross-site requests), and a name that suddenly points at this
+machine must not reach it (DNS rebinding against a server on a laptop).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+_HTTP_OF = {"ws": "http", "wss": "https"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """`external_url` is how people reach the server; without one only loopback names and listed hosts do."""
+
+    external_url: str | None = None
+    allowed_origins: Collection[str] = ()
+    allowed_hosts: Collection[str] = ()
+
+    @property
+    def is_secure(self) -> bool:
+        return self.external_url is not None and self.external_url.startswith("https:")
+
+    def accepts_host(self, host: str) -> bool:
+        name = host_name(host)
+        if name is None:
+            return False
+        if is_loopback(name) or name in {each.casefold() for each in self.allowed_hosts}:
+            return True
+        return self.external_url is not None and name == (urlsplit(self.external_url).hostname or "").casefold()
+
+    def accepts_origin(self, origin: str, *, scheme: str, host: str) -> bool:
+        """Whether a page from there may act with the visitor's cookie. `null` is nobody's."""
+        found = _origin(origin)
+        if found is None:
+            return False
+        own = _origin(f"{_HTTP_OF.get(scheme, scheme)}://{host}")
+        listed = (_origin(each) for each in (*self.allowed_origins, self.external_url or ""))
+        return found == own or found in {each for each in listed if each is not None}
+
+    def shares_with(self, origin: str) -> bool:
+        """Whether pages from there may read answers with their own credentials (CORS): only those that are listed."""
+        found = _origin(origin)
+        return found is not None and found in {_origin(each) for each in self.allowed_origins}
+
+
+def host_name(host: str) -> str | None:
+    """The name in a `Host` header, without its port; None for what cannot be one."""
+    if not host or any(character in host for character in "/@?#\\ \t"):
+        return None
+    try:
+        name = urlsplit(f"//{host}").hostname
+        _ = urlsplit(f"//{host}").port
+    except ValueError:
+        return None
+    return name.casefold().rstrip(".") if name else None
+
+
+def is_loopback(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _origin(text: str) -> tuple[str, str, int] | None:
+    try:
+        url = urlsplit(text)
+        port = url.port or _DEFAULT_PORTS.get(url.scheme)
+    except ValueError:
+        return None
+    if url.scheme not in ("http", "https") or not url.hostname or port is None:
+        return None
+    return url.scheme, url.hostname.casefold(), port

@@ -1,0 +1,49 @@
+"""What the API needs of the replica around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncpg
+
+from rookery.api.bodies import MAX_BODY_BYTES
+from rookery.api.limits import RateLimits
+from rookery.api.origins import Origins
+from rookery.api.routers.health import Health
+from rookery.clock import Clock
+from rookery.llm.connect import Connector
+from rookery.llm.directory import Directory
+from rookery.llm.secrets import KeyRing
+from rookery.store.authorized.store import Store
+from rookery.store.logins import Logins
+from rookery.store.machine import Publisher
+from rookery.store.passwords import Passwords
+from rookery.stream.service import Streams
+from rookery.worker.titling import ShortTexts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiParts:
+    """`pool` is for credentials alone; what belongs to somebody is read through `store`, as somebody."""
+
+    store: Store
+    pool: asyncpg.Pool
+    publisher: Publisher
+    logins: Logins
+    passwords: Passwords
+    streams: Streams
+    directory: Directory
+    connector: Connector
+    texts: ShortTexts
+    ring: KeyRing | None
+    health: Health
+    clock: Clock
+    limits: RateLimits
+    data_dir: Path
+    origins: Origins = field(default_factory=Origins)
+    token_max_days: int = 365
+    max_body: int = MAX_BODY_BYTES
+    log_access: bool = True
+    worker_wake: Callable[[], None] = lambda: None

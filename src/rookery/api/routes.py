@@ -1,0 +1,132 @@
+"""How a router declares its operations: path, stable name, what it takes, what it answers, what can go wrong.
+
+Requests are pydantic models, for their complaints; answers are msgspec structs, for their speed. Both end up in the
+OpenAPI document through here, so that what is declared and what is documented cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rookery.api.bodies import Body
+from rookery.api.errors import BadFields, FieldError
+
+T = TypeVar("T")
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
+
+# Whatever the operation: a bad parameter, no login, no right, too often, a bug, no database.
+ALWAYS = (400, 401, 403, 429, 500, 503)
+WITH_BODY = (408, 413, 415)
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list; `next_cursor` is null on the last one."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None = None
+
+
+class Items(msgspec.Struct, Generic[T], frozen=True):
+    """A list that comes whole."""
+
+    items: tuple[T, ...]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the OpenAPI document says about one operation besides its path and parameters."""
+
+    name: str
+    returns: Any
+    status: int
+    body: type[Body] | None
+    errors: tuple[int, ...]
+    media_type: str
+    is_public: bool
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def answer(value: object, status: int = 200, **headers: str) -> Response:
+    """A JSON answer. Header names are written with underscores."""
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return Response(_encode(value), status, named, media_type="application/json")
+
+
+def nothing(**headers: str) -> Response:
+    return Response(status_code=204, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+
+class Routes:
+    """A router under construction. `tag` is the chapter of the document."""
+
+    def __init__(self, tag: str) -> None:
+        self.router = APIRouter(tags=[tag], dependencies=[Depends(_refuse_unknown_parameters)])
+
+    def get(self, path: str, name: str, **options: Any) -> Callable[[Handler], Handler]:
+        return self._add("GET", path, name, **options)
+
+    def post(self, path: str, name: str, **options: Any) -> Callable[[Handler], Handler]:
+        return self._add("POST", path, name, **options)
+
+    def put(self, path: str, name: str, **options: Any) -> Callable[[Handler], Handler]:
+        return self._add("PUT", path, name, **options)
+
+    def patch(self, path: str, name: str, **options: Any) -> Callable[[Handler], Handler]:
+        return self._add("PATCH", path, name, **options)
+
+    def delete(self, path: str, name: str, **options: Any) -> Callable[[Handler], Handler]:
+        return self._add("DELETE", path, name, **options)
+
+    def _add(
+        self,
+        method: str,
+        path: str,
+        name: str,
+        *,
+        returns: Any = None,
+        status: int | None = None,
+        body: type[Body] | None = None,
+        errors: Sequence[int] = (),
+        media_type: str = "application/json",
+        is_public: bool = False,
+    ) -> Callable[[Handler], Handler]:
+        """`returns` is a msgspec struct, or None for an answer without content; `errors` are those beyond the usual."""
+        operation = Operation(
+            name=name,
+            returns=returns,
+            status=status or (204 if returns is None else 200),
+            body=body,
+            errors=tuple(sorted({*ALWAYS, *(WITH_BODY if body else ()), *errors})),
+            media_type=media_type,
+            is_public=is_public,
+        )
+
+        def decorate(handler: Handler) -> Handler:
+            self.router.add_api_route(
+                path,
+                handler,
+                methods=[method],
+                operation_id=name,
+                status_code=operation.status,
+                response_model=None,
+                response_class=Response,
+                openapi_extra={"x-operation": operation},
+            )
+            return handler
+
+        return decorate
+
+
+def _refuse_unknown_parameters(request: Request) -> None:
+    """A typo in a query must not pass silently."""
+    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        raise BadFields([FieldError(name, "There is no such parameter.") for name in unknown])

@@ -1,0 +1,87 @@
+"""The live endpoints: a WebSocket or a plain GET on the same path becomes a stream.
+
+They are ASGI applications of their own: a stream outlives any notion of a request handler, and a refusal before the
+upgrade is an ordinary answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from starlette import types
+from starlette.requests import HTTPConnection
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from rookery.api.caller import Caller
+from rookery.api.edge import PREFIX
+from rookery.api.errors import explain
+from rookery.chat.errors import InvalidInput
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Action, Resource, Scope, has_scope
+from rookery.store.access_errors import ScopeMissing
+from rookery.stream import edge, params
+from rookery.stream.guard import Grant
+from rookery.stream.service import Opened, Streams
+
+Open = Callable[[Caller, HTTPConnection], Awaitable[Opened]]
+
+
+def routes(streams: Streams) -> list[BaseRoute]:
+    """Watch comes first: its path would be taken for a chat's otherwise."""
+
+    async def open_watch(caller: Caller, connection: HTTPConnection) -> Opened:
+        for name in connection.query_params:
+            raise InvalidInput(name, f"There is no parameter {name!r} here.")
+        if not has_scope(caller.actor, Resource.CHAT, Action.LIST):
+            raise ScopeMissing(Scope.CHAT_READ)
+        return streams.open_watch(Grant(user_id=caller.user.id, credential=str(caller.credential_id)))
+
+    async def open_chat(caller: Caller, connection: HTTPConnection) -> Opened:
+        wanted = params.parse(dict(connection.query_params), last_event_id=connection.headers.get("last-event-id"))
+        try:
+            chat_id = ChatId(UUID(connection.path_params["chat"]))
+        except ValueError:
+            raise InvalidInput("chat", "This is not the id of a chat.") from None
+        root_id = await caller.store.chats.require(chat_id, Action.READ)
+        grant = Grant(
+            user_id=caller.user.id,
+            credential=str(caller.credential_id),
+            chat_id=chat_id,
+            root_id=root_id,
+            has_reason=caller.reason is not None,
+        )
+        return await streams.open_chat(grant, wanted)
+
+    return [
+        *_both(f"{PREFIX}/chats/watch", open_watch),
+        *_both(f"{PREFIX}/chats/{{chat}}/stream", open_chat),
+    ]
+
+
+def _both(path: str, open_stream: Open) -> list[BaseRoute]:
+    endpoint = _Endpoint(open_stream)
+    return [Route(path, endpoint, methods=["GET"], include_in_schema=False), WebSocketRoute(path, endpoint)]
+
+
+class _Endpoint:
+    def __init__(self, open_stream: Open) -> None:
+        self._open = open_stream
+
+    async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
+        caller = scope["rookery.caller"]
+        assert isinstance(caller, Caller)
+        try:
+            opened = await self._open(caller, HTTPConnection(scope))
+        except Exception as error:
+            # Here and not further up: frameworks know no answer to a WebSocket that is not accepted.
+            explained = explain(error)
+            if explained is None:
+                raise
+            await scope["rookery.refuse"](receive, explained)
+            return
+
+        async def ready() -> Opened:
+            return opened
+
+        await edge.serve(scope, receive, send, ready)
