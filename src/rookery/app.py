@@ -6,10 +6,9 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random, SystemRandom
 from uuid import UUID, uuid4
 
@@ -18,6 +17,9 @@ from starlette.types import ASGIApp
 
 from rookery import __version__
 from rookery.api.application import create_application
+from rookery.api.limits import RateLimits
+from rookery.api.origins import Origins
+from rookery.api.parts import ApiParts
 from rookery.clock import Clock, SystemClock
 from rookery.lag import LagMonitor
 from rookery.llm import secrets
@@ -28,17 +30,25 @@ from rookery.llm.secrets import KeyRing
 from rookery.log import bind, get_logger
 from rookery.redaction import SecretRegistry
 from rookery.settings import Problem, Settings, SettingsError
-from rookery.store import migrate, pool, replicas
+from rookery.store import migrate, pool, replicas, shares
+from rookery.store.authorized.store import Store
 from rookery.store.embedded import server as embedded
-from rookery.store.embedded.data_dir import DataDirLock, Use, prepare_data_dir, require_database
+from rookery.store.embedded.data_dir import DataDirLock, Use, make_socket_dir, prepare_data_dir, require_database
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.env_providers import ensure_env_providers
 from rookery.store.errors import DataDirInUse, EmbeddedServerError
+from rookery.store.logins import Logins
 from rookery.store.machine import Machine
+from rookery.store.passwords import Passwords
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.pubsub import Bus, Listener, Notifier, NotifyProbe
 from rookery.store.replicas import Presence
+from rookery.stream.relay import kept
+from rookery.stream.relay.service import Listening, Relay, named_socket
+from rookery.stream.service import StreamParts, Streams
+from rookery.stream.standing import ReadTeller, StandingCheck
 from rookery.worker.config import WorkerConfig
+from rookery.worker.titling import ShortTexts
 from rookery.worker.toolbox import PlainToolbox, Toolbox
 from rookery.worker.worker import Worker, WorkerParts
 
@@ -195,6 +205,11 @@ class Replica:
     directory: Directory
     connector: Connector
     worker: Worker
+    relay: Relay
+    streams: Streams
+    store: Store
+    passwords: Passwords
+    logins: Logins
     application: ASGIApp
     health: ReplicaHealth
 
@@ -203,6 +218,13 @@ class Replica:
         self.health.stopping = True
         self.worker.stop_acquiring()
         await self.presence.stopping()
+
+    async def leave(self) -> None:
+        """Let go of every chat, then send the clients elsewhere: they find their chats in new hands, or free."""
+        self.streams.sessions.stop_admitting()
+        await self.worker.close()
+        self.relay.drain()
+        await self.streams.sessions.goodbye()
 
 
 class ReplicaHealth:
@@ -246,6 +268,7 @@ class Choices:
     toolbox: Toolbox = field(default_factory=PlainToolbox)
     scripts: Scripts | None = None
     worker: WorkerConfig = field(default_factory=WorkerConfig)
+    passwords: Passwords | None = None
     takes_chats: bool = True
     clock: Clock = field(default_factory=SystemClock)
     rng: Random = field(default_factory=SystemRandom)
@@ -260,8 +283,12 @@ async def running_replica(
     On the way out its row goes before its caller closes the pools: peers take over at once, and nothing is cut off. To
     them, one that leaves without `announce_stop` has died.
     """
+    choices = choices or Choices()
+    replica_id = uuid4()
     async with AsyncExitStack() as stack:
-        replica = _wire(settings, database, choices or Choices())
+        listening = stack.enter_context(_relay_sockets(settings, replica_id, choices.ring))
+        replica = _wire(settings, database, choices, replica_id=replica_id, listening=listening)
+        stack.callback(replica.passwords.close)
         stack.enter_context(bind(replica=str(replica.id)))
         await replica.presence.start()
         stack.push_async_callback(replica.presence.close)
@@ -279,24 +306,46 @@ async def running_replica(
                 await replica.listener.wait_connected()
                 loops.append(group.create_task(replica.probe.run(), name="notify-probe"))
                 loops.append(group.create_task(replica.worker.run(), name="worker"))
-                yield replica
+                async with replica.relay.running(), replica.streams.running():
+                    try:
+                        yield replica
+                    finally:
+                        await replica.leave()
             finally:
-                # In this order: what the worker lets go of is told to others, while there is somebody to tell it.
-                await replica.worker.close()
+                # Last of all: what the others have let go of is told, while there is somebody to tell it.
                 await replica.notifier.close()
                 for loop in loops:
                     loop.cancel()
 
 
-def _wire(settings: Settings, database: Database, choices: Choices) -> Replica:
+@contextmanager
+def _relay_sockets(settings: Settings, replica_id: UUID, ring: KeyRing | None) -> Iterator[Listening | None]:
+    """Where other replicas find this one. None without a data directory: a command must not make one for this."""
+    if not settings.data_dir.is_dir():
+        yield None
+        return
+    with named_socket(make_socket_dir(settings.data_dir, None).parent, replica_id) as (listening, path):
+        yield Listening(
+            host_id=kept.host_id(settings.data_dir),
+            key=ring.subkey("relay") if ring is not None else kept.key(settings.data_dir),
+            unix=listening,
+            unix_path=path,
+        )
+
+
+def _wire(
+    settings: Settings, database: Database, choices: Choices, *, replica_id: UUID, listening: Listening | None
+) -> Replica:
     clock, rng = choices.clock, choices.rng
     identity = replicas.Replica(
-        id=uuid4(),
-        host_id=_host_id(),
+        id=replica_id,
+        host_id=listening.host_id if listening is not None else f"none:{replica_id}",
         hostname=socket.gethostname(),
         pid=os.getpid(),
         version=__version__,
         schema_version=migrate.SCHEMA_VERSION,
+        relay_unix=str(listening.unix_path) if listening is not None else None,
+        relay_url=listening.url if listening is not None else None,
     )
     bus = Bus()
     notifier = Notifier(database.worker, bus)
@@ -334,30 +383,63 @@ def _wire(settings: Settings, database: Database, choices: Choices) -> Replica:
             config=choices.worker,
         )
     )
+    probe = NotifyProbe(notifier, bus, replica_id=identity.id, clock=clock)
+    machine = Machine(database.api, notifier, clock=clock, rng=rng)
+    relay = Relay(identity.id, worker.buffer, listening=listening, pool=database.api, clock=clock, rng=rng)
+    streams = Streams(
+        StreamParts(
+            replica_id=identity.id,
+            machine=machine,
+            pool=database.api,
+            bus=bus,
+            sources=relay.hub,
+            check=StandingCheck(database.api, clock=clock),
+            clock=clock,
+            rng=rng,
+            readers=shares.list_readers_of,
+            is_deaf=lambda: probe.deaf,
+            on_read=ReadTeller(notifier),
+        )
+    )
+    passwords = choices.passwords or Passwords()
+    logins = Logins(database.api, passwords, clock=clock)
+    store = Store(database.api, machine=machine, publisher=notifier, clock=clock, ring=choices.ring)
+    parts = ApiParts(
+        store=store,
+        pool=database.api,
+        publisher=notifier,
+        logins=logins,
+        passwords=passwords,
+        streams=streams,
+        directory=directory,
+        connector=connector,
+        texts=ShortTexts(directory, connector, pool=database.api, clock=clock, rng=rng),
+        ring=choices.ring,
+        health=health,
+        clock=clock,
+        limits=RateLimits(clock=clock),
+        data_dir=settings.data_dir,
+        origins=Origins(external_url=settings.external_url),
+        log_access=settings.log_access,
+    )
     return Replica(
         id=identity.id,
         database=database,
         bus=bus,
         notifier=notifier,
         listener=listener,
-        probe=NotifyProbe(notifier, bus, replica_id=identity.id, clock=clock),
+        probe=probe,
         presence=presence,
         lag=lag,
-        machine=Machine(database.api, notifier, clock=clock, rng=rng),
+        machine=machine,
         directory=directory,
         connector=connector,
         worker=worker,
-        application=create_application(health, clock=clock, log_access=settings.log_access),
+        relay=relay,
+        streams=streams,
+        store=store,
+        passwords=passwords,
+        logins=logins,
+        application=create_application(parts),
         health=health,
     )
-
-
-def _host_id() -> str:
-    """Tells machines apart whose names are equal; replicas of one machine can talk over its sockets."""
-    for source in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
-        try:
-            if found := Path(source).read_text().strip():
-                return found
-        except OSError:
-            continue
-    return socket.gethostname()

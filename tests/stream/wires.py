@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from rookery.stream import edge, params
 from rookery.stream.guard import Grant
-from rookery.stream.listening import _unix_socket, serving
+from rookery.stream.listening import serving, unix_socket
 from rookery.stream.service import Opened, Streams
 from rookery.stream.ws import Receive, Scope, Send
 
@@ -188,7 +188,7 @@ class Sockets:
 
 @asynccontextmanager
 async def open_sockets(streams: Streams, path: Path, kind: str, **options: Any) -> AsyncIterator[Sockets]:
-    with _unix_socket(path) as listening:
+    with unix_socket(path) as listening:
         async with serving(Door(streams), listening, **options):
             connector = aiohttp.UnixConnector(path=str(path), limit=0)
             timeout = aiohttp.ClientTimeout(total=None)

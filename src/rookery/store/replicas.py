@@ -70,6 +70,13 @@ REMOVE = f"""
         OR (id = ANY ($2) AND heartbeat_at < clock_timestamp() - interval '{STALE_SECONDS} seconds')
     RETURNING id
 """
+# Fresh ones only: one whose beat is old may hold nothing any more, and is nobody to talk to.
+FIND = f"""
+    SELECT id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version
+      FROM replicas
+     WHERE id = $1
+       AND heartbeat_at >= clock_timestamp() - interval '{STALE_SECONDS} seconds'
+"""
 LIST = f"""
     SELECT id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version,
            started_at, heartbeat_at, stopping_at,
@@ -115,6 +122,12 @@ async def list_replicas(connection: Connection) -> list[ReplicaStatus]:
     """All replicas with a row, oldest first."""
     with explained_refusals():
         return [_status(row) for row in await connection.fetch(LIST)]
+
+
+async def find_replica(connection: Connection, replica_id: UUID) -> Replica | None:
+    """What a replica tells about itself; None when it is gone, or as good as gone."""
+    row = await connection.fetchrow(FIND, replica_id)
+    return None if row is None else Replica(**dict(row))
 
 
 def lock_key(replica_id: UUID) -> int:

@@ -32,12 +32,16 @@ class Right(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Who reads what by which credential. Watch streams name no chat; a chat's rights are those of its root."""
+    """Who reads what by which credential. Watch streams name no chat; a chat's rights are those of its root.
+
+    `has_reason`: an administrator opened it and said why.
+    """
 
     user_id: UUID
     credential: str  # id of the session or token
     chat_id: UUID | None = None
     root_id: UUID | None = None
+    has_reason: bool = False
 
 
 # One query for all of them, in order; called again when it raises.

@@ -7,7 +7,6 @@ drops such a connection when nothing was acknowledged for half a minute, if the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +21,7 @@ PING_SECONDS = 20.0
 PUBLIC_MAX_BYTES = 64 * 1024
 INTERNAL_MAX_BYTES = 4 * 1024 * 1024
 STOP_SECONDS = 3
+BACKLOG = 1024
 
 # For `uvicorn.Config` of the public port.
 PUBLIC_OPTIONS: dict[str, Any] = {
@@ -62,27 +62,44 @@ async def serving(application: Any, listening: socket.socket, **options: Any) ->
 @asynccontextmanager
 async def internal_unix(application: Any, path: Path) -> AsyncIterator[None]:
     """Serve other replicas of this machine on a unix socket that only this user can open."""
-    with _unix_socket(path) as listening:
+    with unix_socket(path) as listening:
         async with serving(application, listening, ws_max_size=INTERNAL_MAX_BYTES):
             yield
 
 
 @contextmanager
-def _unix_socket(path: Path) -> Iterator[socket.socket]:
+def unix_socket(path: Path) -> Iterator[socket.socket]:
+    """A socket that only this user can open. It has its name from when it listens until the end of the block."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
-    before = os.umask(0o177)  # from its first moment on: a mode set afterwards leaves a gap
+    draft = path.with_name(f".{path.name}")
+    draft.unlink(missing_ok=True)
     try:
-        listening.bind(str(path))
-    finally:
-        os.umask(before)
-    try:
+        before = os.umask(0o177)  # from its first moment on: a mode set afterwards leaves a gap
+        try:
+            listening.bind(str(draft))
+        finally:
+            os.umask(before)
+        listening.listen(BACKLOG)
+        # Named last: whoever finds a socket that refuses to be connected to may take it for a dead one.
+        draft.replace(path)
         yield listening
     finally:
         listening.close()
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+        for name in (draft, path):
+            name.unlink(missing_ok=True)
+
+
+def remove_dead_sockets(directory: Path, pattern: str) -> None:
+    """Remove the sockets of processes that were killed: nobody listens at them any more."""
+    for path in directory.glob(pattern):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue  # gone by now, or so busy that it is alive
 
 
 class _Server(uvicorn.Server):

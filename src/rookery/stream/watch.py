@@ -184,7 +184,7 @@ class WatchHub:
         collected = self._collected.setdefault(hint.chat_id, _Collected())
         kind = _WIRE.get(str(hint.kind), str(hint.kind))
         if kind == _OWN:
-            collected.own.add(hint.user_id)
+            collected.own.update(hint.users or (hint.user_id,))
         else:
             collected.kinds[kind] = None
             collected.users.update((hint.user_id, *hint.users))

@@ -1,0 +1,56 @@
+"""Asks the database what is left of the rights of those who watch, and tells a person's other tabs what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+
+from rookery.chat.messages import ChatId
+from rookery.clock import Clock
+from rookery.store import access
+from rookery.store.access import Standing, Watching
+from rookery.store.hints import WatchHint, WatchKind
+from rookery.store.machine import Publisher
+from rookery.stream.guard import Grant, Right
+
+_RIGHTS = {
+    Standing.KEPT: Right.KEPT,
+    Standing.LOGGED_OUT: Right.LOGGED_OUT,
+    Standing.WITHDRAWN: Right.WITHDRAWN,
+}
+
+
+class StandingCheck:
+    """The `RightsCheck` of a replica."""
+
+    def __init__(self, pool: asyncpg.Pool, *, clock: Clock) -> None:
+        self._pool = pool
+        self._clock = clock
+
+    async def __call__(self, grants: Sequence[Grant]) -> Sequence[Right]:
+        watching = [
+            Watching(
+                user_id=grant.user_id,
+                credential_id=UUID(grant.credential),
+                chat_id=grant.chat_id,
+                has_reason=grant.has_reason,
+            )
+            for grant in grants
+        ]
+        async with self._pool.acquire() as conn:
+            found = await access.find_standings(conn, watching, now=self._clock.now())
+        return [_RIGHTS[standing] for standing in found]
+
+
+class ReadTeller:
+    """Called when a stream has moved somebody's cursor: their other lists show it as read, too."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+
+    def __call__(self, user_id: UUID, chat_id: ChatId) -> None:
+        # No version moved; a reader need not be the owner, so who it was stands in `users`.
+        hint = WatchHint(user_id=user_id, kind=WatchKind.READ, chat_id=chat_id, snapshot_version=0, users=(user_id,))
+        self._publisher.publish([hint])
