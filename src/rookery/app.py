@@ -39,6 +39,7 @@ from rookery.store.env_providers import ensure_env_providers
 from rookery.store.errors import DataDirInUse, EmbeddedServerError
 from rookery.store.logins import Logins
 from rookery.store.machine import Machine
+from rookery.store.offline_model import ensure_model
 from rookery.store.passwords import Passwords
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.pubsub import Bus, Listener, Notifier, NotifyProbe
@@ -171,10 +172,13 @@ async def prepare_schema(settings: Settings, database: Database) -> None:
     await migrate.migrate(database)
 
 
-async def prepare_models(settings: Settings, database: Database, environ: Mapping[str, str]) -> KeyRing | None:
+async def prepare_models(
+    settings: Settings, database: Database, environ: Mapping[str, str], *, with_offline: bool = False
+) -> KeyRing | None:
     """Check that the key ring opens what is stored, and give the providers of the environment their rows.
 
-    A ring that does not fit would make every stored key look missing; better not to start. Returns the ring.
+    A ring that does not fit would make every stored key look missing; better not to start. `with_offline` adds the
+    offline model where there is none at all. Returns the ring.
     """
     try:
         ring = secrets.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
@@ -184,6 +188,8 @@ async def prepare_models(settings: Settings, database: Database, environ: Mappin
                     "This ring did not seal the keys in the database. Set the one that did, or restore the key file."
                 )
             await ensure_env_providers(conn, environ)
+            if with_offline:
+                await ensure_model(conn)
         return ring
     except secrets.SecretsError as error:
         raise SettingsError([Problem("secret_keys", "the key ring", str(error))], []) from error

@@ -14,7 +14,7 @@ from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
 from rookery.llm.scripted import Say
 from rookery.llm.secrets import SecretStr
-from rookery.store import model_configs, providers
+from rookery.store import model_configs, offline_model, providers
 from rookery.store.model_configs import ModelConfigPatch
 from rookery.store.model_options import ProviderType
 from rookery.store.providers import ProviderDraft
@@ -44,7 +44,7 @@ async def test_installation_without_models_gets_the_offline_one(desk: Desk) -> N
 async def test_two_first_commands_at_once_make_one_model(desk: Desk) -> None:
     async def ensure() -> object:
         async with desk.database.api.acquire() as conn:
-            return await admin_run_models.ensure_model(conn)
+            return await offline_model.ensure_model(conn)
 
     made = await asyncio.gather(*(ensure() for _ in range(4)))
 
@@ -57,7 +57,7 @@ async def test_name_of_the_offline_provider_may_be_taken(desk: Desk) -> None:
         taken = ProviderDraft(type=ProviderType.OPENAI_COMPAT, name="offline", base_url="http://127.0.0.1:1/v1")
         await providers.create_provider(conn, taken, ring=None)
 
-        assert await admin_run_models.ensure_model(conn) is not None
+        assert await offline_model.ensure_model(conn) is not None
 
         found = await admin_run_models.list_models(conn)
     assert [model.name for model in found] == ["offline-2/guide"]

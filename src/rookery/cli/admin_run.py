@@ -36,7 +36,7 @@ from rookery.cli.output import Output, OutputClosed
 from rookery.clock import Clock, SystemClock
 from rookery.llm.secrets import KeyRing
 from rookery.settings import Settings
-from rookery.store import chats, machine, messages, operator, providers, usage
+from rookery.store import chats, machine, messages, offline_model, operator, providers, usage
 from rookery.store import settings as runtime_settings
 from rookery.store.machine import Bundle, ChatSpec
 from rookery.store.pool import Connection, Database
@@ -228,7 +228,7 @@ class Run:
     async def _start(self) -> Started:
         async with self._database.api.acquire() as conn:
             owner_id = await operator.ensure_operator(conn)
-            made = await admin_run_models.ensure_model(conn)
+            made = await offline_model.ensure_model(conn)
             found = await admin_run_models.list_models(conn)
         if made is not None:
             await admin_input.announce(self._database, "model", made)

@@ -1,6 +1,6 @@
 """Which model answers in `rookery admin run`: the one that is named, the default, or the built-in offline one.
 
-An installation without any model gets the offline one, so that the first command of a newcomer has an answer.
+An installation without any model gets that one first, so that the first command of a newcomer has an answer.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
 from rookery.llm import resolve
 from rookery.llm.directory import Directory
-from rookery.store import config_lock, model_configs, providers
-from rookery.store.model_configs import ModelConfig, ModelConfigDraft
-from rookery.store.model_errors import NameTaken, NoDefaultModel
+from rookery.store import model_configs, providers
+from rookery.store.model_configs import ModelConfig
+from rookery.store.model_errors import NoDefaultModel
 from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection
-from rookery.store.providers import Provider, ProviderDraft
-
-OFFLINE = "offline"
-SCRIPT = "guide"
-CONTEXT_LIMIT = 100_000
+from rookery.store.providers import Provider
 
 # What to add first, by the type of the provider, and how much it reads.
 _SUGGESTED = {
@@ -57,35 +53,6 @@ async def list_models(conn: Connection) -> list[Named]:
     """The models that are not deleted, with their providers."""
     by_id = {provider.id: provider for provider in await providers.list_providers(conn, with_deleted=True)}
     return [Named(config, by_id[config.provider_id]) for config in await model_configs.list_model_configs(conn)]
-
-
-async def ensure_model(conn: Connection) -> UUID | None:
-    """Make the offline model where there is none at all; its id if it was made."""
-    # Under the lock: two first commands at once must not make two.
-    async with config_lock.held(conn):
-        if await model_configs.list_model_configs(conn):
-            return None
-        provider = await _offline_provider(conn)
-        draft = ModelConfigDraft(
-            provider_id=provider.id, model=SCRIPT, context_limit=CONTEXT_LIMIT, display_name="Guide (offline)"
-        )
-        return (await model_configs.create_model_config(conn, draft, by=None)).id
-
-
-async def _offline_provider(conn: Connection) -> Provider:
-    """A scripted provider that can be used: one that is there, or a new one under the first free name."""
-    for provider in await providers.list_providers(conn):
-        if provider.type == ProviderType.SCRIPTED and provider.enabled:
-            return provider
-    number = 1
-    while True:
-        name = OFFLINE if number == 1 else f"{OFFLINE}-{number}"
-        try:
-            return await providers.create_provider(
-                conn, ProviderDraft(type=ProviderType.SCRIPTED, name=name, display_name="Offline"), ring=None
-            )
-        except NameTaken:
-            number += 1
 
 
 def find_model(found: Sequence[Named], reference: str) -> Named:

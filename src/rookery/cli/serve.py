@@ -102,7 +102,7 @@ async def _serve(settings: Settings, out: Output, stop: StopSignals) -> None:
         with _bound(settings.listen) as listening:
             async with app.served_database(settings, lock, out.progress) as database:
                 await app.prepare_schema(settings, database)
-                ring = await app.prepare_models(settings, database, os.environ)
+                ring = await app.prepare_models(settings, database, os.environ, with_offline=True)
                 choices = app.Choices(
                     ring=ring,
                     environ=os.environ,
