@@ -21,13 +21,27 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def load(home: Path, *, strict: bool = False, flags: dict[str, str] | None = None, **environ: str) -> Loaded:
-    return settings.load(flags or {}, {"HOME": str(home), **environ}, strict=strict)
+def load(
+    home: Path,
+    *,
+    strict: bool = False,
+    flags: dict[str, str] | None = None,
+    environ: dict[str, str] | None = None,
+    **variables: str,
+) -> Loaded:
+    return settings.load(flags or {}, {"HOME": str(home), **(environ or {}), **variables}, strict=strict)
 
 
-def problems(home: Path, *, strict: bool = False, flags: dict[str, str] | None = None, **environ: str) -> list[str]:
+def problems(
+    home: Path,
+    *,
+    strict: bool = False,
+    flags: dict[str, str] | None = None,
+    environ: dict[str, str] | None = None,
+    **variables: str,
+) -> list[str]:
     with pytest.raises(SettingsError) as caught:
-        load(home, strict=strict, flags=flags, **environ)
+        load(home, strict=strict, flags=flags, environ=environ, **variables)
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -45,6 +59,19 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         data_dir=home / ".local" / "share" / "rookery",
         listen=Address("127.0.0.1", 7117),
         external_url="http://127.0.0.1:7117",
+        allowed_hosts=(),
+        allowed_origins=(),
+        trusted_proxies=(),
+        http_max_body=1024**2,
+        setup_token=None,
+        auth_token_max_ttl=timedelta(days=365),
+        replicas=1,
+        max_streams_per_replica=20_000,
+        relay_bind=None,
+        relay_url=None,
+        relay_tls_cert=None,
+        relay_tls_key=None,
+        relay_tls_ca=None,
         shutdown_delay=timedelta(0),
         drain_timeout=timedelta(seconds=25),
         database_url=None,
@@ -407,10 +434,15 @@ def test_bad_ring_is_a_problem_that_does_not_quote_it(home: Path, ring: str) -> 
 
 
 def test_masked_values_can_be_written_back(home: Path) -> None:
-    effective = load(home, ROOKERY_SHUTDOWN_DELAY="1500ms", ROOKERY_DRAIN_TIMEOUT="2m").settings
+    effective = load(
+        home, ROOKERY_SHUTDOWN_DELAY="1500ms", ROOKERY_DRAIN_TIMEOUT="2m", ROOKERY_ALLOWED_HOSTS="a.b,c.d"
+    ).settings
 
     seen = settings.masked(effective)
-    again = load(home, flags={name: str(value) for name, value in seen.items() if value is not None})
+    written = {
+        name: ",".join(value) if isinstance(value, list) else str(value) for name, value in seen.items() if value
+    }
+    again = load(home, flags=written)
 
     assert seen["shutdown_delay"] == "1500ms"
     assert seen["drain_timeout"] == "120s"
@@ -449,3 +481,100 @@ def test_reference_page_is_current() -> None:
     page = REFERENCE.read_text()
 
     assert page == settings.reference_markdown(), "run: make docs"
+
+
+def test_lists_are_arrays_in_the_file_and_separated_by_commas_elsewhere(home: Path) -> None:
+    file = write(home / "r.toml", 'allowed_hosts = ["Chat.Example.org", "[::1]"]\n')
+
+    loaded = load(
+        home,
+        flags={"config": str(file)},
+        ROOKERY_ALLOWED_ORIGINS="https://a.example.org/, https://b.example.org:8443",
+        ROOKERY_TRUSTED_PROXIES="10.0.0.7,10.1.2.3/8,10.0.0.7",
+    ).settings
+
+    assert loaded.allowed_hosts == ("chat.example.org", "::1")
+    assert loaded.allowed_origins == ("https://a.example.org", "https://b.example.org:8443")
+    assert loaded.trusted_proxies == ("10.0.0.7/32", "10.0.0.0/8")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("ROOKERY_ALLOWED_HOSTS", "a,b:80", "'b:80', which is not a host name without a port"),
+        ("ROOKERY_ALLOWED_ORIGINS", "a.example.org", "which is not an origin like https://"),
+        ("ROOKERY_TRUSTED_PROXIES", "10.0.0.7,proxy", "'proxy', which is neither an IP address nor a network"),
+        ("ROOKERY_ALLOWED_HOSTS", "a,,b", "is empty"),
+    ],
+)
+def test_wrong_item_of_a_list_is_named(home: Path, variable: str, text: str, said: str) -> None:
+    (found,) = problems(home, environ={variable: text})
+
+    assert said in found
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1MiB", 1024**2), ("2048", 2048), ("512 kib", 512 * 1024), ("1GiB", 1024**3)]
+)
+def test_sizes_are_bytes(home: Path, text: str, size: int) -> None:
+    assert load(home, ROOKERY_HTTP_MAX_BODY=text).settings.http_max_body == size
+
+
+@pytest.mark.parametrize("text", ["1MB", "-1", "1.5MiB", "12", "2GiB"])
+def test_sizes_that_make_no_sense_are_refused(home: Path, text: str) -> None:
+    assert len(problems(home, ROOKERY_HTTP_MAX_BODY=text)) == 1
+
+
+def test_auto_is_one_replica_for_each_usable_core(home: Path) -> None:
+    assert load(home, ROOKERY_REPLICAS="auto").settings.replicas == setting_values.usable_cores() >= 1
+    assert load(home, ROOKERY_REPLICAS="3").settings.replicas == 3
+    assert len(problems(home, ROOKERY_REPLICAS="0")) == 1
+    assert len(problems(home, ROOKERY_REPLICAS="many")) == 1
+
+
+def test_life_of_tokens_is_given_in_days(home: Path) -> None:
+    assert load(home, ROOKERY_AUTH_TOKEN_MAX_TTL="30d").settings.auth_token_max_ttl == timedelta(days=30)
+    assert len(problems(home, ROOKERY_AUTH_TOKEN_MAX_TTL="1h")) == 1
+
+
+def test_setup_token_that_can_be_guessed_is_refused_without_being_shown(home: Path) -> None:
+    (found,) = problems(home, ROOKERY_SETUP_TOKEN="hunter2")
+
+    assert "hunter2" not in found
+    assert "shorter than 20 characters" in found
+
+
+CERT = {"ROOKERY_RELAY_TLS_CERT": "c.pem", "ROOKERY_RELAY_TLS_KEY": "k.pem"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ROOKERY_RELAY_BIND": "127.0.0.1:7118"},
+        {"ROOKERY_RELAY_BIND": "localhost:7118", "ROOKERY_RELAY_URL": "ws://localhost:7118"},
+        {"ROOKERY_RELAY_BIND": "10.0.0.5:7118", **CERT},
+        {"ROOKERY_RELAY_BIND": ":7118", "ROOKERY_RELAY_URL": "wss://nest.example.org:7118", **CERT},
+        {"ROOKERY_RELAY_TLS_CA": "ca.pem"},
+    ],
+)
+def test_relay_settings_that_fit_together(home: Path, given: dict[str, str]) -> None:
+    assert load(home, environ=given).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ROOKERY_RELAY_BIND": "10.0.0.5:7118"}, "needs relay_tls_cert and relay_tls_key"),
+        ({"ROOKERY_RELAY_BIND": ":7118", **CERT}, "say how others reach this machine"),
+        ({"ROOKERY_RELAY_BIND": "10.0.0.5:1", "ROOKERY_RELAY_TLS_CERT": "c.pem"}, "the other half is missing"),
+        ({"ROOKERY_RELAY_URL": "wss://nest:7118"}, "no effect without relay_bind"),
+        ({"ROOKERY_RELAY_BIND": "127.0.0.1:1", "ROOKERY_RELAY_URL": "ws://nest:1"}, "begins with wss://"),
+        ({"ROOKERY_RELAY_BIND": "127.0.0.1:1", "ROOKERY_RELAY_URL": "https://nest:1"}, "is not scheme, host"),
+        (
+            {"ROOKERY_RELAY_BIND": "10.0.0.5:1", "ROOKERY_RELAY_URL": "wss://nest", "ROOKERY_REPLICAS": "2", **CERT},
+            "needs a port",
+        ),
+    ],
+)
+def test_relay_settings_that_do_not_fit_together_are_refused(home: Path, given: dict[str, str], said: str) -> None:
+    assert any(said in problem for problem in problems(home, environ=given))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,11 +28,12 @@ class Address(msgspec.Struct, frozen=True):
 
 class Kind(msgspec.Struct, frozen=True):
     """A kind of value. `parse` takes text or a TOML value, and raises ValueError with the end of a sentence that
-    begins with the value: "is not a whole number"."""
+    begins with the value: "is not a whole number". `nothing` is the value of a setting that nobody gave."""
 
     name: str
     parse: Callable[[object], Any]
     is_switch: bool = False
+    nothing: Any = None
 
 
 def _text(raw: object) -> str:
@@ -61,14 +63,67 @@ def _boolean(raw: object) -> bool:
     return value
 
 
-_SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600}
+_SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def _duration(raw: object) -> timedelta:
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|)", str(raw).strip())
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d|)", str(raw).strip())
     if not match:
-        raise ValueError('is not a duration; write "500ms", "25s", "2m", "1h" or a number of seconds')
+        raise ValueError('is not a duration; write "500ms", "25s", "2m", "1h", "90d" or a number of seconds')
     return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
+
+
+_BYTES = {"": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+
+
+def _size(raw: object) -> int:
+    match = re.fullmatch(r"([0-9]{1,12}) ?(kib|mib|gib|)", str(raw).strip().lower())
+    if not match:
+        raise ValueError('is not a size; write "512KiB", "1MiB" or a number of bytes')
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def _replicas(raw: object) -> int:
+    if str(raw).strip().lower() == "auto":
+        return usable_cores()
+    return _integer(raw)
+
+
+def usable_cores() -> int:
+    """How many cores this process may use; the machine may have more."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _list_of(parse: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:
+    """An array in TOML, separated by commas elsewhere."""
+
+    def parse_all(raw: object) -> tuple[str, ...]:
+        items = raw if isinstance(raw, list) else _text(raw).split(",")
+        return tuple(dict.fromkeys(parse(_text(item)) for item in items))
+
+    return parse_all
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ip_network(text, strict=False))
+    except ValueError:
+        raise ValueError(f"has {text!r:.80}, which is neither an IP address nor a network like 10.0.0.0/8") from None
+
+
+def _origin(text: str) -> str:
+    try:
+        return _external_url(text)
+    except ValueError:
+        raise ValueError(f"has {text!r:.80}, which is not an origin like https://chat.example.org") from None
+
+
+def _host_name(text: str) -> str:
+    if re.fullmatch(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]", text.lower()) is None:
+        raise ValueError(f"has {text!r:.80}, which is not a host name without a port")
+    return text.lower().strip("[]")
 
 
 def _address(raw: object) -> Address:
@@ -115,6 +170,14 @@ def _database_url(raw: object) -> str:
     return url
 
 
+def _relay_url(raw: object) -> str:
+    url = _text(raw).rstrip("/")
+    match = re.fullmatch(r"wss?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", url.lower())
+    if not match or int(match[1] or 0) > 65535:
+        raise ValueError("is not scheme, host and perhaps a port, like wss://10.0.0.5:7118")
+    return url.lower()
+
+
 def choice(*allowed: str) -> Kind:
     def parse(raw: object) -> str:
         if (word := str(raw).strip().lower()) not in allowed:
@@ -132,6 +195,12 @@ DURATION = Kind("duration", _duration)
 ADDRESS = Kind("host:port", _address)
 EXTERNAL_URL = Kind("URL", _external_url)
 DATABASE_URL = Kind("URL", _database_url)
+RELAY_URL = Kind("URL", _relay_url)
+SIZE = Kind("size", _size)
+REPLICAS = Kind("number or `auto`", _replicas)
+NETWORKS = Kind("list of networks", _list_of(_network), nothing=())
+ORIGINS = Kind("list of origins", _list_of(_origin), nothing=())
+HOSTS = Kind("list of hosts", _list_of(_host_name), nothing=())
 
 Check = Callable[[Any], str | None]
 

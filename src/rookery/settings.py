@@ -23,8 +23,14 @@ from rookery.setting_values import (
     DATABASE_URL,
     DURATION,
     EXTERNAL_URL,
+    HOSTS,
     INTEGER,
+    NETWORKS,
+    ORIGINS,
     PATH,
+    RELAY_URL,
+    REPLICAS,
+    SIZE,
     TEXT,
     Address,
     Check,
@@ -38,6 +44,7 @@ from rookery.setting_values import (
 PREFIX = "ROOKERY_"
 FILE_NAME = "rookery.toml"
 DEFAULT = "default"
+ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 # Not start settings, but ours: pins of runtime settings, and the token of the terminal client.
 _OTHER_VARIABLES = re.compile(r"ROOKERY_(PIN_\w+|TOKEN)")
 
@@ -49,6 +56,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     listen: Address
     external_url: str
+    allowed_hosts: tuple[str, ...]
+    allowed_origins: tuple[str, ...]
+    trusted_proxies: tuple[str, ...]
+    http_max_body: int
+    setup_token: str | None
+    auth_token_max_ttl: timedelta
+    replicas: int
+    max_streams_per_replica: int
+    relay_bind: Address | None
+    relay_url: str | None
+    relay_tls_cert: Path | None
+    relay_tls_key: Path | None
+    relay_tls_ca: Path | None
     shutdown_delay: timedelta
     drain_timeout: timedelta
     database_url: str | None
@@ -117,6 +137,8 @@ class Key(msgspec.Struct, frozen=True):
 
 _MS, _SECOND, _DAY = timedelta(milliseconds=1), timedelta(seconds=1), timedelta(days=1)
 _POOL, _TIMEOUT, _DELAY = between(1, 500), between(_MS, _DAY), between(timedelta(0), _DAY)
+_BODY = between(1024, 1024**3)
+_TOKEN_LIFE = between(_DAY, 3650 * _DAY)
 _LEVEL, _FORMAT = choice("debug", "info", "warning", "error"), choice("auto", "text", "json")
 _RING_ENTRY = re.compile(r"[A-Za-z0-9._-]{1,32}:[A-Za-z0-9+/_-]{43}=?")
 _DATA_HOME = "`$XDG_DATA_HOME/rookery`, usually `~/.local/share/rookery`"
@@ -127,6 +149,10 @@ def _ring_problem(ring: str) -> str | None:
     return None if fits else "is not id:base64 of 32 bytes, separated by commas"
 
 
+def _setup_token_problem(token: str) -> str | None:
+    return None if len(token) >= 20 and not re.search(r"\s", token) else "is shorter than 20 characters, or has spaces"
+
+
 # One key, one line: the column of meanings is what `--help` and the reference say.
 # fmt: off
 KEYS: tuple[Key, ...] = (
@@ -135,6 +161,26 @@ KEYS: tuple[Key, ...] = (
     Key("listen", ADDRESS, "127.0.0.1:7117", "Address to serve on. `:7117` is every interface, port 0 any free one."),
     Key("external_url", EXTERNAL_URL, None, "Address that people use: decides links, cookies, allowed origin and host.",
         "derived from `listen`"),
+    Key("allowed_hosts", HOSTS, None, "Other names by which this server may be addressed, without ports.", "none"),
+    Key("allowed_origins", ORIGINS, None, "Other sites whose pages may use the API from a browser.", "none"),
+    Key("trusted_proxies", NETWORKS, None, "Reverse proxies whose `X-Forwarded-*` headers are believed.", "none"),
+    Key("http.max_body", SIZE, "1MiB", "Longest body of a request; uploads have a limit of their own.", check=_BODY),
+    Key("setup_token", TEXT, None, "What the first administrator is made with, at least 20 characters.",
+        "random, printed at the first start", secret=True, check=_setup_token_problem),
+    Key("auth.token_max_ttl", DURATION, "365d", "Longest life of an API token that people make.", check=_TOKEN_LIFE),
+    Key("replicas", REPLICAS, 1, "Processes that serve together; `auto` is one for each usable core.",
+        check=between(1, 64)),
+    Key("max_streams_per_replica", INTEGER, 20_000, "Most clients that follow something live, for each replica.",
+        check=between(1, 1_000_000)),
+    Key("relay_bind", ADDRESS, None,
+        "Address for replicas on other machines. The second of several replicas takes the next port, and so on.",
+        "a socket in `data_dir` only"),
+    Key("relay_url", RELAY_URL, None,
+        "How other machines reach `relay_bind`: `wss://host:port`. The port grows as that of `relay_bind` does.",
+        "derived from `relay_bind`"),
+    Key("relay_tls_cert", PATH, None, "Certificate of `relay_bind`; needed beyond this machine.", "none"),
+    Key("relay_tls_key", PATH, None, "Private key of `relay_tls_cert`.", "none"),
+    Key("relay_tls_ca", PATH, None, "Certificates that other replicas are checked against.", "those of the system"),
     Key("shutdown_delay", DURATION, "0s", "After a stop signal, serve on for this long while `/readyz` says no.",
         check=_DELAY),
     Key("drain_timeout", DURATION, "25s", "How long running work may take to reach a safe point at shutdown.",
@@ -193,11 +239,12 @@ class _Loading:
             if key.name not in self.sources:
                 self._settle(key)
         self._settle_external_url()
+        self._check_relay()
         self._look_for_unknown_variables()
 
     def _settle(self, key: Key) -> None:
         raw, source = self._given(key)
-        self.sources[key.name], self.values[key.name] = source, None
+        self.sources[key.name], self.values[key.name] = source, key.kind.nothing
         if raw is None:
             return
         try:
@@ -287,6 +334,30 @@ class _Loading:
             message = f"{url} is neither https nor this machine: passwords and chats cross the network unprotected."
             self.warnings.append(Problem("external_url", self.sources["external_url"], message))
 
+    def _check_relay(self) -> None:
+        """Parts are what people and models say: beyond this machine they travel encrypted."""
+        bind, url = self.values["relay_bind"], self.values["relay_url"]
+        cert, key = self.values["relay_tls_cert"], self.values["relay_tls_key"]
+        if (cert is None) != (key is None):
+            self._relay_problem("relay_tls_key" if key is None else "relay_tls_cert", "the other half is missing")
+        if bind is None:
+            for name in ("relay_url", "relay_tls_cert"):
+                if self.values[name] is not None:
+                    self._relay_problem(name, "this has no effect without relay_bind")
+            return
+        everywhere = bind.host in ANY_HOST
+        if cert is None and (everywhere or not is_loopback(bind.host)):
+            self._relay_problem("relay_bind", "beyond this machine it needs relay_tls_cert and relay_tls_key")
+        if url is None and everywhere:
+            self._relay_problem("relay_url", "with a relay_bind of every interface, say how others reach this machine")
+        if url is not None and url.startswith("ws:") and not is_loopback(urlsplit(url).hostname or ""):
+            self._relay_problem("relay_url", "beyond this machine it begins with wss://")
+        if url is not None and urlsplit(url).port is None and (self.values["replicas"] or 1) > 1:
+            self._relay_problem("relay_url", "with several replicas it needs a port, which each of them counts up")
+
+    def _relay_problem(self, key: str, message: str) -> None:
+        self._problem(key, self.sources[key], f"{message}.")
+
     def _look_for_unknown_variables(self) -> None:
         known = [key.variable for key in KEYS] + [f"{key.variable}_FILE" for key in KEYS if key.secret]
         for name in sorted(self.environ):
@@ -327,8 +398,7 @@ def is_loopback(host: str) -> bool:
 
 def url_of(address: Address) -> str:
     """The URL of an address for somebody on this machine; call it again once port 0 became a real one."""
-    everywhere = address.host in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
-    return f"http://{Address('localhost', address.port) if everywhere else address}"
+    return f"http://{Address('localhost', address.port) if address.host in ANY_HOST else address}"
 
 
 # Where a database URL has passwords. Exact, because `_database_url` refuses what would make it ambiguous.
