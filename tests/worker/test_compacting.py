@@ -185,7 +185,7 @@ async def test_summary_that_does_not_help_ends_the_turn_and_a_manual_one_recover
         error = await house.error(chat_id)
         assert error.kind == "config"
         assert "did not bring this chat under its context limit" in error.message
-        assert house.worker.stats.compactions["error"] == 1
+        assert house.worker.stats.calls.compactions["scripted", "test", "automatic", "error"] == 1
 
         house.script = by_purpose((read(10), Say("done")))
         await house.compact(chat_id)
@@ -289,7 +289,7 @@ async def test_empty_summary_is_an_error(database_url: str) -> None:
 
         await house.error(chat_id)
 
-        assert house.worker.stats.compactions["error"] == 1
+        assert house.worker.stats.calls.compactions["scripted", "test", "automatic", "error"] == 1
         assert await house.rows(chat_id, "compressed") == [(False,)] * 3
 
 

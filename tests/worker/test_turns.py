@@ -415,7 +415,7 @@ async def test_empty_answer_to_a_message_is_a_hiccup_twice(database_url: str) ->
         chat = await house.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert (len(house.calls), house.worker.stats.empty_responses) == (3, 3)
+        assert (len(house.calls), house.worker.stats.calls.empty_responses) == (3, 3)
         assert await house.usage(chat_id) == [("turn", "ok")] * 3
 
 

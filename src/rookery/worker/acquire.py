@@ -178,6 +178,7 @@ class Acquirer:
             return "failed"
         if chat is None:
             return "full" if is_refused else "lost"
+        self._stats.chat_acquired(chat.runnable_since, self._clock.now())
         if not self._manager.spawn(chat_id, runner_id, acquired=ChatState.of(chat)):
             self._abandon(chat_id, runner_id)
             return "closed"

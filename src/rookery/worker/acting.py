@@ -18,7 +18,7 @@ import msgspec
 
 from rookery.chat import decide
 from rookery.chat.chats import Chat, LastError
-from rookery.chat.compaction import current_turn_parts
+from rookery.chat.compaction import Source, current_turn_parts
 from rookery.chat.decide import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
 from rookery.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.chat.history import History
@@ -48,7 +48,7 @@ from rookery.worker.effects import Effects
 from rookery.worker.failures import Classified, StepFailed
 from rookery.worker.parts import Episode, EpisodeExists, EpisodeKey, PartBuffer, PartBufferError
 from rookery.worker.prepare import Asked, Prepared, Preparer
-from rookery.worker.stats import WorkerStats
+from rookery.worker.stats import FAILED, WorkerStats
 from rookery.worker.tasks import RetryTask, TaskExit, TaskHandle
 from rookery.worker.tool_ledger import ToolLedger
 
@@ -105,7 +105,6 @@ class Acts:
             meter = StepMeter()
             with _Metered(self, asked, meter, Purpose.TURN, episode.key):
                 outcome = await generate_assistant(asked.model, call, self._setup(asked, episode, meter))
-            self._parts.stats.steps += 1
             if outcome.is_empty:
                 await self._take_empty(asked, outcome)
                 return
@@ -134,7 +133,6 @@ class Acts:
 
     async def _take_empty(self, asked: Asked, outcome: AssistantOutcome) -> None:
         """Nothing was said: the end of the turn, unless the user waits for a first word."""
-        self._parts.stats.empty_responses += 1
         self._parts.ledger.record(self._entry(asked, outcome))
         if not decide.is_empty_answer_final(self.history, self.attempt):
             raise StepFailed(msgspec.structs.replace(_EMPTY, provider=asked.provider_name))
@@ -244,7 +242,7 @@ class Acts:
                     outcome = await compaction.summarise(asked.model, call, setup)
             except (CallFailed, StepFailed) as error:
                 is_late = isinstance(error, CallFailed) and error.error.kind is ErrorKind.TIMEOUT
-                parts.stats.compactions["timeout" if is_late else "error"] += 1
+                parts.stats.calls.compacted(asked.model, decision.source, result="timeout" if is_late else "error")
                 raise
             await shielded.to_the_end(self._commit_summary(decision, asked, outcome))
 
@@ -257,6 +255,7 @@ class Acts:
             status=CallStatus.OK,
             runtime_ms=outcome.runtime_ms,
         )
+        self._parts.stats.calls.call_ended(asked.model, bill)
 
         async def commit(tx: Tx) -> tuple[Chat, bool]:
             await transitions.commit_step(
@@ -271,7 +270,7 @@ class Acts:
         except Exception:
             self._parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             raise
-        self._parts.stats.compactions["success"] += 1
+        self._parts.stats.calls.compacted(asked.model, decision.source, result="success")
         if not decision.resume:
             self._tell_finished(chat, TurnEnd.COMPLETE, is_promoted=is_promoted)
 
@@ -324,12 +323,28 @@ class Acts:
 
         async def fail_and_tell() -> None:
             self._parts.effects.turn_failed(await self._handle.update(fail), error)
+            self._turn_ended(FAILED)
 
         await shielded.to_the_end(fail_and_tell())
 
+    async def fail_compaction(self, error: LastError) -> None:
+        """End the turn: a summary was made, and the chat is still too long."""
+        own, summary = self._prepared.asked, self._prepared.summary
+        is_own = summary.model_config_id == own.ready.config.id
+        self._parts.stats.calls.compacted(own.model if is_own else None, Source.AUTOMATIC, result="error")
+        await self.fail(error)
+
     def _tell_finished(self, chat: Chat, reason: TurnEnd, *, is_promoted: bool) -> None:
         step = self._step
+        self._turn_ended(reason)
         self._parts.effects.turn_finished(chat, step.meta, step.history, reason=reason, is_promoted=is_promoted)
+
+    def _turn_ended(self, outcome: str) -> None:
+        self._parts.stats.turn_ended(outcome, self._step.history, now=self._parts.clock.now())
+
+    def retried(self, kind: ErrorKind) -> None:
+        """For the counters: what failed is tried again."""
+        self._parts.stats.calls.retried(self._prepared.asked.model, kind)
 
     # Attempts
 
@@ -348,6 +363,7 @@ class Acts:
             chat, attempt = await self._handle.update(begin, lazily=True)
             if not attempt:
                 self._parts.effects.turn_failed(chat, ATTEMPTS_USED)
+                self._turn_ended(FAILED)
             return attempt
 
         attempt = await shielded.to_the_end(begin_and_tell())
@@ -366,7 +382,7 @@ class Acts:
             self._parts.buffer.close_episode(key)
 
     def _entry(self, asked: Asked, outcome: AssistantOutcome) -> Entry:
-        return billing.entry(
+        row = billing.entry(
             self._step.chat,
             asked,
             outcome.usage,
@@ -375,6 +391,8 @@ class Acts:
             runtime_ms=outcome.runtime_ms,
             request_id=outcome.request_id,
         )
+        self._parts.stats.calls.call_ended(asked.model, row)
+        return row
 
     def _bill(self, asked: Asked, usage: Usage, meter: StepMeter, *, purpose: Purpose, status: CallStatus) -> None:
         """A call that came to nothing still cost something."""
@@ -387,6 +405,7 @@ class Acts:
             runtime_ms=meter.runtime_ms(self._parts.clock.monotonic()),
             request_id=meter.request_id,
         )
+        self._parts.stats.calls.call_ended(asked.model, row)
         self._parts.ledger.record(row)
 
     def _turn_id(self) -> int | None:

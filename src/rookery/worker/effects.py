@@ -29,6 +29,7 @@ from rookery.clock import Clock
 from rookery.llm import quickgen
 from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
+from rookery.llm.stats import CallStats
 from rookery.log import get_logger
 from rookery.store import chats
 from rookery.store.generation import ChatMeta, LoadedHistory
@@ -106,6 +107,7 @@ class Effects:
         push: Pusher = no_push,
         config: WorkerConfig | None = None,
         retry: RetryPolicy = DEFAULT_POLICY,
+        stats: CallStats | None = None,
     ) -> None:
         self._pool = pool
         self._publisher = publisher
@@ -113,7 +115,7 @@ class Effects:
         self._clock = clock
         self._push = push
         self._config = config or WorkerConfig()
-        self.texts = ShortTexts(directory, connector, pool=pool, clock=clock, rng=rng, policy=retry)
+        self.texts = ShortTexts(directory, connector, pool=pool, clock=clock, rng=rng, policy=retry, stats=stats)
         self.titling = Titling(self.texts, pool=pool, publisher=publisher, inflight=inflight)
 
     def turn_finished(

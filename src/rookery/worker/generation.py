@@ -31,7 +31,8 @@ from rookery.worker import failures, shielded
 from rookery.worker.acting import ActParts, Acts
 from rookery.worker.config import WorkerConfig
 from rookery.worker.failures import Classified, StepFailed
-from rookery.worker.prepare import Prepared, is_long, stored_retry
+from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
+from rookery.worker.stats import FAILED
 from rookery.worker.tasks import TaskError, TaskHandle, normalised
 from rookery.worker.toolbox import ToolsUnavailable
 
@@ -83,7 +84,7 @@ class GenerationWork:
                     if isinstance(decision, Generate) and self._can_summarise(failure, acts):
                         run.forced = Compact(Source.OVERFLOW)
                         continue
-            if not await self._failed(handle, failure, run, attempt=acts.attempt if acts is not None else 0):
+            if not await self._failed(handle, failure, run, step=step, acts=acts):
                 return
 
     def _classified(self, error: Exception) -> Classified:
@@ -152,14 +153,15 @@ class GenerationWork:
             case FinishTurn():
                 await acts.finish(decision)
             case FailTurn(error=error):
-                self._parts.stats.compactions["error"] += 1
-                await acts.fail(error)
+                await acts.fail_compaction(error)
 
     def _can_summarise(self, failure: Classified, acts: Acts | None) -> bool:
         """Whether the chat was too long for the model, and a summary may help."""
         return failure.context_overflow and acts is not None and decide.can_recover_from_overflow(acts.history)
 
-    async def _failed(self, handle: TaskHandle, failure: Classified, run: _Run, *, attempt: int) -> bool:
+    async def _failed(
+        self, handle: TaskHandle, failure: Classified, run: _Run, *, step: Step, acts: Acts | None
+    ) -> bool:
         """Store when the next attempt is due and wait for it, or end the turn. Whether to go on."""
         now = self._clock.now()
 
@@ -182,15 +184,18 @@ class GenerationWork:
             return tx.chat, error, timedelta()
 
         async def store_and_tell() -> tuple[LastError | RetryState, timedelta]:
+            attempt = acts.attempt if acts is not None else 0
             chat, stored, delay = await handle.update(store, attempt=attempt or None)
             if isinstance(stored, LastError):
                 self._parts.effects.turn_failed(chat, stored)
+                self._parts.stats.turn_ended(FAILED, step.history, now=self._clock.now())
             return stored, delay
 
         stored, delay = await shielded.to_the_end(store_and_tell())
         if isinstance(stored, LastError):
             return False
-        self._parts.stats.stream_retries[str(failure.kind)] += 1
+        if acts is not None:
+            acts.retried(failure.kind)
         run.waited_for = stored.retrying_at
         await handle.wait(delay.total_seconds(), "generation-retry")
         return True
@@ -207,7 +212,7 @@ class _Run:
 
 
 async def _read(step: Step) -> History:
-    if is_long(step):
+    if is_turn_long(step):
         return await asyncio.to_thread(history.read, step.history.rows)
     return history.read(step.history.rows)
 

@@ -99,9 +99,10 @@ class Housekeeping:
             log.exception("job_failed", error, job=job.name)
         else:
             self._stats.jobs[job.name] += 1
-            self._stats.job_seconds[job.name] = self._clock.monotonic() - started
+            self._stats.job_seconds.observe((job.name, True), self._clock.monotonic() - started)
             return True
         self._stats.jobs_failed[job.name] += 1
+        self._stats.job_seconds.observe((job.name, False), self._clock.monotonic() - started)
         return False
 
     async def _repeat(self, job: Job) -> NoReturn:

@@ -26,6 +26,7 @@ from rookery.worker import shielded
 from rookery.worker.billing import Meters
 from rookery.worker.effects import Effects
 from rookery.worker.parts import EpisodeKey, PartBuffer
+from rookery.worker.stats import INTERRUPTED, WorkerStats
 from rookery.worker.tasks import TaskHandle
 
 log = get_logger("worker.interrupt")
@@ -43,6 +44,7 @@ class InterruptWork:
         cache: HistoryCache,
         clock: Clock,
         effects: Effects,
+        stats: WorkerStats,
     ) -> None:
         self._machine = machine
         self._buffer = buffer
@@ -50,20 +52,21 @@ class InterruptWork:
         self._cache = cache
         self._clock = clock
         self._effects = effects
+        self._stats = stats
 
     async def __call__(self, handle: TaskHandle) -> None:
         chat_id, fence = handle.input.chat_id, handle.input.fence()
         step = await handle.read(lambda: load_step(self._machine, chat_id, fence=fence, cache=self._cache))
         partial = await self._partial(step)
         try:
-            await self._finish(handle, partial)
+            await self._finish(handle, step, partial=partial)
         except (ChatError, asyncpg.PostgresError) as error:
             if not partial:
                 raise
             log.exception("partial_not_kept", error, chat_id=chat_id)
-            await self._finish(handle, ())
+            await self._finish(handle, step, partial=())
 
-    async def _finish(self, handle: TaskHandle, partial: Sequence[NewMessage]) -> None:
+    async def _finish(self, handle: TaskHandle, step: Step, *, partial: Sequence[NewMessage]) -> None:
         async def finish(tx: Tx) -> tuple[Chat, bool]:
             done = await finish_interruption(tx, partial)
             return tx.chat, done.promoted is not None
@@ -71,6 +74,7 @@ class InterruptWork:
         async def finish_and_tell() -> None:
             chat, is_promoted = await handle.update(finish)
             self._effects.interrupted(chat, is_promoted=is_promoted)
+            self._stats.turn_ended(INTERRUPTED, step.history, now=self._clock.now())
 
         await shielded.to_the_end(finish_and_tell())
 

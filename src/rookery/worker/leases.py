@@ -82,7 +82,7 @@ class LeaseKeeper:
             self._disconnect()
             return
         self._renewed_at = started
-        self._stats.lease_renew_seconds = self._clock.monotonic() - started
+        self._stats.lease_renew_seconds.observe(self._clock.monotonic() - started)
         for key in keys:
             # Who let go of its chat during the beat has lost nothing.
             if key not in held and self._manager.runner(key) is not None:

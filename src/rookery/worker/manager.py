@@ -7,6 +7,7 @@ this process acquires again what it had just lost; their ids tell them apart.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 from uuid import UUID
@@ -83,6 +84,10 @@ class RunnerManager:
 
     def runner(self, key: LeaseKey) -> Runner | None:
         return self._runners.get(key)
+
+    def states(self) -> Counter[str]:
+        """How many runners are at what."""
+        return Counter(state for runner in self._runners.values() if (state := runner.state) is not None)
 
     def spawn(self, chat_id: ChatId, runner_id: UUID, *, acquired: ChatState | None = None) -> bool:
         """Start a runner for a chat that was just acquired. False when nothing starts here any more."""

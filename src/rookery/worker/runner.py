@@ -90,6 +90,13 @@ class Runner:
     def active(self) -> TaskInput | None:
         return None if self._active is None or self._active.is_done else self._active.input
 
+    @property
+    def state(self) -> str | None:
+        """What its task is at, for the metrics; None when it has none, or one that only lets go of the chat."""
+        if self._active is None or self._active.is_done:
+            return None
+        return self._active.handle.state
+
     async def run(self) -> None:
         """Follow the chat until cancelled; then see every task out."""
         try:
@@ -254,6 +261,9 @@ class Runner:
     def _task_done(self, record: TaskRecord) -> None:
         """A task that ended by itself should have moved the chat. If it has not, look: nothing else will."""
         self._records.discard(record)
+        if record.is_cancelled:
+            unwound = self._parts.clock.monotonic() - record.cancelled_at
+            self._parts.stats.cancel_unwind_seconds.observe(record.input.kind, unwound)
         if record is not self._active or record.is_cancelled or self._is_through:
             return
         self._look_again()

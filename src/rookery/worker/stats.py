@@ -4,26 +4,95 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+from rookery.chat.messages import Role, Visibility
+from rookery.histogram import Histogram, Histograms, exponential
+from rookery.llm.stats import CallStats
+from rookery.store.generation import LoadedHistory
+
+# How long chats, leases and cancelled tasks are waited for.
+WAIT_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0)
+TURN_BOUNDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+JOB_BOUNDS = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
+TOOL_BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0)
+
+# How turns end that no `TurnEnd` names.
+FAILED = "error"
+INTERRUPTED = "interrupted"
+
+# Name of the job, and whether it was seen through.
+JobKey: TypeAlias = tuple[str, bool]
+
+
+class ToolStats:
+    """Counts calls of tools, as the loop tells them (`loop.batch.ToolStats`). Labels are few: the loop sees to that."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()  # by outcome
+        self.truncated: Counter[str] = Counter()
+        self.seconds = Histograms[str](TOOL_BOUNDS)
+        self.result_bytes = Histograms[str](exponential(64, 4, 9))
+
+    def tool_finished(self, tool: str, *, is_error: bool, seconds: float, result_bytes: int) -> None:
+        self.calls[tool, "error" if is_error else "ok"] += 1
+        self.seconds.observe(tool, seconds)
+        self.result_bytes.observe(tool, result_bytes)
+
+    def result_truncated(self, tool: str) -> None:
+        self.truncated[tool] += 1
+
+    def tool_abandoned(self, tool: str) -> None:
+        """It did not end when it was told to; its call may be counted as an error as well."""
+        self.calls[tool, "abandoned"] += 1
 
 
 @dataclass(slots=True)
 class WorkerStats:
     """Since the start of the process. Keys of the counters are label values; they are few and fixed."""
 
+    calls: CallStats = field(default_factory=CallStats)
+    tools: ToolStats = field(default_factory=ToolStats)
     acquired: Counter[str] = field(default_factory=Counter)  # by outcome
+    acquire_lag_seconds: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS))
     leases_lost: Counter[str] = field(default_factory=Counter)  # by reason
+    lease_renew_seconds: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS))
+    fence_rejections: Counter[str] = field(default_factory=Counter)  # by kind of task
     task_retries: Counter[str] = field(default_factory=Counter)  # by kind of task
     task_stalls: Counter[str] = field(default_factory=Counter)  # by kind of task
-    stream_retries: Counter[str] = field(default_factory=Counter)  # by kind of error
-    compactions: Counter[str] = field(default_factory=Counter)  # by result
-    steps: int = 0
-    empty_responses: int = 0
+    cancel_unwind_seconds: Histograms[str] = field(default_factory=lambda: Histograms(WAIT_BOUNDS))  # by kind of task
+    turns: Counter[str] = field(default_factory=Counter)  # by outcome
+    turn_seconds: Histograms[str] = field(default_factory=lambda: Histograms(TURN_BOUNDS))  # by outcome
     auto_archived: int = 0
-    lease_renew_seconds: float = 0.0  # of the last beat
     jobs: Counter[str] = field(default_factory=Counter)  # runs of housekeeping that were seen through, by job
     jobs_failed: Counter[str] = field(default_factory=Counter)  # by job
-    job_seconds: dict[str, float] = field(default_factory=dict)  # of the last run, by job
+    job_seconds: Histograms[JobKey] = field(default_factory=lambda: Histograms(JOB_BOUNDS))
     purged: Counter[str] = field(default_factory=Counter)  # by what was removed
     # Of the whole deployment, so the same on every replica; by pool.
     agents_active: dict[str, int] = field(default_factory=dict)
     agents_queued: dict[str, int] = field(default_factory=dict)
+
+    def chat_acquired(self, runnable_since: datetime | None, now: datetime) -> None:
+        if runnable_since is not None:
+            self.acquire_lag_seconds.observe(_seconds(runnable_since, now))
+
+    def turn_ended(self, outcome: str, history: LoadedHistory, *, now: datetime) -> None:
+        """A turn is over. `history` is the one of its last step; the turn began with the message of the user in it."""
+        self.turns[outcome] += 1
+        if (since := _begun_at(history)) is not None:
+            self.turn_seconds.observe(outcome, _seconds(since, now))
+
+
+def _begun_at(history: LoadedHistory) -> datetime | None:
+    """None when a summary took the message out of the history."""
+    for row in reversed(history.rows):
+        message = row.message
+        if message.role is Role.USER and message.visibility is not Visibility.MODEL and not message.compressed:
+            return message.created_at
+    return None
+
+
+def _seconds(start: datetime, end: datetime) -> float:
+    """Two clocks are compared, this process's and the database's: a little less than nothing is nothing."""
+    return max(0.0, (end - start).total_seconds())

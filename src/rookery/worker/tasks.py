@@ -207,6 +207,20 @@ class TaskHandle:
         self._tools_until = latest_deadline
         self.progress()
 
+    @property
+    def state(self) -> str | None:
+        """What the task is at, in a word for the metrics."""
+        match self.input.kind:
+            case TaskKind.INTERRUPT:
+                return "interrupting"
+            case TaskKind.ACTION_TIMEOUT:
+                return "requires_action"
+            case TaskKind.ABANDON:
+                return None
+        if self.is_waiting:
+            return "retry_wait"
+        return "streaming" if self._tools_until is None else "tools"
+
     async def watched(self, work: Callable[[TaskHandle], Awaitable[None]]) -> None:
         """Run the work under the watchdog; `DeadlineExceeded` when it has shown no life for too long."""
         watchdog = self._clock.deadline(self._config.task_idle_seconds, f"task-idle-{self.input.kind}")
@@ -291,6 +305,7 @@ class TaskRecord:
         self.handle = handle
         self.input = handle.input
         self.is_cancelled = False
+        self.cancelled_at = 0.0  # on the monotonic clock, once it is cancelled
         self._work = work
         self._task: asyncio.Task[None] | None = None
 
@@ -314,6 +329,7 @@ class TaskRecord:
         if self.is_cancelled or self.is_done:
             return
         self.is_cancelled = True
+        self.cancelled_at = self.handle._clock.monotonic()
         self.handle.cancellation.reason = reason
         assert self._task is not None
         self._task.cancel()
@@ -363,6 +379,8 @@ class TaskLoop:
         try:
             await record.run()
         except TaskExit as exit_:
+            if isinstance(exit_.__cause__, StaleFence):
+                self._stats.fence_rejections[record.input.kind] += 1
             log.debug("task_exit", reason=str(exit_))
         except asyncio.CancelledError:
             current = asyncio.current_task()

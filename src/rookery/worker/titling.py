@@ -27,6 +27,7 @@ from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.errors import CallFailed, NoObject
 from rookery.llm.quickgen import Quick
+from rookery.llm.stats import CallStats
 from rookery.llm.types import LanguageModel, ProviderError, Purpose, Usage
 from rookery.log import get_logger
 from rookery.store import chats, files, spending, usage
@@ -65,6 +66,7 @@ class ShortTexts:
         clock: Clock,
         rng: Random,
         policy: RetryPolicy = DEFAULT_POLICY,
+        stats: CallStats | None = None,
     ) -> None:
         self._directory = directory
         self._connector = connector
@@ -72,6 +74,7 @@ class ShortTexts:
         self._clock = clock
         self._rng = rng
         self._policy = policy
+        self._stats = stats or CallStats()
 
     async def title(self, chat: Chat, request: str) -> str | None:
         """A title for a chat that starts with this request."""
@@ -199,7 +202,9 @@ class ShortTexts:
             raise
         finally:
             runtime_ms = round((self._clock.monotonic() - started) * 1000)
-            await self._record(billing.entry(chat, asked, spent, purpose=purpose, status=status, runtime_ms=runtime_ms))
+            row = billing.entry(chat, asked, spent, purpose=purpose, status=status, runtime_ms=runtime_ms)
+            self._stats.call_ended(asked.model, row)
+            await self._record(row)
 
     async def _record(self, entry: usage.Entry) -> None:
         """Enter a call in the ledger. A row that cannot be written is logged: the text is there all the same."""

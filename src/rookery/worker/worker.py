@@ -104,6 +104,7 @@ class Worker:
             rng=parts.rng,
             config=parts.config,
             retry=parts.retry,
+            stats=self.stats.calls,
         )
         work = self._work()
         self.manager = RunnerManager(
@@ -149,6 +150,11 @@ class Worker:
             stats=self.stats,
         )
         self.housekeeping = Housekeeping(jobs, clock=parts.clock, rng=parts.rng, stats=self.stats)
+
+    @property
+    def inflight_tasks(self) -> int:
+        """How many effects run on their own."""
+        return len(self._inflight)
 
     def wake(self) -> None:
         """Look for chats now: a slot is free, or a peer has died."""
@@ -224,6 +230,8 @@ class Worker:
             loop=parts.loop,
             retry=parts.retry,
             new_id=parts.new_id,
+            step_stats=self.stats.calls,
+            tool_stats=self.stats.tools,
         )
         return {
             TaskKind.GENERATION: GenerationWork(
@@ -236,6 +244,7 @@ class Worker:
                 cache=self.cache,
                 clock=parts.clock,
                 effects=self.effects,
+                stats=self.stats,
             ),
             TaskKind.ACTION_TIMEOUT: ActionTimeoutWork(parts.machine),
             TaskKind.ABANDON: AbandonWork(parts.publisher, self._limits),
