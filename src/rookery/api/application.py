@@ -18,7 +18,7 @@ from rookery.api.bodies import field_path, sentence
 from rookery.api.edge import PREFIX, Edge
 from rookery.api.errors import ApiError, BadFields, FieldError, explain, internal
 from rookery.api.parts import ApiParts
-from rookery.api.routers import health
+from rookery.api.routers import health, server
 from rookery.chat.errors import ChatError
 from rookery.store.access_errors import AccessError
 from rookery.store.authorized.config import StaleSetting
@@ -27,7 +27,7 @@ from rookery.store.model_errors import ModelError
 from rookery.stream.errors import StreamRefused
 
 # One per subject, in the order of the document. Each takes the parts and gives its routes.
-ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = ()
+ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (server.router,)
 
 # What the table of errors may know; anything else is a bug and goes up to the edge.
 _EXPLAINED: tuple[type[Exception], ...] = (

@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from rookery.api.bodies import Body
 from rookery.api.errors import ErrorBody
-from rookery.api.routes import Operation
+from rookery.api.routes import DECLARED, Operation
 from rookery.stream.events import Event
 
 REF = "#/components/schemas/{model}"
@@ -47,10 +47,10 @@ def document(application: FastAPI) -> dict[str, Any]:
 
 
 def operations(routes: Iterable[Any]) -> Iterator[tuple[str, Operation]]:
+    """What routers have declared, by name."""
     for route in routes:
-        if isinstance(route, APIRoute) and isinstance((route.openapi_extra or {}).get("x-operation"), Operation):
-            assert route.openapi_extra is not None
-            yield route.openapi_extra["x-operation"].name, route.openapi_extra["x-operation"]
+        if isinstance(route, APIRoute) and (operation := DECLARED.get(route.endpoint)) is not None:
+            yield operation.name, operation
 
 
 class _Schemas(msgspec.Struct):
@@ -77,7 +77,6 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _described(described: dict[str, Any], operation: Operation, names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    described.pop("x-operation", None)
     responses: dict[str, Any] = {str(operation.status): _success(operation, names)}
     for status in operation.errors:
         content = {"application/json": {"schema": names[ErrorBody]}}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 from fastapi import APIRouter, Depends
@@ -49,6 +50,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     media_type: str
     is_public: bool
 
+
+# By the handler that answers it; routers are made once per application, so entries go with their handlers.
+DECLARED: WeakKeyDictionary[Callable[..., Any], Operation] = WeakKeyDictionary()
 
 _encode = msgspec.json.Encoder().encode
 
@@ -117,8 +121,8 @@ class Routes:
                 status_code=operation.status,
                 response_model=None,
                 response_class=Response,
-                openapi_extra={"x-operation": operation},
             )
+            DECLARED[handler] = operation
             return handler
 
         return decorate

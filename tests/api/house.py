@@ -1,0 +1,138 @@
+"""A whole server for tests of the API: a replica over a database of its own, on a real socket, with people in it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx2
+
+from rookery import app
+from rookery.app import Choices, Replica
+from rookery.chat.rights import Role, Scope
+from rookery.clock import Clock, SystemClock
+from rookery.llm import secrets as sealing
+from rookery.settings import Settings, load
+from rookery.store import model_configs, providers, tokens, users
+from rookery.store.model_configs import ModelConfigDraft
+from rookery.store.model_options import ProviderType
+from rookery.store.passwords import Passwords
+from rookery.store.pool import Database
+from rookery.store.providers import ProviderDraft
+from rookery.store.users import User, UserDraft
+from rookery.stream.listening import serving
+from rookery.worker.config import WorkerConfig
+
+PASSWORD = "correct horse battery"
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody with an account, an API token that may do everything, and a client that sends it."""
+
+    user: User
+    token: str
+    http: httpx2.AsyncClient
+
+    @property
+    def id(self) -> UUID:
+        return self.user.id
+
+
+@dataclass(slots=True)
+class House:
+    """The server at `url`. Everybody who is `add`ed gets a client; `nobody` has none of the credentials."""
+
+    url: str
+    replica: Replica
+    nobody: httpx2.AsyncClient
+    clock: Clock
+    _clients: list[httpx2.AsyncClient] = field(default_factory=list)
+
+    @property
+    def database(self) -> Database:
+        return self.replica.database
+
+    async def add(
+        self, name: str, *, role: Role = Role.MEMBER, scopes: frozenset[Scope] = frozenset({Scope.ALL})
+    ) -> Person:
+        async with self.database.api.acquire() as conn:
+            draft = UserDraft(email=f"{name}@example.test", username=name, name=name.title(), role=role)
+            hashed = await self.replica.passwords.hash(PASSWORD)
+            user = await users.create_user(conn, draft, password_hash=hashed)
+            token = await self.token_of(user, scopes=scopes)
+        return Person(user, token, self.client(token))
+
+    async def token_of(self, user: User, *, scopes: frozenset[Scope] = frozenset({Scope.ALL})) -> str:
+        async with self.database.api.acquire() as conn:
+            made = await tokens.create_token(
+                conn, user.id, name=f"test {len(self._clients)}", scopes=scopes, now=self.clock.now()
+            )
+        return made.secret
+
+    def client(self, token: str | None = None, **headers: str) -> httpx2.AsyncClient:
+        named = {"Authorization": f"Bearer {token}"} if token else {}
+        client = httpx2.AsyncClient(base_url=self.url, headers={**named, **headers}, timeout=20.0)
+        self._clients.append(client)
+        return client
+
+    async def add_model(self, model: str = "guide", *, name: str = "offline") -> UUID:
+        """An offline model; the first one is the default."""
+        async with self.database.api.acquire() as conn:
+            provider = await providers.create_provider(
+                conn, ProviderDraft(type=ProviderType.SCRIPTED, name=name), ring=None
+            )
+            draft = ModelConfigDraft(provider_id=provider.id, model=model, context_limit=100_000)
+            made = await model_configs.create_model_config(conn, draft, by=None)
+        self.replica.directory.invalidate()
+        return made.id
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.aclose()
+
+
+@asynccontextmanager
+async def open_house(
+    database_url: str,
+    tmp_path: Path,
+    *,
+    clock: Clock | None = None,
+    takes_chats: bool = False,
+    worker: WorkerConfig | None = None,
+    overrides: dict[str, Any] | None = None,
+) -> AsyncIterator[House]:
+    """Without `takes_chats` nothing answers: chats stay as the requests left them."""
+    settings = settings_for(database_url, tmp_path, overrides)
+    choices = Choices(
+        ring=sealing.load_ring(None, settings.data_dir),
+        clock=clock or SystemClock(),
+        passwords=Passwords(memory_kib=64),
+        takes_chats=takes_chats,
+        worker=worker or WorkerConfig(),
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        async with (
+            await Database.connect(app.database_config(settings, database_url)) as database,
+            app.running_replica(settings, database, choices) as replica,
+            serving(replica.application, listening),
+            httpx2.AsyncClient(base_url=url, timeout=20.0) as nobody,
+        ):
+            house = House(url, replica, nobody, choices.clock)
+            try:
+                yield house
+            finally:
+                await house.close()
+
+
+def settings_for(database_url: str, tmp_path: Path, overrides: dict[str, Any] | None = None) -> Settings:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir(mode=0o700, exist_ok=True)
+    flags = {"data_dir": str(data_dir), "database_url": database_url, **(overrides or {})}
+    return load(flags, {}).settings
