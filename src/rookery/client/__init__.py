@@ -1,4 +1,65 @@
 """What programs need to talk to a Rookery server. Imports nothing of the server: it stands alone.
 
-`reducer` is the contract of a stream: how its events become what a person sees.
+`AsyncRookery` and its blocking twin `Rookery` are the client; `client.chats.stream` follows a chat live. `reducer` is
+the contract of a stream: how its events become what a person sees. `errors` draws the tree of what can go wrong. Start
+reading at `aio`, then `http` for requests and `live` for streams.
 """
+
+from rookery.client import errors
+from rookery.client.aio import AsyncRookery
+from rookery.client.content import DynamicTool, ToolOutput, file_part
+from rookery.client.errors import (
+    ActionRequired,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    RateLimited,
+    RookeryError,
+    StreamEnded,
+    TimedOut,
+    TurnFailed,
+    Unauthenticated,
+    Unavailable,
+    UnexpectedAnswer,
+    Unreachable,
+)
+from rookery.client.live import Change, LiveChat, Watch, WatchEvent
+from rookery.client.models import Chat, Message, Part, QueuedMessage, User
+from rookery.client.pages import Page
+from rookery.client.sync import Rookery
+
+__all__ = [
+    "ActionRequired",
+    "ApiError",
+    "AsyncRookery",
+    "Change",
+    "Chat",
+    "Conflict",
+    "DynamicTool",
+    "Forbidden",
+    "Invalid",
+    "LiveChat",
+    "Message",
+    "NotFound",
+    "Page",
+    "Part",
+    "QueuedMessage",
+    "RateLimited",
+    "Rookery",
+    "RookeryError",
+    "StreamEnded",
+    "TimedOut",
+    "ToolOutput",
+    "TurnFailed",
+    "Unauthenticated",
+    "Unavailable",
+    "UnexpectedAnswer",
+    "Unreachable",
+    "User",
+    "Watch",
+    "WatchEvent",
+    "errors",
+    "file_part",
+]

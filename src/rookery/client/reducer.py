@@ -67,7 +67,7 @@ def _take(client: Client, event: Event) -> Client:
             return Client(replace(client.view, is_truncated=True), client.pending)
         case "synced":
             return Client(_committed(client.view, client.pending, event))
-        case "heartbeat" | "goodbye" | "pong" | "debug_update":
+        case "heartbeat" | "goodbye" | "pong" | "debug_update" | "disconnected":
             return client
         case _:
             return Client(client.view, (*client.pending, event))

@@ -1,0 +1,86 @@
+"""The asynchronous client: one server, one identity, the namespaces of the API."""
+
+from __future__ import annotations
+
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Self
+
+from rookery.client.account import AsyncAccount
+from rookery.client.catalog import AsyncModels
+from rookery.client.chats import AsyncChats
+from rookery.client.files import AsyncFiles
+from rookery.client.frames import Transport
+from rookery.client.http import Config, Http
+from rookery.client.live import Watch
+from rookery.client.messages import AsyncMessages
+from rookery.client.models import User, Version
+from rookery.client.queues import AsyncQueues
+from rookery.client.tokens import AsyncTokens
+from rookery.clock import Clock, SystemClock
+
+DEFAULT_URL = "http://127.0.0.1:7117"
+DEFAULT_TIMEOUT_SECONDS = 30.0
+DEFAULT_RETRIES = 3
+
+
+class AsyncRookery:
+    """A connection to a server; close it, or use it as `async with AsyncRookery(url, token=...) as client`.
+
+    `timeout` is in seconds and for each try of a request; streams last as long as they are read. `clock` and `rng` are
+    for tests.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        max_retries: int = DEFAULT_RETRIES,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._http = Http(
+            Config(
+                base_url=base_url,
+                token=token,
+                timeout_seconds=timeout,
+                max_retries=max_retries,
+                clock=clock or SystemClock(),
+                rng=rng or SystemRandom(),
+            )
+        )
+        self.chats = AsyncChats(self._http)
+        self.messages = AsyncMessages(self._http)
+        self.queue = AsyncQueues(self._http)
+        self.files = AsyncFiles(self._http)
+        self.models = AsyncModels(self._http)
+        self.account = AsyncAccount(self._http)
+        self.tokens = AsyncTokens(self._http)
+
+    @property
+    def base_url(self) -> str:
+        return self._http.base_url
+
+    async def me(self) -> User:
+        """Whom the token belongs to."""
+        return await self.account.me()
+
+    async def version(self) -> Version:
+        return await self._http.read(Version, "/version")
+
+    def watch(self, *, transport: Transport = "auto") -> Watch:
+        """What happens to all chats that the caller owns or reads."""
+        return self.chats.watch(transport=transport)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

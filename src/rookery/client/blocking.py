@@ -1,0 +1,125 @@
+"""How blocking code uses the asynchronous client: its coroutines run on an event loop in a thread of their own.
+
+One implementation serves both kinds of programs, and a program that already runs an event loop may still block in
+another thread. Interrupting the wait (Ctrl-C) cancels what is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from rookery.client.live import Change, LiveChat, Watch, WatchEvent
+from rookery.client.models import Message
+from rookery.client.reducer import View
+
+T = TypeVar("T")
+
+_END = object()
+
+
+class Portal:
+    """A thread with an event loop, and the way into it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._turn, name="rookery-client", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._loop.is_closed()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of the coroutine, or its error."""
+        if self.is_closed:
+            work.close()
+            raise RuntimeError("This client is closed.")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # without effect on one that is done: then it is that one's own error
+            raise
+
+    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        async def step() -> Any:
+            return await anext(source, _END)
+
+        async def end() -> None:
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
+
+        try:
+            while (item := self.run(step())) is not _END:
+                yield item
+        finally:
+            self.run(end())
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _turn(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+
+
+class _Blocking(Generic[T]):
+    """A stream that is opened by `with` and read by `for`."""
+
+    def __init__(self, inner: Any, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def __enter__(self) -> Self:
+        self._portal.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._portal.run(self._inner.close())
+
+    def __iter__(self) -> Iterator[T]:
+        return self._portal.iterate(self._inner)
+
+
+class BlockingLiveChat(_Blocking[Change]):
+    """See `LiveChat`."""
+
+    def __init__(self, inner: LiveChat, portal: Portal) -> None:
+        super().__init__(inner, portal)
+        self._live = inner
+
+    @property
+    def state(self) -> View:
+        return self._live.state
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self._live.messages
+
+    def wait_idle(self, since: int = 0) -> View:
+        return self._portal.run(self._live.wait_idle(since))
+
+    def answer(self, since: int = 0) -> str:
+        return self._portal.run(self._live.answer(since))
+
+
+class BlockingWatch(_Blocking[WatchEvent]):
+    """See `Watch`."""
+
+    def __init__(self, inner: Watch, portal: Portal) -> None:
+        super().__init__(inner, portal)

@@ -1,0 +1,204 @@
+"""Chats: create, find, change, drive and follow them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from uuid import UUID, uuid4
+
+from msgspec import UNSET, UnsetType
+
+from rookery.client import pages
+from rookery.client.content import ChatRef, Content, DynamicTool, Effort, ToolOutput, given, input_parts
+from rookery.client.frames import Transport
+from rookery.client.http import Http, path
+from rookery.client.live import LiveChat, Watch
+from rookery.client.models import Chat
+from rookery.client.pages import Page
+from rookery.client.reducer import View
+
+
+class AsyncChats:
+    """`client.chats`."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def create(
+        self,
+        content: Content,
+        *,
+        model_config_id: UUID | str | UnsetType = UNSET,
+        reasoning_effort: Effort | UnsetType = UNSET,
+        system_prompt: str | UnsetType = UNSET,
+        title: str | UnsetType = UNSET,
+        labels: Mapping[str, str] | UnsetType = UNSET,
+        workspace_id: UUID | str | UnsetType = UNSET,
+        mcp_server_ids: Sequence[UUID | str] | UnsetType = UNSET,
+        plan_mode: bool | UnsetType = UNSET,
+        dynamic_tools: Sequence[DynamicTool] | UnsetType = UNSET,
+        client_type: str | UnsetType = UNSET,
+        idempotency_key: str | None = None,
+    ) -> Chat:
+        """Start a chat with its first message. It runs when this returns; a lost answer is asked for again."""
+        body = given(
+            content=input_parts(content),
+            model_config_id=model_config_id,
+            reasoning_effort=reasoning_effort,
+            system_prompt=system_prompt,
+            title=title,
+            labels=labels,
+            workspace_id=workspace_id,
+            mcp_server_ids=mcp_server_ids,
+            plan_mode=plan_mode,
+            dynamic_tools=dynamic_tools,
+            client_type=client_type,
+        )
+        return await self._http.write(Chat, "POST", "/chats", body=body, key=idempotency_key or str(uuid4()))
+
+    async def get(self, chat_id: ChatRef) -> Chat:
+        return await self._http.read(Chat, path("chats", chat_id))
+
+    async def list(
+        self,
+        q: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        workspace_id: UUID | str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[Chat]:
+        """One page of root chats, the pinned first, then the last active. `q` is a search: `status:running title:x`."""
+        query = {
+            "q": q,
+            "label": [f"{key}:{value}" for key, value in (labels or {}).items()],
+            "workspace_id": workspace_id,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        return await self._http.read(Page[Chat], "/chats", query)
+
+    async def iterate(
+        self,
+        q: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        workspace_id: UUID | str | None = None,
+        page_size: int = 50,
+    ) -> AsyncIterator[Chat]:
+        """Every chat of the list, loaded page by page."""
+
+        async def load(cursor: str | None) -> Page[Chat]:
+            return await self.list(q, labels=labels, workspace_id=workspace_id, limit=page_size, cursor=cursor)
+
+        async for chat in pages.walk(load):
+            yield chat
+
+    async def update(
+        self,
+        chat_id: ChatRef,
+        *,
+        title: str | UnsetType = UNSET,
+        labels: Mapping[str, str] | UnsetType = UNSET,
+        pin_order: int | UnsetType = UNSET,
+        workspace_id: UUID | str | UnsetType | None = UNSET,
+        plan_mode: bool | UnsetType = UNSET,
+        mcp_server_ids: Sequence[UUID | str] | UnsetType = UNSET,
+        model_config_id: UUID | str | UnsetType = UNSET,
+        reasoning_effort: Effort | UnsetType | None = UNSET,
+        archived: bool | UnsetType = UNSET,
+    ) -> Chat:
+        """Change what is given, all of it or nothing."""
+        body = given(
+            title=title,
+            labels=labels,
+            pin_order=pin_order,
+            workspace_id=workspace_id,
+            plan_mode=plan_mode,
+            mcp_server_ids=mcp_server_ids,
+            model_config_id=model_config_id,
+            reasoning_effort=reasoning_effort,
+            archived=archived,
+        )
+        return await self._http.write(Chat, "PATCH", path("chats", chat_id), body=body)
+
+    async def archive(self, chat_id: ChatRef) -> Chat:
+        return await self.update(chat_id, archived=True)
+
+    async def unarchive(self, chat_id: ChatRef) -> Chat:
+        return await self.update(chat_id, archived=False)
+
+    async def delete(self, chat_id: ChatRef) -> None:
+        """Delete an archived root chat with its family, for good."""
+        await self._http.send("DELETE", path("chats", chat_id))
+
+    async def interrupt(self, chat_id: ChatRef, *, cascade: bool = True) -> Chat:
+        """Stop the running turn; what was said so far is kept. `cascade` stops running subagents too."""
+        return await self._http.write(Chat, "POST", path("chats", chat_id, "interrupt"), body={"cascade": cascade})
+
+    async def retry(self, chat_id: ChatRef) -> Chat:
+        """Go on after an error or an unfinished turn, without another message."""
+        return await self._http.write(Chat, "POST", path("chats", chat_id, "retry"))
+
+    async def compact(self, chat_id: ChatRef) -> Chat:
+        """Summarise the history, to make room."""
+        return await self._http.write(Chat, "POST", path("chats", chat_id, "compact"))
+
+    async def submit_tool_results(self, chat_id: ChatRef, results: Sequence[ToolOutput]) -> None:
+        """Answer all calls that the chat waits for."""
+        await self._http.send("POST", path("chats", chat_id, "tool-results"), body={"results": results})
+
+    async def mark_read(self, chat_id: ChatRef, message_id: int | None = None) -> None:
+        """Move the caller's own read cursor forward: to this message, or to the newest."""
+        body = {"message_id": message_id}
+        await self._http.send("POST", path("chats", chat_id, "read"), body=body, is_repeatable=True)
+
+    def stream(
+        self,
+        chat_id: ChatRef,
+        *,
+        after_id: int = 0,
+        tail: int | None = None,
+        parts: bool = True,
+        mark_read: bool = False,
+        transport: Transport = "auto",
+    ) -> LiveChat:
+        """Follow a chat: `async with client.chats.stream(chat_id) as live: async for change in live: ...`
+
+        `after_id` is the last message that the caller has; without it the stream begins with the last `tail` ones.
+        """
+        query = {"tail": tail, "parts": None if parts else False, "mark_read": True if mark_read else None}
+        return LiveChat(self._http, chat_id, query=query, after_id=after_id, transport=transport)
+
+    def watch(self, *, transport: Transport = "auto") -> Watch:
+        """What happens to all chats that the caller owns or reads."""
+        return Watch(self._http, transport=transport)
+
+    async def run(
+        self,
+        content: Content,
+        *,
+        model_config_id: UUID | str | UnsetType = UNSET,
+        reasoning_effort: Effort | UnsetType = UNSET,
+        system_prompt: str | UnsetType = UNSET,
+        labels: Mapping[str, str] | UnsetType = UNSET,
+        workspace_id: UUID | str | UnsetType = UNSET,
+    ) -> str:
+        """Start a chat, wait for its first turn to end, and return the text of the answer.
+
+        Cancelling it leaves the chat running on the server, as closing a browser tab does.
+        """
+        chat = await self.create(
+            content,
+            model_config_id=model_config_id,
+            reasoning_effort=reasoning_effort,
+            system_prompt=system_prompt,
+            labels=labels,
+            workspace_id=workspace_id,
+        )
+        async with self.stream(chat.id, parts=False) as live:
+            return await live.answer(chat.snapshot_version)
+
+    async def wait_idle(self, chat_id: ChatRef, since: int = 0) -> View:
+        """Wait until a chat rests; see `LiveChat.wait_idle`."""
+        async with self.stream(chat_id, tail=0, parts=False) as live:
+            return await live.wait_idle(since)

@@ -1,0 +1,152 @@
+"""Frames of a stream over as many connections as it takes: WebSocket first, server-sent events where that fails.
+
+A loss is told as one event of our own, `disconnected`, before the wait that follows it, so that a person can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+from rookery.client import backoff, wires
+from rookery.client.errors import ApiError, RateLimited, TimedOut, Unavailable, Unreachable
+from rookery.client.http import Http, Query
+from rookery.client.reducer import Event
+from rookery.client.wires import EndOfStream, Lost, NoUpgrade, Wire
+from rookery.clock import DeadlineExceeded
+
+# A server says something every 20 s; one that is silent for longer than this is not there any more.
+SILENCE_SECONDS = 50.0
+
+Transport: TypeAlias = Literal["auto", "websocket", "sse"]
+
+
+class Frames:
+    """The frames of one stream. `query` is asked at every connection: it says where to go on."""
+
+    def __init__(self, http: Http, path: str, query: Callable[[], Query], *, transport: Transport) -> None:
+        self._http = http
+        self._path = path
+        self._query = query
+        self._transport = transport
+        self._clock = http.config.clock
+        self._rng = http.config.rng
+        self._wire: Wire | None = None
+        self._attempt = 0
+        self._delay = 0.0
+        self._asked_delay: float | None = None
+        self._is_over = False
+
+    async def open(self) -> None:
+        """The first connection, tried as often as any request. Refusals are raised."""
+        for attempt in range(self._http.config.max_retries + 1):
+            try:
+                self._wire = await self._connect()
+                return
+            except (ApiError, Unreachable, TimedOut) as error:
+                if attempt == self._http.config.max_retries or not _is_passing(error):
+                    raise
+                asked = error.retry_after if isinstance(error, ApiError) else None
+                delay = max(asked or 0.0, backoff.request_delay(attempt, self._rng))
+            await self._clock.sleep(delay, "stream-retry")
+
+    async def close(self) -> None:
+        self._is_over = True
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.close()
+
+    async def receive(self) -> Sequence[Event]:
+        """The next frame. Raises `EndOfStream`, or the error that ended it for good."""
+        while True:
+            if self._is_over:
+                raise EndOfStream
+            if self._wire is None:
+                await self._clock.sleep(self._delay, "stream-retry")
+                lost = await self._connect_again()
+            else:
+                frame_or_loss = await self._receive(self._wire)
+                if not isinstance(frame_or_loss, Lost):
+                    return self._noted(frame_or_loss)
+                lost = frame_or_loss
+            if lost is not None:
+                return [self._disconnected(lost.reason)]
+
+    async def _connect_again(self) -> Lost | None:
+        try:
+            self._wire = await self._connect()
+        except (ApiError, Unreachable, TimedOut) as error:
+            if not _is_passing(error):
+                raise
+            if isinstance(error, ApiError):
+                self._asked_delay = error.retry_after
+            return Lost(str(error))
+        self._attempt = 0
+        return None
+
+    async def _receive(self, wire: Wire) -> Sequence[Event] | Lost:
+        try:
+            async with self._clock.deadline(SILENCE_SECONDS, "stream-silence"):
+                return await wire.receive()
+        except DeadlineExceeded:
+            await self._drop()
+            return Lost(f"the server was silent for {SILENCE_SECONDS:g} s")
+        except Lost as lost:
+            await self._drop()
+            return lost
+        except EndOfStream:
+            self._is_over = True
+            await self._drop()
+            raise
+
+    async def _drop(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            await wire.drop()
+
+    def _noted(self, frame: Sequence[Event]) -> Sequence[Event]:
+        for event in frame:
+            if event["type"] == "goodbye":
+                # Spread by the server over all its clients; no jitter of our own is needed.
+                self._asked_delay = event.get("retry_after_ms", 0) / 1000
+        return frame
+
+    def _disconnected(self, reason: str) -> Event:
+        asked, self._asked_delay = self._asked_delay, None
+        self._delay = asked if asked is not None else backoff.stream_delay(self._attempt, self._rng)
+        self._attempt += 1
+        return {"type": "disconnected", "reason": reason, "retry_in_seconds": self._delay}
+
+    async def _connect(self) -> Wire:
+        seconds = self._http.config.timeout_seconds
+        try:
+            async with self._clock.deadline(seconds, "stream-open"):
+                return await self._open_wire()
+        except DeadlineExceeded as error:
+            raise TimedOut("The stream", seconds) from error
+
+    async def _open_wire(self) -> Wire:
+        if self._transport == "sse":
+            return await wires.open_event_stream(self._http, self._path, self._query())
+        try:
+            return await wires.open_websocket(self._http, self._path, self._query())
+        except NoUpgrade as error:
+            if self._transport == "websocket":
+                raise Unreachable(self._http.base_url, f"WebSockets do not pass ({error})") from error
+        wire = await wires.open_event_stream(self._http, self._path, self._query())
+        # For as long as this stream lasts: what stands between will not learn it meanwhile.
+        self._transport = "sse"
+        return wire
+
+
+def _is_passing(error: ApiError | Unreachable | TimedOut) -> bool:
+    """Whether a stream that is refused so may be opened a little later.
+
+    That includes too many of them: the connection that was just lost may still be counted.
+    """
+    match error:
+        case ApiError(code="setup_required"):
+            return False
+        case Unreachable() | TimedOut() | Unavailable() | RateLimited():
+            return True
+    return error.status >= 500

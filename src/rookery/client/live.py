@@ -1,0 +1,213 @@
+"""Streams as programs use them: one chat as it changes, and the list of chats.
+
+async with client.chats.stream(chat_id) as live:
+    async for change in live:
+        print(live.state.status, change.events)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+import msgspec
+
+from rookery.client import reducer
+from rookery.client.errors import ActionRequired, StreamEnded, TurnFailed, UnexpectedAnswer
+from rookery.client.frames import Frames, Transport
+from rookery.client.http import Http, Query, path
+from rookery.client.models import Chat, Message
+from rookery.client.reducer import Client, Event, View
+from rookery.client.wires import NORMAL, EndOfStream
+
+AT_REST = frozenset({"waiting", "error", "requires_action"})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Events that belong together, and the chat after them.
+
+    `is_committed`: a whole change of what is stored. Otherwise live parts of the running step, or the one event that
+    does not come from the server: `disconnected`, with `reason` and `retry_in_seconds`.
+    """
+
+    events: tuple[Event, ...]
+    state: View
+    is_committed: bool = False
+
+
+class LiveChat:
+    """One chat, followed over any number of connections. Opened by `async with`; iterated by one task.
+
+    `state` is what a client would show now. Iteration ends when the server ends the stream normally, and raises a
+    `StreamEnded` when it takes the chat away.
+    """
+
+    def __init__(
+        self, http: Http, chat_id: UUID | str, *, query: Query, after_id: int = 0, transport: Transport = "auto"
+    ) -> None:
+        self._http = http
+        self._after_id = after_id
+        self._query = dict(query)
+        self._client = Client()
+        self._frames = Frames(http, path("chats", chat_id, "stream"), self._where, transport=transport)
+        self._collected: list[Event] = []
+        self._ready: deque[Change] = deque()
+
+    @property
+    def state(self) -> View:
+        return self._client.view
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The committed messages of the state, as structs."""
+        try:
+            return tuple(msgspec.convert(list(self.state.messages.values()), list[Message]))
+        except msgspec.ValidationError as error:
+            raise UnexpectedAnswer(self._http.base_url, str(error)) from error
+
+    async def __aenter__(self) -> Self:
+        await self._frames.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._frames.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._ready:
+            try:
+                frame = await self._frames.receive()
+            except EndOfStream:
+                raise StopAsyncIteration from None
+            self._take(frame)
+        return self._ready.popleft()
+
+    async def wait_idle(self, since: int = 0) -> View:
+        """Follow the chat until it rests: it waits, failed, or needs results of this program's tools.
+
+        `since` is the `snapshot_version` of the answer to whatever was just sent: a rest before that does not count.
+        """
+        while not self._is_idle(since):
+            try:
+                await anext(self)
+            except StopAsyncIteration:
+                raise StreamEnded(NORMAL, "The stream ended before the chat came to rest.") from None
+        return self.state
+
+    async def answer(self, since: int = 0) -> str:
+        """Follow the chat until it rests; the text of its last answer. Raises a `TurnNotFinished` if there is none."""
+        state = await self.wait_idle(since)
+        if state.status == "error":
+            raise TurnFailed(state.error or {})
+        if state.status == "requires_action":
+            raise ActionRequired(state.action or {})
+        return last_answer(state)
+
+    def _is_idle(self, since: int) -> bool:
+        return self.state.status in AT_REST and self.state.snapshot_version >= since
+
+    def _where(self) -> Query:
+        after_id = self.state.last_message_id or self._after_id
+        return {**self._query, "after_id": after_id} if after_id else self._query
+
+    def _take(self, frame: Sequence[Event]) -> None:
+        """Sort events into changes: what is told in one `synced` is one, and live parts of a frame are one."""
+        live: list[Event] = []
+        for event in frame:
+            before = len(self._client.pending)
+            self._client = reducer.reduce(self._client, [event])
+            match event["type"]:
+                case "synced":
+                    self._tell(live, is_committed=False)
+                    live = []
+                    self._tell([*self._collected, event], is_committed=True)
+                    self._collected = []
+                case "hello":
+                    self._collected = []
+                    live.append(event)
+                case _ if len(self._client.pending) > before:
+                    self._collected.append(event)
+                case "heartbeat":
+                    continue
+                case _:
+                    live.append(event)
+        self._tell(live, is_committed=False)
+
+    def _tell(self, events: Sequence[Event], *, is_committed: bool) -> None:
+        if events:
+            self._ready.append(Change(tuple(events), self.state, is_committed))
+
+
+class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about the list of chats.
+
+    `ready`: from now on nothing is missed; load the list. `chat`: this chat is like this now. `chat_gone`: drop it.
+    `resync`: load the list again. `disconnected`: the connection is lost; another `ready` follows.
+    """
+
+    type: str
+    kinds: tuple[str, ...] = ()
+    chat: Chat | None = None
+    chat_id: UUID | None = None
+    kind: str | None = None
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    reason: str | None = None
+    retry_in_seconds: float | None = None
+
+
+class Watch:
+    """What happens to the chats that the caller owns or reads. Nothing is replayed: every `ready` means to reload."""
+
+    def __init__(self, http: Http, *, transport: Transport = "auto") -> None:
+        self._http = http
+        self._frames = Frames(http, path("chats", "watch"), dict, transport=transport)
+        self._ready: deque[Event] = deque()
+
+    async def __aenter__(self) -> Self:
+        await self._frames.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._frames.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WatchEvent:
+        while not self._ready:
+            try:
+                frame = await self._frames.receive()
+            except EndOfStream:
+                raise StopAsyncIteration from None
+            self._ready.extend(event for event in frame if event["type"] not in ("heartbeat", "goodbye"))
+        try:
+            return msgspec.convert(self._ready.popleft(), WatchEvent)
+        except msgspec.ValidationError as error:
+            raise UnexpectedAnswer(self._http.base_url, str(error)) from error
+
+
+def last_answer(state: View) -> str:
+    """The text of the last message of the assistant in the last turn; its blocks are paragraphs."""
+    for message in reversed(list(state.messages.values())):
+        if message["role"] == "assistant":
+            return "\n\n".join(part["text"] for part in message["content"] if part["type"] == "text")
+        if message["role"] == "user":
+            break
+    return ""

@@ -1,0 +1,35 @@
+"""Lists that come in pages: one page, and walking over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """`next_cursor` gives the page behind this one; None means that there is none."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None = None
+
+
+class Items(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A list that is short enough to come whole."""
+
+    items: tuple[T, ...]
+
+
+async def walk(load: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
+    """Every item of every page, loaded as they are asked for."""
+    cursor: str | None = None
+    while True:
+        page = await load(cursor)
+        for item in page.items:
+            yield item
+        cursor = page.next_cursor
+        if cursor is None:
+            return

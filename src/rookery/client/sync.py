@@ -1,0 +1,69 @@
+"""The client for code that blocks: the same as `AsyncRookery`, without `await`."""
+
+from __future__ import annotations
+
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from rookery.client.aio import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, AsyncRookery
+from rookery.client.blocking import BlockingWatch, Portal
+from rookery.client.frames import Transport
+from rookery.client.models import User, Version
+from rookery.client.sync_namespaces import Account, Chats, Files, Messages, Models, Queues, Tokens
+from rookery.clock import Clock
+
+
+class Rookery:
+    """A connection to a server; close it, or use it as `with Rookery(url, token=...) as client`. See `AsyncRookery`."""
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        max_retries: int = DEFAULT_RETRIES,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._inner = AsyncRookery(
+            base_url, token=token, timeout=timeout, max_retries=max_retries, clock=clock, rng=rng
+        )
+        portal = self._portal = Portal()
+        self.chats = Chats(self._inner.chats, portal)
+        self.messages = Messages(self._inner.messages, portal)
+        self.queue = Queues(self._inner.queue, portal)
+        self.files = Files(self._inner.files, portal)
+        self.models = Models(self._inner.models, portal)
+        self.account = Account(self._inner.account, portal)
+        self.tokens = Tokens(self._inner.tokens, portal)
+
+    @property
+    def base_url(self) -> str:
+        return self._inner.base_url
+
+    def me(self) -> User:
+        """Whom the token belongs to."""
+        return self._portal.run(self._inner.me())
+
+    def version(self) -> Version:
+        return self._portal.run(self._inner.version())
+
+    def watch(self, *, transport: Transport = "auto") -> BlockingWatch:
+        """What happens to all chats that the caller owns or reads."""
+        return self.chats.watch(transport=transport)
+
+    def close(self) -> None:
+        """End the thread of this client. Closing it twice is no error."""
+        if not self._portal.is_closed:
+            self._portal.run(self._inner.close())
+            self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,207 @@
+"""One connection that carries a stream, over WebSocket or server-sent events: frames of events until it ends.
+
+It ends in one of three ways: normally (`EndOfStream`), for good (an error of `client.errors`), or by a loss that
+another connection makes up for (`Lost`). A wire never connects again by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+import httpx2
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
+from websockets.typing import Origin, Subprotocol
+
+from rookery.client import errors
+from rookery.client import http as requests
+from rookery.client.errors import UnexpectedAnswer, Unreachable
+from rookery.client.http import Answer, Http
+from rookery.client.reducer import Event
+
+SUBPROTOCOL = Subprotocol("rookery.v1")
+CLOSE_SECONDS = 2.0
+# A frame holds 256 KiB, or one event that is larger: a message with everything that its tools said.
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+NORMAL = 1000
+ABNORMAL = 1006
+# After these another connection is worth trying; 1006 is none that anybody sends, it stands for a cut connection.
+RECONNECT = frozenset({1001, 1005, ABNORMAL, 1011, 1012, 1013, 4408})
+
+_decoder = msgspec.json.Decoder(list[dict[str, Any]])
+_OF_THE_HANDSHAKE = frozenset({"host", "connection", "accept", "accept-encoding", "user-agent", "origin"})
+
+
+class Lost(Exception):
+    """The connection is gone, and the stream is not over."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class EndOfStream(Exception):
+    """The server has nothing more to say."""
+
+
+class NoUpgrade(Exception):
+    """Something between here and the server does not pass WebSockets on."""
+
+
+class Wire(Protocol):
+    async def receive(self) -> Sequence[Event]:
+        """The next frame. An empty one is a sign of life."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def drop(self) -> None:
+        """Leave without waiting for the other side: it does not answer."""
+        ...
+
+
+class _Connect(connect):
+    """Redirects are refused like any other answer: the token is for one server."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
+class WebSocketWire:
+    def __init__(self, connection: ClientConnection, url: str) -> None:
+        self._connection = connection
+        self._url = url
+
+    async def receive(self) -> Sequence[Event]:
+        try:
+            data = await self._connection.recv()
+        except ConnectionClosed as closed:
+            frame = closed.rcvd or closed.sent
+            code, reason = (frame.code, frame.reason) if frame is not None else (ABNORMAL, "")
+            raise ending(int(code), reason) from None
+        return decode(data, self._url)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def drop(self) -> None:
+        self._connection.transport.abort()
+
+
+class EventStreamWire:
+    def __init__(self, response: httpx2.Response, url: str) -> None:
+        self._response = response
+        self._url = url
+        self._lines = _lines(response)
+
+    async def receive(self) -> Sequence[Event]:
+        fields: dict[str, str] = {}
+        try:
+            async for line in self._lines:
+                if not line and fields:
+                    return self._event(fields)
+                name, _, value = line.partition(":")
+                fields[name] = value.removeprefix(" ")
+        except httpx2.HTTPError as error:
+            raise Lost(requests.reason_of(error)) from None
+        raise Lost("the connection ended")
+
+    def _event(self, fields: dict[str, str]) -> Sequence[Event]:
+        if "data" not in fields:
+            return ()
+        if fields.get("event") == "batch":
+            return decode(fields["data"], self._url)
+        told = decode(f"[{fields['data']}]", self._url)[0]
+        raise ending(int(told.get("code", ABNORMAL)), str(told.get("reason", "")))
+
+    async def close(self) -> None:
+        await self._response.aclose()
+
+    async def drop(self) -> None:
+        await self._response.aclose()
+
+
+async def open_websocket(http: Http, path: str, query: requests.Query) -> Wire:
+    """Raises `NoUpgrade` when there is no way to a WebSocket, else what the server or the network says."""
+    request = http.stream_request(path, query)
+    url = str(request.url)
+    own = {name: value for name, value in request.headers.items() if name.lower() not in _OF_THE_HANDSHAKE}
+    is_direct = requests.is_loopback(url)
+    try:
+        connection = await _Connect(
+            url.replace("http", "ws", 1),
+            origin=Origin(request.headers["origin"]) if "origin" in request.headers else None,
+            subprotocols=[SUBPROTOCOL],
+            additional_headers=own,
+            user_agent_header=requests.USER_AGENT,
+            compression=None,
+            proxy=None if is_direct else True,
+            open_timeout=None,  # the caller's deadline is the one that counts
+            ping_interval=None,  # silence is noticed by whoever reads
+            close_timeout=CLOSE_SECONDS,
+            max_size=MAX_FRAME_BYTES,
+        )
+    except InvalidStatus as error:
+        response = error.response
+        headers = {name.lower(): value for name, value in response.headers.raw_items()}
+        raise _refused(http, Answer(response.status_code, headers, bytes(response.body))) from None
+    except (InvalidMessage, OSError, EOFError) as error:
+        raise Unreachable(http.base_url, requests.reason_of(error)) from error
+    except InvalidHandshake as error:
+        raise NoUpgrade(str(error)) from error
+    return WebSocketWire(connection, http.base_url)
+
+
+async def open_event_stream(http: Http, path: str, query: requests.Query) -> Wire:
+    request = http.stream_request(path, query)
+    request.headers["Accept"] = "text/event-stream"
+    try:
+        response = await http.send_stream(request)
+        if response.status_code != 200:
+            try:
+                answer = Answer(response.status_code, response.headers, await response.aread())
+            finally:
+                await response.aclose()
+            raise http.refusal(answer)
+    except (httpx2.TransportError, httpx2.InvalidURL) as error:
+        raise Unreachable(http.base_url, requests.reason_of(error)) from error
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        await response.aclose()
+        raise UnexpectedAnswer(http.base_url, "it does not answer with a stream")
+    return EventStreamWire(response, http.base_url)
+
+
+def ending(code: int, reason: str) -> Exception:
+    """What a close code means for whoever reads."""
+    if code == NORMAL:
+        return EndOfStream()
+    if code in RECONNECT:
+        return Lost(reason or "the connection was cut")
+    return errors.stream_ended(code, reason)
+
+
+def decode(data: str | bytes, url: str) -> list[dict[str, Any]]:
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise UnexpectedAnswer(url, str(error)) from error
+
+
+def _refused(http: Http, answer: Answer) -> Exception:
+    """A refusal in the words of the server is one; any other answer comes from something in between."""
+    error = http.refusal(answer)
+    return NoUpgrade(str(error)) if isinstance(error, UnexpectedAnswer) else error
+
+
+async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
+    """Lines as server-sent events have them; other line ends, which Python knows many of, are text."""
+    pending = bytearray()
+    async for chunk in response.aiter_bytes():
+        pending += chunk
+        *complete, rest = pending.split(b"\n") if b"\n" in chunk else [pending]
+        pending = rest
+        for line in complete:
+            yield line.decode("utf-8", "replace").removesuffix("\r")
