@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import Any, NoReturn, TypeVar
@@ -21,6 +21,7 @@ import asyncpg
 import msgspec
 
 from rookery.clock import Clock
+from rookery.histogram import Histogram, exponential
 from rookery.log import get_logger
 from rookery.store.errors import StoreError
 from rookery.store.hints import (
@@ -199,6 +200,9 @@ class NotifierStats:
     statements: int = 0
     failed: int = 0  # hints in statements that failed
     oversized: int = 0
+    sent_by_channel: Counter[str] = field(default_factory=Counter)
+    sent_bytes: int = 0
+    batch_sizes: Histogram = field(default_factory=lambda: Histogram(exponential(1, 2, 9)))  # hints in a statement
 
 
 class Notifier:
@@ -297,6 +301,10 @@ class Notifier:
             return
         self._stats.sent += len(batch)
         self._stats.statements += 1
+        self._stats.batch_sizes.observe(len(batch))
+        self._stats.sent_bytes += sum(map(len, payloads))
+        for channel, hints in by_channel.items():
+            self._stats.sent_by_channel[channel] += len(hints)
 
 
 @dataclass(slots=True)
@@ -304,6 +312,7 @@ class ListenerStats:
     received: Counter[str]  # hints by channel
     ignored: int = 0
     connections: int = 0
+    received_bytes: int = 0
 
 
 class Listener:
@@ -391,6 +400,7 @@ class Listener:
     def _receive(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
         hints, ignored = decode(channel, str(payload))
         self._stats.received[channel] += len(hints)
+        self._stats.received_bytes += len(str(payload))
         if ignored:
             self._stats.ignored += ignored
             log.debug("hints_ignored", channel=channel, count=ignored)
@@ -408,6 +418,7 @@ class NotifyProbe:
     def __init__(self, notifier: Notifier, bus: Bus, *, replica_id: UUID, clock: Clock) -> None:
         self.deaf = False
         self.latency_seconds: float | None = None
+        self.latencies = Histogram()
         self._notifier = notifier
         self._bus = bus
         self._clock = clock
@@ -438,6 +449,7 @@ class NotifyProbe:
         if hint.data.get("number") != self._number or self._sent_at is None:
             return
         self.latency_seconds = self._clock.monotonic() - self._sent_at
+        self.latencies.observe(self.latency_seconds)
         self._sent_at = None
         if self.deaf:
             self.deaf = False

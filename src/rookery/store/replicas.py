@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -174,6 +175,13 @@ class Presence:
         """
         connected = self._connection is not None and not self._lost.is_set() and not self._closed
         return connected and self._clock.monotonic() - self._beat_at < STALE_SECONDS
+
+    def known(self) -> Counter[ReplicaState]:
+        """How many replicas there are, this one included, as of the last look."""
+        own = ReplicaState.STOPPING if self._stopping else ReplicaState.ALIVE
+        stopping = sum(self._peers.values())
+        found = {ReplicaState.STOPPING: stopping, ReplicaState.ALIVE: len(self._peers) - stopping}
+        return Counter(found) + Counter([own])
 
     async def start(self) -> None:
         """Take the lock and appear in the table; fails if the database cannot be reached or written."""
