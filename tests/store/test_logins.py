@@ -238,7 +238,7 @@ async def test_link_chooses_a_password_once(house: House) -> None:
         link = await links.create_link(conn, house.user.id, kind=LinkKind.RESET, now=now)
         hashed = await house.checker.hash("another-lamp-43")
 
-        assert (await links.find_link_user(conn, link.secret, now=now)).id == house.user.id
+        assert (await links.find_link(conn, link.secret, now=now)).user.id == house.user.id
         assert await links.use_link(conn, link.secret, password_hash=hashed, now=now) == house.user.id
         with pytest.raises(LinkInvalid):
             await links.use_link(conn, link.secret, password_hash=hashed, now=now)
@@ -253,7 +253,7 @@ async def test_link_ends_after_a_day_and_with_the_next_one(house: House) -> None
 
         for secret, at in [(old.secret, now), (new.secret, now + timedelta(hours=24)), ("garbage", now)]:
             with pytest.raises(LinkInvalid):
-                await links.find_link_user(conn, secret, now=at)
+                await links.find_link(conn, secret, now=at)
             with pytest.raises(LinkInvalid):
                 await links.use_link(conn, secret, password_hash="$argon2id$x", now=at)
         assert await links.purge_links(conn, now=now + timedelta(hours=24)) == 1

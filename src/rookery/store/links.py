@@ -24,7 +24,7 @@ REPLACE = """
            created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at
 """
 FIND = f"""
-    SELECT l.secret_hash, l.expires_at, {users.COLUMNS}
+    SELECT l.secret_hash, l.kind, l.expires_at, {users.COLUMNS}
       FROM one_time_links l
       JOIN users u ON u.id = l.user_id
      WHERE l.id = $1
@@ -46,6 +46,14 @@ class NewLink(msgspec.Struct, frozen=True):
     expires_at: datetime
 
 
+class Link(msgspec.Struct, frozen=True):
+    """A link that still works: whose password it may choose, and until when."""
+
+    user: User
+    kind: LinkKind
+    expires_at: datetime
+
+
 async def create_link(
     conn: Connection, user_id: UUID, *, kind: LinkKind, now: datetime, by: UUID | None = None
 ) -> NewLink:
@@ -55,16 +63,16 @@ async def create_link(
     return NewLink(credential.reveal(), expires_at)
 
 
-async def find_link_user(conn: Connection, secret: str, *, now: datetime) -> User:
-    """Whose password this link may choose. Nothing is used up by looking."""
+async def find_link(conn: Connection, secret: str, *, now: datetime) -> Link:
+    """What this link is for. Nothing is used up by looking."""
     credential = _parsed(secret)
     record = await conn.fetchrow(FIND, credential.id)
-    if record is None or not credential.matches(record[0]) or record[1] <= now:
+    if record is None or not credential.matches(record[0]) or record[2] <= now:
         raise LinkInvalid
-    user = users.from_record(record[2:])
+    user = users.from_record(record[3:])
     if not user.is_active:
         raise LinkInvalid
-    return user
+    return Link(user, LinkKind(record[1]), record[2])
 
 
 async def use_link(conn: Connection, secret: str, *, password_hash: str, now: datetime) -> UUID:

@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 
 from rookery.clock import Clock
-from rookery.store import audit, passwords, sessions, users
+from rookery.store import audit, links, passwords, sessions, users
 from rookery.store.access_errors import InvalidCredentials, PasswordsBusy, TooManyAttempts
 from rookery.store.audit import NO_REQUEST, Event, Outcome, RequestInfo
 from rookery.store.passwords import Passwords
@@ -104,6 +104,29 @@ class Logins:
                 conn, _event("user.change_password", user), actor=user.actor, now=self._clock.now(), request=request
             )
             return await sessions.end_sessions(conn, user.id, but=keep_session)
+
+    async def choose_password(self, secret: str, password: str, *, request: RequestInfo = NO_REQUEST) -> LoggedIn:
+        """Use a one-time link: the password is replaced, every session ends, and who holds the link is logged in.
+
+        Raises `LinkInvalid`, or `InvalidInput` for a password that is not taken; the link stays good then.
+        """
+        async with self._pool.acquire() as conn:
+            user = (await links.find_link(conn, secret, now=self._clock.now())).user
+        passwords.check(password, names=_names(user))
+        hashed = await self._passwords.hash(password)
+        now = self._clock.now()
+        async with self._pool.acquire() as conn, conn.transaction():
+            # Once more: the account may have been disabled while the password was hashed.
+            user = (await links.find_link(conn, secret, now=now)).user
+            await links.use_link(conn, secret, password_hash=hashed, now=now)
+            await sessions.end_sessions(conn, user.id)
+            for name in _names(user):
+                await forget_attempts(conn, name)
+            session = await sessions.create_session(
+                conn, user.id, now=now, ip=request.ip, user_agent=request.user_agent
+            )
+            await audit.record(conn, _event("user.choose_password", user), actor=user.actor, now=now, request=request)
+        return LoggedIn(user, session)
 
     async def _matches(self, name: str, password: str, stored: str | None) -> bool:
         try:

@@ -164,10 +164,10 @@ class UserPage(msgspec.Struct, frozen=True):
 
 
 async def create_user(conn: Connection, draft: UserDraft, *, password_hash: str | None = None) -> User:
-    _check_email(draft.email)
-    _check_name(draft.name)
+    check_email(draft.email)
+    check_name(draft.name)
     if draft.username is not None:
-        _check_username(draft.username)
+        check_username(draft.username)
         return await _insert(conn, draft, draft.username, password_hash=password_hash)
     for username in _username_candidates(draft.email):
         try:
@@ -313,11 +313,11 @@ async def _write(conn: Connection, statement: str, *values: object) -> User:
 def _check(before: User, wanted: User) -> None:
     """Only what changes: an account of an older version keeps what was allowed then."""
     if wanted.email != before.email:
-        _check_email(wanted.email or "")
+        check_email(wanted.email or "")
     if wanted.username != before.username:
-        _check_username(wanted.username)
+        check_username(wanted.username)
     if wanted.name != before.name:
-        _check_name(wanted.name)
+        check_name(wanted.name)
     limit = wanted.spend_limit_micros
     if limit is not None and not 0 < limit < 2**53:
         raise InvalidInput(
@@ -325,19 +325,19 @@ def _check(before: User, wanted: User) -> None:
         )
 
 
-def _check_email(email: str) -> None:
+def check_email(email: str) -> None:
     if len(email) > MAX_EMAIL_CHARS or not EMAIL.fullmatch(email.strip()) or _CONTROLS.search(email):
         raise InvalidInput("email", "This is not an email address. Write it as name@example.org.")
 
 
-def _check_username(username: str) -> None:
+def check_username(username: str) -> None:
     if not USERNAME.fullmatch(username) or len(username) > MAX_USERNAME_CHARS:
         raise InvalidInput(
             "username", f"A username is made of a-z, 0-9 and single hyphens between them, at most {MAX_USERNAME_CHARS}."
         )
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     if len(name) > MAX_NAME_CHARS or _CONTROLS.search(name):
         raise InvalidInput("name", f"A name has at most {MAX_NAME_CHARS} characters, and no control characters.")
 

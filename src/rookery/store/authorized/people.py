@@ -61,6 +61,15 @@ class Users(Part):
         """Active users by name, for sharing with them."""
         return await users.search_directory(at.conn, q)
 
+    @authz(Resource.USER, Action.CREATE)
+    async def require_create(self, at: Grant) -> None:
+        """Only the check: who may not make an account is told so before anything about the request."""
+
+    @authz(Resource.USER, Action.UPDATE, via=Via.USER)
+    async def require_update(self, at: Grant, user_id: UUID) -> None:
+        """Only the check, and that there is such an account."""
+        await users.get_user(at.conn, user_id)
+
     @authz(Resource.USER, Action.CREATE, how=How.WRITE)
     async def create(self, at: Grant, draft: UserDraft, *, password_hash: str | None = None) -> Invited:
         """Make an account. The password was checked and hashed before; without one there is a link."""
@@ -114,6 +123,10 @@ class Sessions(Part):
     async def list(self, at: Grant, user_id: UUID) -> list[Session]:
         return await sessions.list_sessions(at.conn, user_id, now=at.now)
 
+    @authz(Resource.SESSION, Action.DELETE, via=Via.USER)
+    async def require_end(self, at: Grant, user_id: UUID) -> None:
+        """Only the check. A new password ends sessions too (`Logins.change_password`)."""
+
     @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
     async def end(self, at: Grant, user_id: UUID, session_id: UUID) -> None:
         await sessions.end_session(at.conn, user_id, session_id=session_id)
@@ -132,7 +145,13 @@ class Tokens(Part):
 
     @authz(Resource.TOKEN, Action.READ, via=Via.USER)
     async def list(self, at: Grant, user_id: UUID) -> list[Token]:
+        if user_id != at.by:
+            await users.get_user(at.conn, user_id)
         return await tokens.list_tokens(at.conn, user_id)
+
+    @authz(Resource.TOKEN, Action.CREATE, via=Via.USER)
+    async def require_create(self, at: Grant, user_id: UUID) -> None:
+        """Only the check."""
 
     @authz(Resource.TOKEN, Action.CREATE, via=Via.USER, how=How.WRITE)
     async def create(
