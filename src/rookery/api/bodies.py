@@ -34,15 +34,15 @@ class Body(BaseModel):
         return frozenset(self.model_fields_set)
 
 
-async def read(request: Request, *, limit: int) -> bytes:
-    """The body, or 413 as soon as it is known to be too large: the rest is not read."""
+async def read(request: Request, *, limit: int, seconds: float = READ_SECONDS) -> bytes:
+    """The body, or 413 as soon as it is known to be too large: the rest is not read. 408 after `seconds`."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large(limit)
     chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(READ_SECONDS):
+        async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > limit:
