@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("app",),
+    ("relaying", "health"),
     ("settings",),
     ("setting_values",),
     ("metrics",),

@@ -6,13 +6,12 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
 from uuid import UUID, uuid4
 
-import asyncpg
 from starlette.types import ASGIApp
 
 from rookery import __version__
@@ -21,6 +20,7 @@ from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
 from rookery.api.parts import ApiParts
 from rookery.clock import Clock, SystemClock
+from rookery.health import ReplicaHealth
 from rookery.lag import LagMonitor
 from rookery.llm import secrets
 from rookery.llm.connect import Connector
@@ -29,11 +29,12 @@ from rookery.llm.scripted import Scripts
 from rookery.llm.secrets import KeyRing
 from rookery.log import bind, get_logger
 from rookery.redaction import SecretRegistry
+from rookery.relaying import relay_sockets
 from rookery.settings import Problem, Settings, SettingsError
 from rookery.store import migrate, pool, replicas, shares
 from rookery.store.authorized.store import Store
 from rookery.store.embedded import server as embedded
-from rookery.store.embedded.data_dir import DataDirLock, Use, make_socket_dir, prepare_data_dir, require_database
+from rookery.store.embedded.data_dir import DataDirLock, Use, prepare_data_dir, require_database
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.env_providers import ensure_env_providers
 from rookery.store.errors import DataDirInUse, EmbeddedServerError
@@ -44,8 +45,7 @@ from rookery.store.passwords import Passwords
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.pubsub import Bus, Listener, Notifier, NotifyProbe
 from rookery.store.replicas import Presence
-from rookery.stream.relay import kept
-from rookery.stream.relay.service import Listening, Relay, named_socket
+from rookery.stream.relay.service import Listening, Relay
 from rookery.stream.service import StreamParts, Streams
 from rookery.stream.standing import ReadTeller, StandingCheck
 from rookery.worker.config import WorkerConfig
@@ -53,9 +53,6 @@ from rookery.worker.titling import ShortTexts
 from rookery.worker.toolbox import PlainToolbox, Toolbox
 from rookery.worker.worker import Worker, WorkerParts
 
-READY_QUERY_SECONDS = 2.0
-LISTENER_DOWN_SECONDS = 5.0
-LAG_SECONDS = 1.0
 BUSY_SECONDS = 5.0  # how long somebody else may take to start, or to be done
 BUSY_POLL_SECONDS = 0.05
 
@@ -233,40 +230,15 @@ class Replica:
         await self.streams.sessions.goodbye()
 
 
-class ReplicaHealth:
-    """Whether this replica should get requests."""
-
-    def __init__(self, database: Database, listener: Listener, presence: Presence, lag: LagMonitor) -> None:
-        self._database = database
-        self._listener = listener
-        self._presence = presence
-        self._lag = lag
-        self.stopping = False
-
-    async def checks(self) -> Mapping[str, str]:
-        listens = self._listener.connected or self._listener.down_seconds() < LISTENER_DOWN_SECONDS
-        return {
-            "database": await self._query(),
-            "listener": "ok" if listens else "not connected",
-            "presence": "ok" if self._presence.held else "not held",
-            "event_loop": "ok" if self._lag.lag_seconds < LAG_SECONDS else "late",
-        }
-
-    async def _query(self) -> str:
-        try:
-            async with asyncio.timeout(READY_QUERY_SECONDS):
-                await self._database.ping()
-        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            return "no answer"
-        return "ok"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
     """What a replica is given besides its settings; tests and commands bring their own.
 
     Without `takes_chats` its worker drives only what it is handed: a command must not take other people's chats.
+    `index` counts the replicas that one server starts.
     """
+
+    index: int = 0
 
     ring: KeyRing | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -292,7 +264,9 @@ async def running_replica(
     choices = choices or Choices()
     replica_id = uuid4()
     async with AsyncExitStack() as stack:
-        listening = stack.enter_context(_relay_sockets(settings, replica_id, choices.ring))
+        listening = stack.enter_context(
+            relay_sockets(settings, replica_id, ring=choices.ring, index=choices.index, is_server=choices.takes_chats)
+        )
         replica = _wire(settings, database, choices, replica_id=replica_id, listening=listening)
         stack.callback(replica.passwords.close)
         stack.enter_context(bind(replica=str(replica.id)))
@@ -324,21 +298,6 @@ async def running_replica(
                     loop.cancel()
 
 
-@contextmanager
-def _relay_sockets(settings: Settings, replica_id: UUID, ring: KeyRing | None) -> Iterator[Listening | None]:
-    """Where other replicas find this one. None without a data directory: a command must not make one for this."""
-    if not settings.data_dir.is_dir():
-        yield None
-        return
-    with named_socket(make_socket_dir(settings.data_dir, None).parent, replica_id) as (listening, path):
-        yield Listening(
-            host_id=kept.host_id(settings.data_dir),
-            key=ring.subkey("relay") if ring is not None else kept.key(settings.data_dir),
-            unix=listening,
-            unix_path=path,
-        )
-
-
 def _wire(
     settings: Settings, database: Database, choices: Choices, *, replica_id: UUID, listening: Listening | None
 ) -> Replica:
@@ -350,6 +309,7 @@ def _wire(
         pid=os.getpid(),
         version=__version__,
         schema_version=migrate.SCHEMA_VERSION,
+        index=choices.index,
         relay_unix=str(listening.unix_path) if listening is not None else None,
         relay_url=listening.url if listening is not None else None,
     )
@@ -405,6 +365,7 @@ def _wire(
             readers=shares.list_readers_of,
             is_deaf=lambda: probe.deaf,
             on_read=ReadTeller(notifier),
+            per_replica=settings.max_streams_per_replica,
         )
     )
     passwords = choices.passwords or Passwords()
@@ -423,9 +384,15 @@ def _wire(
         ring=choices.ring,
         health=health,
         clock=clock,
-        limits=RateLimits(clock=clock),
+        limits=RateLimits(clock=clock, replicas=lambda: presence.live_count),
         data_dir=settings.data_dir,
-        origins=Origins(external_url=settings.external_url),
+        origins=Origins(
+            external_url=settings.external_url,
+            allowed_origins=settings.allowed_origins,
+            allowed_hosts=settings.allowed_hosts,
+        ),
+        token_max_days=settings.auth_token_max_ttl.days,
+        max_body=settings.http_max_body,
         log_access=settings.log_access,
     )
     return Replica(

@@ -183,6 +183,11 @@ class Presence:
         found = {ReplicaState.STOPPING: stopping, ReplicaState.ALIVE: len(self._peers) - stopping}
         return Counter(found) + Counter([own])
 
+    @property
+    def live_count(self) -> int:
+        """How many replicas take requests, this one included, as of the last look."""
+        return 1 + sum(not stopping for stopping in self._peers.values())
+
     async def start(self) -> None:
         """Take the lock and appear in the table; fails if the database cannot be reached or written."""
         with explained_refusals():

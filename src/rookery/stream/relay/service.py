@@ -6,8 +6,8 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -44,13 +44,55 @@ class Listening:
     dial_tls: ssl.SSLContext | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How replicas of other machines get here. `url` None: by the address that is listened on."""
+
+    host: str
+    port: int
+    url: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+
 @contextmanager
-def named_socket(directory: Path, replica_id: UUID) -> Iterator[tuple[socket.socket, Path]]:
-    """The internal socket of a replica, and its path. What killed replicas left there goes."""
+def open_sockets(
+    directory: Path, replica_id: UUID, *, host_id: str, key: bytes, reach: Reach | None = None, ca: Path | None = None
+) -> Iterator[Listening]:
+    """The internal sockets of a replica. What killed replicas left in the directory goes.
+
+    Raises OSError when an address cannot be had or a certificate cannot be read.
+    """
     remove_dead_sockets(directory, _SOCKETS)
     path = directory / _SOCKET_NAME.format(replica_id.hex[:12])
-    with unix_socket(path) as listening:
-        yield listening, path
+    with ExitStack() as stack:
+        listening = Listening(
+            host_id=host_id,
+            key=key,
+            unix=stack.enter_context(unix_socket(path)),
+            unix_path=path,
+            dial_tls=ssl.create_default_context(cafile=ca) if ca is not None else None,
+        )
+        if reach is not None:
+            tls = _server_tls(reach)
+            family, _, _, _, target = socket.getaddrinfo(reach.host or "::", reach.port, type=socket.SOCK_STREAM)[0]
+            dual = not reach.host
+            tcp = stack.enter_context(socket.create_server(target[:2], family=family, dualstack_ipv6=dual))
+            listening = replace(listening, tcp=tcp, url=_url(reach, tcp.getsockname()[1]), tls=tls)
+        yield listening
+
+
+def _server_tls(reach: Reach) -> dict[str, Any]:
+    if reach.tls_cert is None or reach.tls_key is None:
+        return {}
+    # Tried here: the server would only say that it cannot start.
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(reach.tls_cert, reach.tls_key)
+    return {"ssl_certfile": reach.tls_cert, "ssl_keyfile": reach.tls_key}
+
+
+def _url(reach: Reach, port: int) -> str:
+    host = f"[{reach.host}]" if ":" in reach.host else reach.host
+    return reach.url or f"{'ws' if reach.tls_cert is None else 'wss'}://{host}:{port}"
 
 
 class Relay:

@@ -1,0 +1,45 @@
+"""Whether a replica should get requests: what it finds when it looks at itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import asyncpg
+
+from rookery.lag import LagMonitor
+from rookery.store.pool import Database
+from rookery.store.pubsub import Listener
+from rookery.store.replicas import Presence
+
+READY_QUERY_SECONDS = 2.0
+LISTENER_DOWN_SECONDS = 5.0
+LAG_SECONDS = 1.0
+
+
+class ReplicaHealth:
+    """Whether this replica should get requests."""
+
+    def __init__(self, database: Database, listener: Listener, presence: Presence, lag: LagMonitor) -> None:
+        self._database = database
+        self._listener = listener
+        self._presence = presence
+        self._lag = lag
+        self.stopping = False
+
+    async def checks(self) -> Mapping[str, str]:
+        listens = self._listener.connected or self._listener.down_seconds() < LISTENER_DOWN_SECONDS
+        return {
+            "database": await self._query(),
+            "listener": "ok" if listens else "not connected",
+            "presence": "ok" if self._presence.held else "not held",
+            "event_loop": "ok" if self._lag.lag_seconds < LAG_SECONDS else "late",
+        }
+
+    async def _query(self) -> str:
+        try:
+            async with asyncio.timeout(READY_QUERY_SECONDS):
+                await self._database.ping()
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return "no answer"
+        return "ok"
