@@ -43,7 +43,7 @@ from rookery.store.authorized.turns import Replayed
 from rookery.store.authz import Grant, Part
 from rookery.store.hints import AccessHint, ConfigHint, Hint, WatchKind
 from rookery.store.machine import ChatSpec, Created, Machine
-from rookery.store.shares import SharePatch, SharingSettings
+from rookery.store.shares import SharePatch
 from rookery.store.users import Status, User, UserPatch
 from rookery.testing import FakeClock
 from tests.store.accounts import open_pool, person
@@ -128,7 +128,7 @@ async def test_administrator_needs_a_reason_which_the_owner_sees(office: Office)
         await office.by("root").chats.get(chat)
     seen = await office.by("root", reason=REASON).chats.get(chat)
 
-    assert seen.chat.id == chat
+    assert seen.id == chat
     (entry,) = (await office.by("ada").chats.list_accesses(chat)).entries
     assert (entry.actor_id, entry.extra["reason"], entry.request_id) == (office.id("root"), REASON, "r-1")
 
@@ -203,57 +203,6 @@ async def test_file_of_a_foreign_chat_is_read_by_a_reason_too(office: Office) ->
     assert len((await office.by("ada").chats.list_accesses(chat)).entries) == 1
 
 
-# Lists
-
-
-async def test_list_of_somebody_else_hides_what_is_in_the_chats(office: Office) -> None:
-    chat = await office.chat(title="A secret plan", labels={"client": "x"})
-
-    for name in ("root", "audrey"):
-        (seen,) = (await office.by(name).chats.list_of(office.id("ada"))).chats
-        assert (seen.id, seen.title, seen.labels) == (chat, "", {})
-
-
-async def test_list_of_what_is_shared_has_direct_shares_only(office: Office) -> None:
-    direct, for_all, child_of = await office.chat(), await office.chat(), await office.chat()
-    await office.chat(parent=child_of)
-    await office.share(direct, "bob")
-    await office.by("ada").chats.patch_shares(for_all, SharePatch(everyone="read"))
-
-    async def listed(name: str) -> list[UUID]:
-        return [chat.id for chat in (await office.by(name).chats.list_shared(office.id(name))).chats]
-
-    assert await listed("bob") == [direct]
-    assert await listed("ada") == []
-    await shares.write_sharing_settings(office.world.conn, SharingSettings(enabled=False))
-    assert await listed("bob") == []
-
-
-async def test_pages_of_what_is_shared_neither_repeat_nor_skip(office: Office) -> None:
-    chats = [await office.chat() for _ in range(5)]
-    for chat in chats:
-        await office.share(chat, "bob")
-    await office.by("bob").chats.patch(chats[0], ChatPatch(pin_order=1))
-
-    seen: list[UUID] = []
-    cursor = None
-    while True:
-        page = await office.by("bob").chats.list_shared(office.id("bob"), limit=2, cursor=cursor)
-        seen += [chat.id for chat in page.chats]
-        if (cursor := page.next_cursor) is None:
-            break
-
-    assert seen == [chats[0], *reversed(chats[1:])]
-
-
-async def test_unread_says_nothing_of_chats_one_cannot_read(office: Office) -> None:
-    mine, foreign = await office.chat(), await office.chat("eve")
-    for chat in (mine, foreign):
-        await office.world.message(chat)
-
-    assert await office.by("ada").chats.list_unread(office.id("ada"), [mine, foreign]) == {mine}
-
-
 # Changes of a chat
 
 
@@ -273,7 +222,7 @@ async def test_patch_is_all_or_nothing(office: Office) -> None:
         with pytest.raises(InvalidInput):
             await ada.patch(chat, wrong)
 
-    assert (await ada.get(chat)).chat.title == "before"
+    assert (await ada.get(chat)).title == "before"
     assert office.published.hints == []
 
 
@@ -308,9 +257,9 @@ async def test_reader_pins_and_reads_for_themselves_alone(office: Office) -> Non
     await office.by("bob").chats.patch(chat, ChatPatch(pin_order=1))
     assert await office.by("bob").chats.mark_read(chat) == newest
 
-    assert (await office.by("bob").chats.get(chat)).chat.pin_order == 1
+    assert (await office.by("bob").chats.get(chat)).pin_order == 1
     owners = await office.by("ada").chats.get(chat)
-    assert (owners.chat.pin_order, owners.has_unread) == (None, True)
+    assert (owners.pin_order, owners.has_unread) == (None, True)
     (hint,) = [hint for hint in office.published.watch() if hint.kind is WatchKind.READ]
     assert hint.users == (office.id("bob"),)
 
@@ -443,7 +392,7 @@ async def test_send_changes_the_chat_in_the_same_transaction(office: Office) -> 
 
     assert first.chat.status == ChatStatus.RUNNING
     assert again.sent.repeats == first.sent.inserted[-1].id
-    seen = (await office.by("ada").chats.get(chat)).chat
+    seen = await office.by("ada").chats.get(chat)
     assert (seen.plan_mode, seen.mcp_server_ids) == (True, (server,))
 
 

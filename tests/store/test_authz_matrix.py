@@ -17,7 +17,7 @@ import pytest
 from rookery.chat.errors import ChatNotFound
 from rookery.chat.messages import ChatId, MessageId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
 from rookery.chat.parts import Text
-from rookery.chat.rights import Actor, OwnerActor, Scope, SystemActor, SystemName, UserActor
+from rookery.chat.rights import Action, Actor, OwnerActor, Scope, SystemActor, SystemName, UserActor
 from rookery.chat.rights import Role as UserRole
 from rookery.store.access_errors import (
     Denied,
@@ -169,14 +169,20 @@ def address() -> str:
     return f"{uuid4().hex}@example.org"
 
 
+REQUIRED = (
+    *(Action.READ, Action.DRIVE, Action.PATCH, Action.INTERRUPT),
+    *(Action.ARCHIVE, Action.DELETE, Action.SHARE),
+)
+
+
+def requiring(action: Action) -> Call:
+    return lambda s, t, x: s.chats.require(x, action)
+
+
 CALLS: dict[str, Call] = {
     "chats.get": lambda s, t, x: s.chats.get(x),
-    "chats.list_own": lambda s, t, x: s.chats.list_own(x),
-    "chats.list_shared": lambda s, t, x: s.chats.list_shared(x),
-    "chats.list_of": lambda s, t, x: s.chats.list_of(t.people["ada"].id),
-    "chats.search": lambda s, t, x: s.chats.search(x, "hello"),
-    "chats.list_unread": lambda s, t, x: s.chats.list_unread(x, []),
-    "chats.list_pins": lambda s, t, x: s.chats.list_pins(x),
+    "chats.list": lambda s, t, x: s.chats.list(x),
+    **{f"chats.require {action}": requiring(action) for action in REQUIRED},
     "chats.patch title": lambda s, t, x: s.chats.patch(x, ChatPatch(title=uuid4().hex)),
     "chats.patch pin": lambda s, t, x: s.chats.patch(x, ChatPatch(pin_order=0)),
     "chats.patch archived": lambda s, t, x: s.chats.patch(x, ChatPatch(archived=False)),
@@ -201,8 +207,9 @@ CALLS: dict[str, Call] = {
     "turns.edit_queued": lambda s, t, x: s.turns.edit_queued(x, NO_QUEUED, content=TEXT),
     "messages.get": lambda s, t, x: s.messages.get(x, NO_ROW),
     "messages.list": lambda s, t, x: s.messages.list(x),
-    "messages.list_window": lambda s, t, x: s.messages.list_window(x, tail=1),
-    "messages.list_delta": lambda s, t, x: s.messages.list_delta(x, seen=0),
+    "messages.search": lambda s, t, x: s.messages.search(x, "hello"),
+    "messages.prompts": lambda s, t, x: s.messages.prompts(x),
+    "messages.list_prompts": lambda s, t, x: s.messages.list_prompts(x),
     "messages.list_queue": lambda s, t, x: s.messages.list_queue(x),
     "files.create": lambda s, t, x: s.files.create(name="a", mime_type="text/plain", data=b""),
     "files.get": lambda s, t, x: s.files.get(x),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from rookery.chat.errors import ChatNotFound
 from rookery.chat.messages import ChatId, MessageId
-from rookery.store import cursors
+from rookery.chat.rights import UserActor
+from rookery.store import chat_reads, cursors
 from tests.store.builders import World, open_world
 
 
@@ -19,12 +20,18 @@ async def world(database_url: str) -> AsyncIterator[World]:
         yield world
 
 
+async def has_unread(world: World, chat_id: ChatId, user_id: UUID) -> bool:
+    seen = await chat_reads.find_chat(world.conn, chat_id, actor=UserActor(user_id))
+    assert seen is not None
+    return seen.chat.has_unread
+
+
 async def test_every_answer_is_unread_before_the_first_look(world: World) -> None:
     user = await world.user()
     chat = await world.chat(user)
     await world.message(chat)
 
-    assert await cursors.has_unread(world.conn, chat, user_id=user)
+    assert await has_unread(world, chat, user)
 
 
 async def test_reading_to_the_newest_leaves_nothing_unread(world: World) -> None:
@@ -35,7 +42,7 @@ async def test_reading_to_the_newest_leaves_nothing_unread(world: World) -> None
 
     assert await cursors.mark_read(world.conn, chat, user_id=user) == newest
 
-    assert not await cursors.has_unread(world.conn, chat, user_id=user)
+    assert not await has_unread(world, chat, user)
 
 
 async def test_an_answer_after_the_cursor_is_unread(world: World) -> None:
@@ -46,7 +53,7 @@ async def test_an_answer_after_the_cursor_is_unread(world: World) -> None:
 
     await cursors.mark_read(world.conn, chat, user_id=user, message_id=first)
 
-    assert await cursors.has_unread(world.conn, chat, user_id=user)
+    assert await has_unread(world, chat, user)
 
 
 async def test_the_cursor_never_goes_back_by_itself(world: World) -> None:
@@ -57,7 +64,7 @@ async def test_the_cursor_never_goes_back_by_itself(world: World) -> None:
 
     assert await cursors.mark_read(world.conn, chat, user_id=user, message_id=first) == second
 
-    assert not await cursors.has_unread(world.conn, chat, user_id=user)
+    assert not await has_unread(world, chat, user)
 
 
 async def test_the_cursor_goes_back_when_forced(world: World) -> None:
@@ -68,7 +75,7 @@ async def test_the_cursor_goes_back_when_forced(world: World) -> None:
 
     assert await cursors.mark_read(world.conn, chat, user_id=user, message_id=first, force=True) == first
 
-    assert await cursors.has_unread(world.conn, chat, user_id=user)
+    assert await has_unread(world, chat, user)
 
 
 @pytest.mark.parametrize("claimed", [10**6, 2**63 - 1, 2**63, 10**30])
@@ -80,7 +87,7 @@ async def test_a_cursor_beyond_the_chat_does_not_hide_later_answers(world: World
     assert await cursors.mark_read(world.conn, chat, user_id=user, message_id=MessageId(claimed)) == newest
     await world.message(chat)
 
-    assert await cursors.has_unread(world.conn, chat, user_id=user)
+    assert await has_unread(world, chat, user)
 
 
 async def test_reading_an_empty_chat_hides_nothing(world: World) -> None:
@@ -90,7 +97,7 @@ async def test_reading_an_empty_chat_hides_nothing(world: World) -> None:
     assert await cursors.mark_read(world.conn, chat, user_id=user) == 0
     await world.message(chat)
 
-    assert await cursors.has_unread(world.conn, chat, user_id=user)
+    assert await has_unread(world, chat, user)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +118,7 @@ async def test_only_answers_that_people_see_are_unread(
     chat = await world.chat(user)
     await world.message(chat, role=role, visibility=visibility)
 
-    assert await cursors.has_unread(world.conn, chat, user_id=user) is is_unread
+    assert await has_unread(world, chat, user) is is_unread
 
 
 async def test_a_deleted_answer_is_not_unread(world: World) -> None:
@@ -121,22 +128,27 @@ async def test_a_deleted_answer_is_not_unread(world: World) -> None:
 
     await world.cut(chat, from_id=message)
 
-    assert not await cursors.has_unread(world.conn, chat, user_id=user)
+    assert not await has_unread(world, chat, user)
 
 
-async def test_one_query_tells_for_a_list_of_chats(world: World) -> None:
+async def test_a_cursor_is_its_owners_alone(world: World) -> None:
     user, other = await world.user(), await world.user()
-    unread, read, empty = [await world.chat(user) for _ in range(3)]
-    for chat in (unread, read):
-        await world.message(chat)
-    await cursors.mark_read(world.conn, read, user_id=user)
-    await cursors.mark_read(world.conn, unread, user_id=other)
+    chat = await world.chat(user)
+    await world.message(chat)
+    await world.conn.execute("INSERT INTO chat_shares (chat_id, user_id) VALUES ($1, $2)", chat, other)
 
-    chats = [unread, read, empty, ChatId(uuid4())]
+    await cursors.mark_read(world.conn, chat, user_id=other)
 
-    assert await cursors.list_unread(world.conn, chats, user_id=user) == {unread}
-    assert await cursors.list_unread(world.conn, chats, user_id=other) == {read}
-    assert await cursors.list_unread(world.conn, [], user_id=user) == frozenset()
+    assert await has_unread(world, chat, user)
+    assert not await has_unread(world, chat, other)
+
+
+async def test_nothing_is_unread_for_who_cannot_mark_it_read(world: World) -> None:
+    stranger = await world.user()
+    chat = await world.chat(await world.user())
+    await world.message(chat)
+
+    assert not await has_unread(world, chat, stranger)
 
 
 async def test_cursors_move_no_version(world: World) -> None:
@@ -153,12 +165,3 @@ async def test_cursors_move_no_version(world: World) -> None:
 async def test_a_missing_chat_is_not_found(world: World) -> None:
     with pytest.raises(ChatNotFound):
         await cursors.mark_read(world.conn, ChatId(uuid4()), user_id=await world.user())
-
-
-async def test_unread_marks_of_long_chats_come_from_the_index(world: World) -> None:
-    user = await world.user()
-    chat = await world.long_chat(user)
-
-    for plan in await world.plans(cursors.LIST_UNREAD, user, f"{{{chat}}}"):
-        assert "messages_role" in plan
-        assert "Seq Scan on chat_messages" not in plan

@@ -107,8 +107,21 @@ async def test_archived_chats_are_refused(world: World) -> None:
     with pytest.raises(InvalidInput) as caught:
         await pins.pin(world.conn, chat, user_id=user)
 
-    assert (caught.value.field, caught.value.code) == ("chat_id", "archived")
+    assert caught.value.field == "pin_order"
     assert await order_of(world, user) == []
+
+
+async def test_a_person_has_so_many_pins_and_no_more(world: World) -> None:
+    user = await world.user()
+    chats = [await world.chat(user) for _ in range(pins.MAX_PINS + 1)]
+    await world.conn.execute(pins.WRITE_ORDER, user, chats[:-1])
+
+    with pytest.raises(InvalidInput) as caught:
+        await pins.pin(world.conn, chats[-1], user_id=user)
+    assert await pins.pin(world.conn, chats[-2], user_id=user, position=1) == Pin(chats[-2], 1)
+
+    assert caught.value.field == "pin_order"
+    assert len(await order_of(world, user)) == pins.MAX_PINS
 
 
 async def test_children_are_refused(world: World) -> None:

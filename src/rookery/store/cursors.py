@@ -6,7 +6,6 @@ A cursor is written on the person's request only, never by merely looking. It on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from uuid import UUID
 
 from rookery.chat.errors import ChatNotFound
@@ -33,22 +32,17 @@ MOVE = """
     RETURNING last_read_message_id
 """
 
-# The newest answer decides. The literals match the partial index messages_role: one descent per chat, however long
-# it is and however far back the cursor.
-LIST_UNREAD = """
-    SELECT asked.chat_id
-      FROM unnest($2::uuid[]) AS asked (chat_id)
-     CROSS JOIN LATERAL (
-           SELECT m.id
+# A chat has something unread when its newest answer that people can see came after the cursor; without a cursor every
+# answer is unread. `{chat}` is the chat. The literals match the partial index
+# messages_role: one descent, however long the chat is and however far back the cursor.
+NEWEST_ANSWER = """
              FROM chat_messages m
-            WHERE (m.chat_id, m.role) >= (asked.chat_id, 'assistant')
-              AND (m.chat_id, m.role) <= (asked.chat_id, 'assistant')
+            WHERE (m.chat_id, m.role) >= ({chat}, 'assistant')
+              AND (m.chat_id, m.role) <= ({chat}, 'assistant')
               AND NOT m.deleted
               AND m.visibility IN ('user', 'both')
             ORDER BY m.chat_id, m.role, m.id DESC
-            LIMIT 1) newest
-      LEFT JOIN chat_read_cursors cursor ON cursor.chat_id = asked.chat_id AND cursor.user_id = $1
-     WHERE newest.id > coalesce(cursor.last_read_message_id, 0)
+            LIMIT 1
 """
 
 
@@ -62,13 +56,3 @@ async def mark_read(
     if moved is None:
         raise ChatNotFound(chat_id)
     return moved
-
-
-async def has_unread(conn: Connection, chat_id: ChatId, *, user_id: UUID) -> bool:
-    """Whether an answer that people can see came after the cursor. Without a cursor every answer is unread."""
-    return chat_id in await list_unread(conn, [chat_id], user_id=user_id)
-
-
-async def list_unread(conn: Connection, chat_ids: Sequence[ChatId], *, user_id: UUID) -> frozenset[ChatId]:
-    """Those of the chats that have something unread."""
-    return frozenset(record["chat_id"] for record in await conn.fetch(LIST_UNREAD, user_id, chat_ids))

@@ -16,6 +16,9 @@ from rookery.chat.messages import ChatId
 from rookery.store import nested
 from rookery.store.pool import Connection
 
+# Chosen: all pins of a person are on the first page of every list.
+MAX_PINS = 100
+
 # The two-key form has a key space of its own, apart from other advisory locks. The first key is chosen: "pins".
 _LOCK_SPACE = 0x70696E73
 
@@ -100,6 +103,8 @@ async def pin(conn: Connection, chat_id: ChatId, *, user_id: UUID, position: int
         await _require_pinnable(conn, chat_id)
         await conn.execute(LOCK_USER, user_id)
         order = [pinned.chat_id for pinned in await list_pins(conn, user_id)]
+        if chat_id not in order and len(order) >= MAX_PINS:
+            raise InvalidInput("pin_order", f"You can pin at most {MAX_PINS} chats. Unpin one first.")
         target = _target_index(order, chat_id, position=position)
         if chat_id in order:
             order.remove(chat_id)
@@ -135,7 +140,7 @@ async def _require_pinnable(conn: Connection, chat_id: ChatId) -> None:
     if not chat["is_root"]:
         raise ChatNotRoot(chat_id)
     if chat["archived"]:
-        raise InvalidInput("chat_id", "This chat is archived. Unarchive it to pin it.", code="archived")
+        raise InvalidInput("pin_order", "This chat is archived. Unarchive it to pin it.")
 
 
 def _target_index(order: list[ChatId], chat_id: ChatId, *, position: int | None) -> int:

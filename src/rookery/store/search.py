@@ -1,7 +1,8 @@
 """Full-text search over titles and over what people and the model wrote.
 
 Titles are indexed as they are. A message enters `chat_message_search` pending, by trigger, and a sweep fills it in.
-No version of a chat moves. Only text parts are searchable; tool calls, reasoning and files are not.
+No version of a chat moves. Only text parts are searchable; tool calls, reasoning and files are not. Who searches, and
+among which chats, is `chat_list`'s and `prompts`' affair; a title and each message match by themselves.
 
 PostgreSQL's parser sets three traps for text that anybody may write, and one such row must not stop the sweep:
 
@@ -16,13 +17,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from uuid import UUID
 
 import asyncpg
-import msgspec
 
 from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import ChatId, MessageId
+from rookery.chat.messages import MessageId
 from rookery.store.pool import Connection
 
 MAX_TEXT_CHARS = 200_000
@@ -38,6 +37,7 @@ _LONGEST_RUN = 200
 # them, and "<", as spaces.
 _ESCAPES = "<\ue000\ue001"
 _UNSEARCHABLE = re.compile("[<\0\ue000\ue001\ud800-\udfff]")
+_SPACED = dict.fromkeys(map(ord, "\ue000\ue001"), " ")
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _LONG_RUN = re.compile(rf"\S{{{_LONGEST_RUN}}}")
 
@@ -52,17 +52,20 @@ TAKE_PENDING = """
        FOR UPDATE SKIP LOCKED
 """
 
-# Lax jsonpath passes over whatever is not an object with a text: odd content has nothing to search for, no error.
+# The text parts of a message `m`, joined. Lax jsonpath passes over whatever is not an object with a text: odd content
+# has nothing to search for, no error.
+TEXT_OF_MESSAGE = """(
+           SELECT coalesce(string_agg(part.text #>> '{}', ' ' ORDER BY part.place), '') AS text
+             FROM jsonb_path_query(m.content, '$[*] ? (@.type == "text").text ? (@.type() == "string")')
+                  WITH ORDINALITY AS part (text, place))"""
+
 FILL = f"""
     UPDATE chat_message_search s
        SET tsv = to_tsvector('simple', regexp_replace(
                    translate(left(t.text, {MAX_TEXT_CHARS}), '{_ESCAPES}', '{" " * len(_ESCAPES)}'),
                    '\\S{{{_LONGEST_RUN}}}', '\\& ', 'g'))
       FROM chat_messages m
-     CROSS JOIN LATERAL (
-           SELECT coalesce(string_agg(part.text #>> '{{}}', ' ' ORDER BY part.place), '') AS text
-             FROM jsonb_path_query(m.content, '$[*] ? (@.type == "text").text ? (@.type() == "string")')
-                  WITH ORDINALITY AS part (text, place)) t
+     CROSS JOIN LATERAL {TEXT_OF_MESSAGE} t
      WHERE m.id = s.message_id
        AND s.message_id = ANY($1::bigint[])
 """
@@ -75,36 +78,6 @@ FILL_WITH_NOTHING = """
 
 # Errors that lie in a row's text, not in the state of the database. A timeout counts: it would come again.
 _BAD_TEXT = (asyncpg.ProgramLimitExceededError, asyncpg.DataError, asyncpg.QueryCanceledError)
-
-# Two indexes (chats_title, search_tsv), each scanned once; a hit in a subagent's chat finds its root.
-SEARCH = """
-    WITH hits AS (
-         SELECT coalesce(c.root_chat_id, c.id) AS chat_id, NULL::bigint AS message_id
-           FROM chats c
-          WHERE to_tsvector('simple', c.title) @@ websearch_to_tsquery('simple', $3)
-            AND c.owner_id = $1
-          UNION ALL
-         SELECT coalesce(c.root_chat_id, c.id), s.message_id
-           FROM chat_message_search s
-           JOIN chats c ON c.id = s.chat_id
-          WHERE s.tsv IS NOT NULL
-            AND s.tsv @@ websearch_to_tsquery('simple', $4)
-            AND c.owner_id = $1)
-    SELECT c.id, max(h.message_id)
-      FROM hits h
-      JOIN chats c ON c.id = h.chat_id
-     WHERE c.archived = $2
-     GROUP BY c.id
-     ORDER BY c.updated_at DESC, c.id DESC
-     LIMIT $5
-"""
-
-
-class SearchHit(msgspec.Struct, frozen=True):
-    """A root chat that matches. `message_id` is the newest match in its family, None when only a title matches."""
-
-    chat_id: ChatId
-    message_id: MessageId | None
 
 
 async def sweep(conn: Connection, *, batch: int = 20) -> int:
@@ -135,18 +108,21 @@ async def backfill(conn: Connection, *, max_rows: int = 50_000, batch: int = 20)
     return filled
 
 
-async def search(
-    conn: Connection, query: str, *, owner_id: UUID, archived: bool = False, limit: int = 50
-) -> list[SearchHit]:
-    """The owner's root chats that match, by last activity, newest first; a query without words matches nothing.
-
-    The syntax is that of web searches: words, "phrases", OR and -not. A title and each message match by themselves.
-    """
+def for_titles(query: str) -> str:
+    """The query as `websearch_to_tsquery` may read it, to be matched with titles."""
     _check_query(query)
-    in_titles = _UNSTORABLE.sub(" ", query)
-    in_messages = _LONG_RUN.sub(r"\g<0> ", _UNSEARCHABLE.sub(" ", query))
-    records = await conn.fetch(SEARCH, owner_id, archived, in_titles, in_messages, limit)
-    return [SearchHit(*record) for record in records]
+    return _UNSTORABLE.sub(" ", query)
+
+
+def for_messages(query: str) -> str:
+    """The query as `websearch_to_tsquery` may read it, to be matched with messages: prepared as they were."""
+    _check_query(query)
+    return _LONG_RUN.sub(r"\g<0> ", _UNSEARCHABLE.sub(" ", query))
+
+
+def plain(text: str) -> str:
+    """Stored text as people may read it: the escapes of `chat.parts` are shown as spaces."""
+    return text.translate(_SPACED)
 
 
 async def _try_fill(conn: Connection, message_ids: Sequence[MessageId]) -> bool:

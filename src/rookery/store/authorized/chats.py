@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -12,28 +12,23 @@ from rookery.chat import labels as label_rules
 from rookery.chat import messages
 from rookery.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.chat.messages import ChatId, Effort, MessageId
-from rookery.chat.rights import Action, Relation, Resource
-from rookery.store import audit, chats, cursors, machine, pins, search, shares
+from rookery.chat.rights import Action, Relation, Resource, SystemActor
+from rookery.chat.search_query import ChatQuery
+from rookery.store import audit, chat_list, chat_reads, chat_views, cursors, machine, pins, shares
 from rookery.store import labels as stored_labels
 from rookery.store.access_errors import ArchiveFirst, Disabled
 from rookery.store.audit import EntryFilter, EntryPage, Event
 from rookery.store.authz import Grant, How, Part, Via, authz
-from rookery.store.chats import ChatPage, ChatSummary
+from rookery.store.chat_reads import Seen
+from rookery.store.chat_views import ChatListPage, ChatView
 from rookery.store.hints import WatchKind
-from rookery.store.search import SearchHit
 from rookery.store.shares import Share, ShareChange, SharePatch
 
 MAX_TITLE_CHARS = 200
+NO_QUERY = ChatQuery()
 
 # Metadata moves no version; the row is locked so that two patches build on each other.
 LOCK = "SELECT parent_chat_id IS NULL AS is_root, archived, title, labels FROM chats WHERE id = $1 FOR NO KEY UPDATE"
-CHILDREN = f"""
-    SELECT {chats.COLUMNS}, NULL::integer AS pin_order
-      FROM chats c
-     WHERE c.root_chat_id = $1
-       AND c.archived = $2
-     ORDER BY c.created_at, c.id
-"""
 IS_OWN_WORKSPACE = "SELECT EXISTS (SELECT FROM workspaces WHERE id = $1 AND owner_id = $2 AND deleted_at IS NULL)"
 WRITE = """
     UPDATE chats
@@ -92,88 +87,47 @@ def _patch_actions(chat_id: ChatId, patch: ChatPatch) -> frozenset[Action]:
     return patch.actions
 
 
-class SeenChat(msgspec.Struct, frozen=True):
-    """A chat as the caller sees it. `children` are those of a root in the same archive state; a child has none."""
-
-    chat: ChatSummary
-    relation: Relation
-    is_shared: bool
-    has_unread: bool
-    children: tuple[ChatSummary, ...]
+def _required_action(chat_id: ChatId, action: Action) -> frozenset[Action]:
+    return frozenset({action})
 
 
 class Chats(Part):
     __slots__ = ()
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
-    async def get(self, at: Grant, chat_id: ChatId) -> SeenChat:
-        viewer = at.by
-        chat = await chats.find_chat(at.conn, chat_id, viewer_id=viewer)
-        if chat is None:
-            raise ChatNotFound(chat_id)
-        children: tuple[ChatSummary, ...] = ()
-        if chat.parent_chat_id is None:
-            children = tuple(map(chats.from_record, await at.conn.fetch(CHILDREN, chat_id, chat.archived)))
-        unread = viewer is not None and await cursors.has_unread(at.conn, chat_id, user_id=viewer)
-        shared = await shares.is_shared(at.conn, ChatId(at.root_id or chat_id))
-        return SeenChat(chat, at.relation, shared, unread, children)
+    async def get(self, at: Grant, chat_id: ChatId) -> ChatView:
+        """The chat with everything a single read has, and its children in the same archive state."""
+        seen = await _load(at, chat_id)
+        return await chat_reads.with_single_members(at.conn, seen.chat)
+
+    @authz(Resource.CHAT, Action.READ, via=Via.CHAT, actions=_required_action)
+    async def require(self, at: Grant, chat_id: ChatId, action: Action) -> None:
+        """Check a right on a chat and do nothing: whoever lacks it must not learn what is wrong with the request."""
 
     @authz(Resource.CHAT, Action.LIST, via=Via.USER)
-    async def list_own(
+    async def list(
         self,
         at: Grant,
         user_id: UUID,
+        query: ChatQuery = NO_QUERY,
         *,
-        archived: bool = False,
-        labels: Mapping[str, str] | None = None,
+        labels: Sequence[tuple[str, str]] = (),
+        workspace_id: UUID | None = None,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> ChatPage:
-        """The user's own root chats, pins first, then by last activity."""
-        return await chats.list_chats(at.conn, user_id, archived=archived, labels=labels, limit=limit, cursor=cursor)
+    ) -> ChatListPage:
+        """Root chats with their children: the user's pins first, then by last activity.
 
-    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
-    async def list_shared(
-        self,
-        at: Grant,
-        user_id: UUID,
-        *,
-        archived: bool = False,
-        labels: Mapping[str, str] | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> ChatPage:
-        """What others share with the user directly."""
-        return await chats.list_shared(at.conn, user_id, archived=archived, labels=labels, limit=limit, cursor=cursor)
-
-    @authz(Resource.CHAT, Action.LIST_ALL)
-    async def list_of(
-        self, at: Grant, owner_id: UUID, *, archived: bool = False, limit: int = 50, cursor: str | None = None
-    ) -> ChatPage:
-        """Somebody else's chats, without what is in them: no titles, labels, summaries or errors."""
-        page = await chats.list_chats(
-            at.conn, owner_id, viewer_id=at.by or owner_id, archived=archived, limit=limit, cursor=cursor
-        )
-        return ChatPage(tuple(map(_hidden, page.chats)), page.next_cursor)
-
-    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
-    async def search(
-        self, at: Grant, user_id: UUID, query: str, *, archived: bool = False, limit: int = 50
-    ) -> list[SearchHit]:
-        return await search.search(at.conn, query, owner_id=user_id, archived=archived, limit=limit)
-
-    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
-    async def list_unread(self, at: Grant, user_id: UUID, chat_ids: list[ChatId]) -> frozenset[ChatId]:
-        """Those of the chats that have something unread; of chats the user cannot read it says nothing."""
-        readable = [record["id"] for record in await at.conn.fetch(READABLE, chat_ids, user_id)]
-        return await cursors.list_unread(at.conn, readable, user_id=user_id)
-
-    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
-    async def list_pins(self, at: Grant, user_id: UUID) -> list[pins.Pin]:
-        return await pins.list_pins(at.conn, user_id)
+        Chats of somebody else, whom the query names as `owner`, are for administrators and auditors, who see the frame
+        and not the contents. `labels` and `workspace_id` must hold besides what the query says.
+        """
+        actor = at.actor
+        assert not isinstance(actor, SystemActor), "no part of Rookery may list chats"
+        wanted = await chat_list.look_up(at.conn, query, actor=actor, workspace_id=workspace_id, labels=labels)
+        return await chat_list.list_chats(at.conn, wanted, actor=actor, limit=limit, cursor=cursor)
 
     @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.BUNDLE, actions=_patch_actions)
-    async def patch(self, at: Grant, chat_id: ChatId, patch: ChatPatch) -> ChatSummary:
+    async def patch(self, at: Grant, chat_id: ChatId, patch: ChatPatch) -> ChatView:
         """Change what is given, all or nothing. What is already so is not written, and nobody is told."""
         checked = _checked(patch)
         if patch.archived is not UNSET:
@@ -183,11 +137,9 @@ class Chats(Part):
         if not isinstance(patch.pin_order, UnsetType):
             await _pin(at, chat_id, patch.pin_order)
             at.tell_watchers(chat_id, WatchKind.METADATA)
-        chat = await chats.find_chat(at.conn, chat_id, viewer_id=at.by)
-        if chat is None:
-            raise ChatNotFound(chat_id)
+        seen = await _load(at, chat_id)
         # An administrator may archive a chat without reading it.
-        return chat if at.relation in (Relation.OWNER, Relation.READER) else _hidden(chat)
+        return seen.chat if seen.is_reader else chat_views.without_contents(seen.chat)
 
     async def _archive(self, at: Grant, chat_id: ChatId, *, archived: bool) -> None:
         row = await at.conn.fetchrow(LOCK, chat_id)
@@ -226,7 +178,7 @@ class Chats(Part):
         return moved
 
     @authz(Resource.SHARE, Action.SEE_SHARES, via=Via.CHAT)
-    async def list_shares(self, at: Grant, chat_id: ChatId) -> list[Share]:
+    async def list_shares(self, at: Grant, chat_id: ChatId) -> Sequence[Share]:
         if at.root_id != chat_id:
             raise ChatNotRoot(chat_id)
         return await shares.list_shares(at.conn, chat_id)
@@ -276,12 +228,11 @@ class Chats(Part):
         return await audit.list_entries(at.conn, wanted, limit=limit, cursor=cursor)
 
 
-READABLE = f"""
-    SELECT c.id
-      FROM chats c
-     WHERE c.id = ANY ($1::uuid[])
-       AND (c.owner_id = $2 OR {shares.SHARED_WITH.format(user="$2")})
-"""
+async def _load(at: Grant, chat_id: ChatId) -> Seen:
+    seen = await chat_reads.find_chat(at.conn, chat_id, actor=at.actor)
+    if seen is None:
+        raise ChatNotFound(chat_id)  # deleted since the right was checked
+    return seen
 
 
 def _checked(patch: ChatPatch) -> ChatPatch:
@@ -320,6 +271,8 @@ async def _write(at: Grant, chat_id: ChatId, patch: ChatPatch) -> None:
 
 
 async def _pin(at: Grant, chat_id: ChatId, pin_order: int) -> None:
+    if at.root_id != chat_id:
+        raise ChatNotRoot(chat_id)
     if pin_order:
         await pins.pin(at.conn, chat_id, user_id=at.user_id, position=pin_order)
     else:
@@ -330,9 +283,3 @@ async def _log_foreign(at: Grant, chat_id: ChatId, action: str) -> None:
     """What an administrator did to somebody else's chat is written down; what owners do with theirs is not."""
     if at.relation is not Relation.OWNER:
         await at.log(Event(action=action, resource_type=Resource.CHAT, resource_id=str(chat_id)))
-
-
-def _hidden(chat: ChatSummary) -> ChatSummary:
-    return msgspec.structs.replace(
-        chat, title="", labels={}, summary=None, last_turn_summary=None, last_error=None, pin_order=None
-    )

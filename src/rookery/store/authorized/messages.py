@@ -1,18 +1,35 @@
-"""Messages and the queue, for reading: what people may see of a chat's history."""
+"""Messages, prompts and the queue, for reading: what people may see of a chat's history."""
 
 from __future__ import annotations
 
-from rookery.chat.errors import InvalidInput, MessageNotFound
-from rookery.chat.messages import ChatId, Message, MessageId, QueuedMessage
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat import snippets
+from rookery.chat.errors import ChatNotFound, InvalidInput, MessageNotFound
+from rookery.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
+from rookery.chat.prompt import PromptRow
 from rookery.chat.rights import Action, Resource
-from rookery.store import messages, paging
+from rookery.store import messages, paging, prompts, search
 from rookery.store.authorized.turns import Queue
 from rookery.store.authz import Grant, Part, Via, authz
+from rookery.store.chat_views import SearchMatch
 from rookery.store.machine import backlog
-from rookery.store.messages import WINDOW_MAX_BYTES, MessagePage
+from rookery.store.pool import Connection
+from rookery.store.prompts import DEFAULT_LIMIT, Prompt
 
 MAX_LIMIT = 200
 
+
+def _with_figures(statement: str) -> str:
+    return statement.replace(messages.COLUMNS, f"{messages.COLUMNS}, {messages.FIGURES}")
+
+
+FIND = _with_figures(messages.FIND_VISIBLE)
+NEWEST = _with_figures(messages.NEWEST)
+OLDEST = _with_figures(messages.OLDEST)
+VERSIONS = "SELECT snapshot_version, history_version FROM chats WHERE id = $1"
 QUEUE = f"""
     SELECT {backlog.QUEUE_COLUMNS}
       FROM chat_queued_messages
@@ -20,17 +37,50 @@ QUEUE = f"""
      ORDER BY position, id
 """
 QUEUE_VERSION = "SELECT queue_version FROM chats WHERE id = $1"
+# Index search_chat: a chat is searched message by message, which is less than everybody's messages with that word.
+SEARCH = f"""
+    SELECT m.id, m.chat_id, left(t.text, {snippets.SOURCE_CHARS} + 1)
+      FROM (SELECT s.message_id
+              FROM chat_message_search s
+             WHERE s.chat_id = $1
+               AND s.tsv @@ websearch_to_tsquery('simple', $2)
+             ORDER BY s.message_id DESC
+             LIMIT $3) found
+      JOIN chat_messages m ON m.id = found.message_id
+     CROSS JOIN LATERAL {search.TEXT_OF_MESSAGE} t
+     ORDER BY m.id DESC
+"""
+
+
+class MessageList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of messages with their figures, and the versions of the chat that it shows, all of one moment.
+
+    Newest first, except for the rows after an id, which are oldest first: a poller never skips in a burst. `has_more`
+    says that the side the page was cut at goes on; around a message that is the older side, and `has_newer` is the
+    other one. `queued_messages` is None on pages that have a place in the history.
+    """
+
+    items: tuple[PromptRow, ...]
+    has_more: bool
+    has_newer: bool = False
+    queued_messages: tuple[QueuedMessage, ...] | None = None
+    snapshot_version: int
+    history_version: int
+
+
+class _Rows(msgspec.Struct, frozen=True):
+    rows: tuple[PromptRow, ...]
+    has_more: bool
+    has_newer: bool = False
 
 
 class Messages(Part):
     __slots__ = ()
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
-    async def get(self, at: Grant, chat_id: ChatId, message_id: MessageId) -> Message:
-        found = await messages.find_visible(at.conn, chat_id, message_id=message_id)
-        if found is None:
-            raise MessageNotFound(message_id)
-        return found
+    async def get(self, at: Grant, chat_id: ChatId, message_id: MessageId) -> PromptRow:
+        """One message with its figures. What is deleted, or for the model only, is not there."""
+        return await _find(at.conn, chat_id, message_id)
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
     async def list(
@@ -41,31 +91,113 @@ class Messages(Part):
         limit: int = 50,
         before_id: int | None = None,
         after_id: int | None = None,
-    ) -> MessagePage:
-        """In ascending order always: the newest page, what stands before an id, or what follows one without gaps."""
+        around_id: int | None = None,
+    ) -> MessageList:
+        """The newest messages, those before an id, after one, between two, or around one."""
+        _check_places(limit, before_id=before_id, after_id=after_id, around_id=around_id)
+        is_whole = before_id is None and after_id is None and around_id is None
+        # One moment for all of it: rows and versions that do not belong together would make a client miss rows.
+        async with at.conn.transaction(isolation="repeatable_read", readonly=True):
+            versions = await at.conn.fetchrow(VERSIONS, chat_id)
+            if versions is None:
+                raise ChatNotFound(chat_id)  # deleted since the right was checked
+            found = await _rows(
+                at.conn, chat_id, limit=limit, before_id=before_id, after_id=after_id, around_id=around_id
+            )
+            queue = await _queue(at.conn, chat_id) if is_whole else None
+        return MessageList(
+            items=found.rows,
+            has_more=found.has_more,
+            has_newer=found.has_newer,
+            queued_messages=queue,
+            snapshot_version=versions["snapshot_version"],
+            history_version=versions["history_version"],
+        )
+
+    @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
+    async def search(self, at: Grant, chat_id: ChatId, query: str, *, limit: int = 50) -> tuple[SearchMatch, ...]:
+        """The messages of this chat that match, newest first."""
         paging.check_limit(limit, MAX_LIMIT)
-        for field, value in (("before_id", before_id), ("after_id", after_id)):
-            if value is not None and value < 0:
-                raise InvalidInput(field, "An id is 0 or more.")
-        if before_id is None and after_id is not None:
-            return await messages.list_oldest(at.conn, chat_id, limit=limit, after_id=after_id)
-        if before_id is not None and after_id is not None and after_id >= before_id:
-            raise InvalidInput("after_id", "after_id must be below before_id.")
-        return await messages.list_newest(at.conn, chat_id, limit=limit, before_id=before_id, after_id=after_id or 0)
+        records = await at.conn.fetch(SEARCH, chat_id, search.for_messages(query), limit)
+        return tuple(
+            SearchMatch(found_in, message_id, snippets.snippet(search.plain(text), [query]))
+            for message_id, found_in, text in records
+        )
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
-    async def list_window(
-        self, at: Grant, chat_id: ChatId, *, tail: int, max_bytes: int = WINDOW_MAX_BYTES
-    ) -> MessagePage:
-        return await messages.list_window(at.conn, chat_id, tail=tail, max_bytes=max_bytes)
+    async def prompts(self, at: Grant, chat_id: ChatId, *, limit: int = DEFAULT_LIMIT) -> tuple[Prompt, ...]:
+        """What the user asked in this chat, newest first."""
+        return await prompts.list_of_chat(at.conn, chat_id, limit=limit)
 
-    @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
-    async def list_delta(
-        self, at: Grant, chat_id: ChatId, *, seen: int, limit: int | None = None
-    ) -> tuple[Message, ...]:
-        return await messages.list_delta(at.conn, chat_id, seen=seen, limit=limit)
+    @authz(Resource.CHAT, Action.LIST, via=Via.USER)
+    async def list_prompts(
+        self, at: Grant, user_id: UUID, *, query: str | None = None, limit: int = DEFAULT_LIMIT
+    ) -> tuple[Prompt, ...]:
+        """What the user asked in all chats of their own, newest first; with a query, what matches it."""
+        return await prompts.list_of_owner(at.conn, user_id, query=query, limit=limit)
 
     @authz(Resource.QUEUE, Action.READ, via=Via.CHAT)
     async def list_queue(self, at: Grant, chat_id: ChatId) -> Queue:
-        items: tuple[QueuedMessage, ...] = tuple(map(backlog.queued_of, await at.conn.fetch(QUEUE, chat_id)))
-        return Queue(items, await at.conn.fetchval(QUEUE_VERSION, chat_id))
+        # The version first: a queue that is newer than its version is asked for again, one that is older is not.
+        version = await at.conn.fetchval(QUEUE_VERSION, chat_id)
+        return Queue(await _queue(at.conn, chat_id), version)
+
+
+def _check_places(limit: int, *, before_id: int | None, after_id: int | None, around_id: int | None) -> None:
+    paging.check_limit(limit, MAX_LIMIT)
+    for field, value in (("before_id", before_id), ("after_id", after_id), ("around_id", around_id)):
+        if value is not None and value < 0:
+            raise InvalidInput(field, "An id is 0 or more.")
+    if around_id is not None and (before_id is not None or after_id is not None):
+        raise InvalidInput("around_id", "around_id stands alone: leave out before_id and after_id.")
+    if before_id is not None and after_id is not None and after_id >= before_id:
+        raise InvalidInput("after_id", "after_id must be below before_id.")
+
+
+async def _find(conn: Connection, chat_id: ChatId, message_id: int) -> PromptRow:
+    record = await conn.fetchrow(FIND, chat_id, message_id) if is_id(message_id) else None
+    if record is None:
+        raise MessageNotFound(message_id)
+    return messages.prompt_row(record)
+
+
+async def _rows(
+    conn: Connection,
+    chat_id: ChatId,
+    *,
+    limit: int,
+    before_id: int | None,
+    after_id: int | None,
+    around_id: int | None,
+) -> _Rows:
+    if around_id is not None:
+        return await _around(conn, chat_id, limit=limit, around_id=around_id)
+    if before_id is None and after_id is not None:
+        return await _oldest(conn, chat_id, limit=limit, after_id=after_id)
+    return await _newest(conn, chat_id, limit=limit, before_id=before_id, after_id=after_id or 0)
+
+
+async def _newest(
+    conn: Connection, chat_id: ChatId, *, limit: int, before_id: int | None = None, after_id: int = 0
+) -> _Rows:
+    before = MAX_ID if before_id is None else min(before_id, MAX_ID)
+    records = await conn.fetch(NEWEST, chat_id, min(after_id, MAX_ID), before, limit + 1)
+    return _Rows(tuple(map(messages.prompt_row, records[:limit])), len(records) > limit)
+
+
+async def _oldest(conn: Connection, chat_id: ChatId, *, limit: int, after_id: int) -> _Rows:
+    records = await conn.fetch(OLDEST, chat_id, min(after_id, MAX_ID), limit + 1)
+    return _Rows(tuple(map(messages.prompt_row, records[:limit])), len(records) > limit)
+
+
+async def _around(conn: Connection, chat_id: ChatId, *, limit: int, around_id: int) -> _Rows:
+    """The message in the middle, newest first."""
+    middle = await _find(conn, chat_id, around_id)
+    newer_limit = (limit - 1) // 2
+    newer = await _oldest(conn, chat_id, limit=newer_limit, after_id=around_id)
+    older = await _newest(conn, chat_id, limit=limit - 1 - newer_limit, before_id=around_id)
+    return _Rows((*reversed(newer.rows), middle, *older.rows), older.has_more, newer.has_more)
+
+
+async def _queue(conn: Connection, chat_id: ChatId) -> tuple[QueuedMessage, ...]:
+    return tuple(map(backlog.queued_of, await conn.fetch(QUEUE, chat_id)))

@@ -1,0 +1,196 @@
+"""Reads chats as one person sees them (`chat_views`): any number of them in one statement.
+
+A statement that wants views names the chats in a common table expression `members (id, root_id, place, message_id)`,
+has the viewer as `$1`, and ends with `VIEWS`. What only a single read has comes with further statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat import rights
+from rookery.chat.messages import ChatId, MessageId
+from rookery.chat.rights import Actor, ChatFacts, Relation, SystemActor
+from rookery.chat.states import Status
+from rookery.store import chat_settings, chats, cursors, machine, shares, streaming
+from rookery.store.chat_views import ChatFile, ChatView, ContextUsage, chat_error
+from rookery.store.pool import Connection
+from rookery.store.users import PublicUser
+
+_IS_READER = f"(c.owner_id = $1 OR {shares.SHARED_WITH.format(user='$1')})"
+
+# What a turn of planning ends with: the result of one of these tools, and the user's word is awaited.
+_HAS_RESULT = (
+    "jsonb_path_exists(last.content, "
+    '\'$[*] ? (@.type == "tool-result" && @.tool_name == "{tool}" && !(@.is_error == true))\')'
+)
+_ASKED = f"""
+    SELECT CASE WHEN {_HAS_RESULT.format(tool="propose_plan")} THEN 'plan'
+                WHEN {_HAS_RESULT.format(tool="ask_user_question")} THEN 'question' END AS kind
+      FROM (SELECT m.role, m.content
+              FROM chat_messages m
+             WHERE m.chat_id >= c.id AND m.chat_id <= c.id
+               AND NOT m.deleted
+               AND m.visibility IN ('user', 'both')
+             ORDER BY m.chat_id DESC, m.id DESC
+             LIMIT 1) last
+     WHERE c.status = 'waiting'
+       AND NOT c.archived
+       AND last.role = 'tool'
+"""
+
+# The newest answer decides what is unread, and tells how full the context is; the newest row, what is asked. One
+# descent of an index for each (messages_role, messages_live), however long the chat is.
+VIEWS = f"""
+    SELECT members.id, members.root_id, members.message_id, {chats.COLUMNS}, p.pin_order, u.username, u.name,
+           {_IS_READER},
+           coalesce(newest.id > coalesce(r.last_read_message_id, 0), false),
+           {shares.ENABLED} AND EXISTS (SELECT FROM chat_shares s WHERE s.chat_id = coalesce(c.root_chat_id, c.id)),
+           newest.context_tokens, newest.context_limit,
+           CASE WHEN c.status = 'requires_action' THEN 'tools' ELSE asked.kind END
+      FROM members
+      JOIN chats c ON c.id = members.id
+      JOIN users u ON u.id = c.owner_id
+      LEFT JOIN chat_pins p ON p.chat_id = c.id AND p.user_id = $1
+      LEFT JOIN chat_read_cursors r ON r.chat_id = c.id AND r.user_id = $1
+      LEFT JOIN LATERAL (SELECT m.id, m.context_tokens, m.context_limit {cursors.NEWEST_ANSWER.format(chat="c.id")})
+           newest ON true
+      LEFT JOIN LATERAL ({_ASKED}) asked ON true
+     ORDER BY members.place, members.id <> members.root_id, c.created_at, c.id
+"""
+_SUMMARY = slice(3, 3 + len(chats.ChatSummary.__struct_fields__))
+
+FAMILY = f"""
+    WITH members AS (
+         SELECT c.id, c.id AS root_id, 1 AS place, NULL::bigint AS message_id
+           FROM chats c
+          WHERE c.id = $2
+          UNION ALL
+         SELECT k.id, k.root_chat_id, 1, NULL
+           FROM chats root
+           JOIN chats k ON k.root_chat_id = root.id AND k.archived = root.archived
+          WHERE root.id = $2)
+    {VIEWS}
+"""
+
+FILES = """
+    SELECT f.id, f.name, f.mime_type, f.size_bytes, f.created_at
+      FROM chat_file_links l
+      JOIN chat_files f ON f.id = l.file_id
+     WHERE l.chat_id = $1
+     ORDER BY f.created_at, f.id
+"""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A chat, and whether the viewer may read it as its owner or as somebody it is shared with.
+
+    `message_id` is what `members` says: the message for which the chat is there.
+    """
+
+    chat: ChatView
+    is_reader: bool
+    message_id: MessageId | None
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.chat.pin_order is not None
+
+
+async def find_chat(conn: Connection, chat_id: ChatId, *, actor: Actor) -> Seen | None:
+    """The chat, with its children in the same archive state. Whether the actor may see it was checked before."""
+    found = await list_families(conn, FAMILY, viewer_of(actor), chat_id, actor=actor)
+    return found[0] if found else None
+
+
+async def with_single_members(conn: Connection, chat: ChatView) -> ChatView:
+    """The chat with what only a single read has."""
+    return msgspec.structs.replace(
+        chat,
+        files=tuple(ChatFile(*record) for record in await conn.fetch(FILES, chat.id)),
+        dynamic_tools=tuple(record[0] for record in await conn.fetch(streaming.DECLARED_TOOLS, chat.id)),
+        queued_for_capacity=chat.status == Status.RUNNING and await _is_queued(conn, chat.id),
+        warnings=(),
+    )
+
+
+async def list_families(conn: Connection, statement: str, *arguments: object, actor: Actor) -> list[Seen]:
+    """The chats of a statement that ends in `VIEWS`: those that are their own root in `members`, with the others."""
+    roots: dict[UUID, Seen] = {}
+    children: dict[UUID, list[ChatView]] = {}
+    for record in await conn.fetch(statement, *arguments):
+        seen = _seen(tuple(record), actor=actor)
+        if record[0] == record[1]:
+            roots[record[0]] = seen
+        else:
+            children.setdefault(record[1], []).append(seen.chat)
+    return [_with_children(seen, children.get(root_id, ())) for root_id, seen in roots.items()]
+
+
+def viewer_of(actor: Actor) -> UUID | None:
+    """Whose pins and unread marks are shown: parts of Rookery have none."""
+    return None if isinstance(actor, SystemActor) else actor.id
+
+
+def _with_children(seen: Seen, children: Sequence[ChatView]) -> Seen:
+    chat = msgspec.structs.replace(seen.chat, children=tuple(children))
+    return msgspec.structs.replace(seen, chat=chat)
+
+
+def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
+    chat = chats.from_values(values[_SUMMARY])
+    username, name, is_reader, has_unread, shared, context_tokens, context_limit, needs_user = values[_SUMMARY.stop :]
+    view = ChatView(
+        id=chat.id,
+        owner=PublicUser(chat.owner_id, username, name),
+        my_role=_role(actor, ChatFacts(chat.owner_id, bool(is_reader))),
+        parent_chat_id=chat.parent_chat_id,
+        root_chat_id=chat.root_chat_id or chat.id,
+        mode=chat.mode,
+        title=chat.title,
+        status=chat.status,
+        archived=chat.archived,
+        archived_at=chat.archived_at,
+        plan_mode=chat.plan_mode,
+        last_error=None if chat.last_error is None else chat_error(chat.last_error),
+        last_model_config_id=chat.last_model_config_id,
+        last_reasoning_effort=chat.last_reasoning_effort,
+        workspace_id=chat.workspace_id,
+        mcp_server_ids=chat.mcp_server_ids,
+        labels=chat.labels,
+        pin_order=chat.pin_order,
+        client_type=chat.client_type,
+        last_turn_summary=chat.last_turn_summary,
+        summary=chat.summary,
+        # Who may not mark a chat as read has nothing unread in it.
+        has_unread=bool(is_reader) and has_unread,
+        shared=shared,
+        queue_len=chat.queue_len,
+        requires_action_deadline_at=chat.requires_action_deadline_at,
+        needs_user=needs_user,
+        usage=ContextUsage(context_tokens, context_limit),
+        created_at=chat.created_at,
+        updated_at=chat.updated_at,
+        last_activity_at=chat.updated_at,
+        snapshot_version=chat.snapshot_version,
+        history_version=chat.history_version,
+        meta_version=chat.meta_version,
+    )
+    return Seen(view, bool(is_reader), values[2])
+
+
+def _role(actor: Actor, facts: ChatFacts) -> str:
+    return Relation.SYSTEM.value if isinstance(actor, SystemActor) else rights.relation(actor, facts).value
+
+
+async def _is_queued(conn: Connection, chat_id: ChatId) -> bool:
+    try:
+        limits = (await chat_settings.read_chat_settings(conn)).limits
+    except msgspec.ValidationError:
+        # Settings of a newer version: workers go by the last ones they could read, which are not known here.
+        return False
+    return await machine.is_queued_for_capacity(conn, chat_id, limits=limits)
