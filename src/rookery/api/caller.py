@@ -10,7 +10,7 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection, Request
 
 from rookery.api import bodies
-from rookery.api.bodies import MAX_BODY_BYTES, Body
+from rookery.api.bodies import MAX_BODY_BYTES, READ_SECONDS, Body
 from rookery.api.errors import ApiError
 from rookery.api.limits import Limit, RateLimits
 from rookery.chat.messages import ChatId
@@ -27,7 +27,18 @@ B = TypeVar("B", bound=Body)
 class Caller:
     """An authenticated user with the credential they came with, for one request."""
 
-    __slots__ = ("_limits", "_store", "actor", "connection", "credential_id", "info", "max_body", "session_id", "user")
+    __slots__ = (
+        "_limits",
+        "_store",
+        "actor",
+        "connection",
+        "credential_id",
+        "info",
+        "max_body",
+        "read_seconds",
+        "session_id",
+        "user",
+    )
 
     def __init__(
         self,
@@ -41,6 +52,7 @@ class Caller:
         store: Store,
         limits: RateLimits,
         max_body: int = MAX_BODY_BYTES,
+        read_seconds: float = READ_SECONDS,
     ) -> None:
         self.user = user
         self.actor = actor
@@ -49,6 +61,7 @@ class Caller:
         self.info = info
         self.connection = connection
         self.max_body = max_body
+        self.read_seconds = read_seconds
         self._store = store
         self._limits = limits
 
@@ -81,7 +94,8 @@ class Caller:
         assert isinstance(request, Request), "a stream has no body"
         try:
             bodies.require_json(request)
-            return bodies.parse(model, await bodies.read(request, limit=limit or self.max_body))
+            data = await bodies.read(request, limit=limit or self.max_body, seconds=self.read_seconds)
+            return bodies.parse(model, data)
         except ApiError:
             if may is not None:
                 await may()

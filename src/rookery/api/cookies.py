@@ -6,8 +6,6 @@ refuse that name.
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
-
 from rookery.store.sessions import Session
 
 PLAIN_NAME = "rookery_session"
@@ -19,14 +17,17 @@ def name(*, secure: bool) -> str:
 
 
 def find(header: str | None, *, secure: bool) -> str | None:
-    """The session in a `Cookie` header; a header that cannot be read holds none."""
-    if not header:
-        return None
-    try:
-        morsel = SimpleCookie(header).get(name(secure=secure))
-    except CookieError:
-        return None
-    return morsel.value if morsel is not None else None
+    """The session in a `Cookie` header.
+
+    Read by hand: cookies belong to a host whatever the port, and `SimpleCookie` gives up a whole header for one value
+    of another program on this machine that it does not like.
+    """
+    wanted = name(secure=secure)
+    for pair in (header or "").split(";"):
+        found, _, value = pair.strip().partition("=")
+        if found == wanted and value:
+            return value
+    return None
 
 
 def keep(session: Session, value: str, *, secure: bool) -> str:

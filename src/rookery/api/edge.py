@@ -1,7 +1,7 @@
 """What every request passes before a router sees it, and what every answer passes on its way out.
 
-In this order: host, rate limit, whether the server is set up, who asks, and from which page. Requests and the opening
-of streams go the same way. An exception that gets this far is a bug: it is logged, and the client gets its id.
+In this order: size, host, rate limit, whether the server is set up, who asks, and from which page. Requests and the
+opening of streams go the same way. An exception that gets this far is a bug: it is logged, and the client gets its id.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ log = get_logger("api")
 PREFIX = "/api/v1"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 SHARED_METHODS = "GET, POST, PUT, PATCH, DELETE"
-SHARED_HEADERS = "Authorization, Content-Type, Content-Disposition, Idempotency-Key, If-Match, Last-Event-ID"
+SHARED_HEADERS = (
+    "Authorization, Content-Type, Content-Disposition, Idempotency-Key, If-Match, Last-Event-ID, Rookery-Break-Glass, "
+    "X-Request-Id"
+)
+SHOWN_HEADERS = "X-Request-Id, Retry-After, Location, Idempotency-Replayed"
+MAX_URL_BYTES = 8 * 1024
+MAX_HEADER_BYTES = 32 * 1024
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _DOWNLOAD = re.compile(rf"{PREFIX}/files/[^/]+/download")
@@ -43,6 +49,8 @@ _STREAM = re.compile(rf"{PREFIX}/chats/(watch|[^/]+/stream)")
 _SETUP = f"{PREFIX}/setup"
 # Whoever asks for these is nobody yet.
 _LOGIN = frozenset({_SETUP, f"{PREFIX}/auth/login", f"{PREFIX}/auth/link"})
+# Load balancers ask by address, whatever this server is called; the answers tell nothing worth a rebound name.
+_ANY_HOST = frozenset({"/healthz", "/readyz"})
 
 
 class Edge:
@@ -50,31 +58,39 @@ class Edge:
 
     def __init__(self, application: ASGIApp, parts: ApiParts) -> None:
         self._application = application
-        self._parts = parts
+        self.parts = parts
         self._is_set_up = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._application(scope, receive, send)
             return
+        is_head = scope.get("method") == "HEAD"
+        if is_head:
+            # Inside it is a GET, whose body is left out on the way back. The server keeps its own scope.
+            scope = {**scope, "method": "GET"}
         connection = Request(scope) if scope["type"] == "http" else WebSocket(scope, receive, send)
         given = connection.headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope["rookery.request_id"] = request_id
-        answer = _Answer(scope, send, request_id, self._shared_origin(connection))
+        answer = _Answer(scope, send, request_id, is_head=is_head)
         scope["rookery.refuse"] = answer.refuse
         started = time.perf_counter()
         with bind(request_id=request_id):
             try:
                 await self._serve(connection, receive, answer)
             finally:
-                if self._parts.log_access:
+                if self.parts.log_access:
                     _log(scope, answer, time.perf_counter() - started)
 
     async def _serve(self, connection: HTTPConnection, receive: Receive, answer: _Answer) -> None:
         scope = connection.scope
         try:
-            if await self._answered_preflight(connection, answer):
+            _check_size(scope)
+            self._check_host(connection)
+            self._share(connection, answer)
+            if answer.shared_origin is not None and _is_preflight(connection):
+                await answer.allow_shared()
                 return
             await self._admit(connection, answer)
             await self._application(scope, receive, answer.send)
@@ -86,39 +102,58 @@ class Edge:
             if answer.status is None:
                 await answer.refuse(receive, explained)
 
-    async def _admit(self, connection: HTTPConnection, answer: _Answer) -> None:
-        parts, path = self._parts, connection.scope["path"]
-        host = connection.headers.get("host", "")
-        if not parts.origins.accepts_host(host):
+    def _check_host(self, connection: HTTPConnection) -> None:
+        if connection.scope["path"] in _ANY_HOST:
+            return
+        hosts = connection.headers.getlist("host")
+        if len(hosts) != 1 or not self.parts.origins.accepts_host(hosts[0]):
             raise ApiError(
                 400,
                 "invalid_host",
                 "This server does not go by that name. Set `external_url` or `allowed_hosts` if it should.",
             )
+
+    def _share(self, connection: HTTPConnection, answer: _Answer) -> None:
+        """Let pages of listed origins read the answer; and tell caches that it depends on who asks."""
+        origins = self.parts.origins
+        origin = connection.headers.get("origin")
+        answer.varies_by_origin = bool(origins.allowed_origins)
+        answer.shared_origin = origin if origin is not None and origins.shares_with(origin) else None
+
+    async def _admit(self, connection: HTTPConnection, answer: _Answer) -> None:
+        scope, limits = connection.scope, self.parts.limits
+        path: str = scope["path"]
         if not path.startswith(f"{PREFIX}/"):
             return
         info = RequestInfo(
             ip=connection.client.host if connection.client else None,
-            user_agent=connection.headers.get("user-agent"),
-            request_id=connection.scope["rookery.request_id"],
+            user_agent=sessions.storable_user_agent(connection.headers.get("user-agent")),
+            request_id=scope["rookery.request_id"],
         )
+        scope["rookery.info"] = info
         if path in _LOGIN:
-            if connection.scope.get("method") not in SAFE_METHODS:
-                parts.limits.take(Limit.LOGIN, address_key(info.ip))
+            is_safe = scope.get("method") in SAFE_METHODS
+            limits.take(Limit.API if is_safe else Limit.LOGIN, address_key(info.ip))
+            if not is_safe:
                 self._check_origin(connection, needs_one=False)
-            if path == _SETUP:
-                return
-        await self._require_setup()
-        if path in _LOGIN or _DOWNLOAD.fullmatch(path):
+            if path != _SETUP:
+                await self._require_setup(info)
+            return
+        await self._require_setup(info)
+        if _DOWNLOAD.fullmatch(path):
+            # The signature in the URL is the credential. Who guesses at it is counted by address.
+            limits.take(Limit.API, address_key(info.ip))
             return
         caller = await self._authenticate(connection, info, answer)
-        parts.limits.take(Limit.API, str(caller.user.id))
-        connection.scope["rookery.caller"] = caller
+        limits.take(Limit.API, str(caller.user.id))
+        scope["rookery.caller"] = caller
 
-    async def _require_setup(self) -> None:
+    async def _require_setup(self, info: RequestInfo) -> None:
+        """Asked of the database until it is so: whichever replica was set up, the others know at their next request."""
         if self._is_set_up:
             return
-        async with self._parts.pool.acquire() as conn:
+        self.parts.limits.take(Limit.API, address_key(info.ip))
+        async with self.parts.pool.acquire() as conn:
             self._is_set_up = not await setup.is_setup_needed(conn)
         if not self._is_set_up:
             raise ApiError(
@@ -130,26 +165,23 @@ class Edge:
 
     async def _authenticate(self, connection: HTTPConnection, info: RequestInfo, answer: _Answer) -> Caller:
         """Who asks: by bearer token alone if there is one, else by the cookie."""
-        now = self._parts.clock.now()
-        bearer = _bearer(connection)
+        now = self.parts.clock.now()
         try:
-            async with self._parts.pool.acquire() as conn:
-                if bearer is not None:
-                    token = await tokens.authenticate(conn, bearer, now=now)
+            sent = bearer(connection)
+            async with self.parts.pool.acquire() as conn:
+                if sent is not None:
+                    token = await tokens.authenticate(conn, sent, now=now)
                     return self._caller(connection, info, token.user, token.actor, token.token.id, session=None)
-                secure = is_secure(connection, self._parts)
+                secure = is_secure(connection, self.parts)
                 cookie = cookies.find(connection.headers.get("cookie"), secure=secure)
                 if cookie is None:
                     raise Unauthenticated
                 found = await sessions.authenticate(conn, cookie, now=now)
         except Unauthenticated:
             # Guessing costs; somebody who is logged in pays from another purse.
-            self._parts.limits.take(Limit.API, address_key(info.ip))
+            self.parts.limits.take(Limit.API, address_key(info.ip))
             raise
-        is_stream = connection.scope["type"] == "websocket" or "text/event-stream" in connection.headers.get(
-            "accept", ""
-        )
-        if is_stream or connection.scope.get("method") not in SAFE_METHODS:
+        if _needs_origin(connection):
             self._check_origin(connection, needs_one=True)
         if found.renewed:
             answer.cookie = cookies.keep(found.session, cookie, secure=secure)
@@ -166,7 +198,7 @@ class Edge:
         *,
         session: UUID | None,
     ) -> Caller:
-        parts = self._parts
+        parts = self.parts
         return Caller(
             user=user,
             actor=actor,
@@ -177,15 +209,16 @@ class Edge:
             store=parts.store,
             limits=parts.limits,
             max_body=parts.max_body,
+            read_seconds=parts.read_seconds,
         )
 
     def _check_origin(self, connection: HTTPConnection, *, needs_one: bool) -> None:
         """Refuse what a page of another site sends. Programs that are no browser send neither header."""
         headers, scope = connection.headers, connection.scope
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if origin is not None:
-            accepted = self._parts.origins.accepts_origin(
-                origin, scheme=scope.get("scheme", "http"), host=headers.get("host", "")
+        sent, site = headers.getlist("origin"), headers.get("sec-fetch-site")
+        if sent:
+            accepted = len(sent) == 1 and self.parts.origins.accepts_origin(
+                sent[0], scheme=scope.get("scheme", "http"), host=headers.get("host", "")
             )
         else:
             accepted = site == "same-origin" or (not needs_one and site is None)
@@ -194,34 +227,17 @@ class Edge:
                 403, "origin_rejected", "This request comes from a page of another site. Programs send an API token."
             )
 
-    def _shared_origin(self, connection: HTTPConnection) -> str | None:
-        origin = connection.headers.get("origin")
-        return origin if origin is not None and self._parts.origins.shares_with(origin) else None
-
-    async def _answered_preflight(self, connection: HTTPConnection, answer: _Answer) -> bool:
-        """Browsers ask before a page of a listed origin sends what is not simple."""
-        scope = connection.scope
-        is_asked = scope.get("method") == "OPTIONS" and "access-control-request-method" in connection.headers
-        if not is_asked or answer.shared_origin is None:
-            return False
-        headers = [
-            (b"access-control-allow-methods", SHARED_METHODS.encode()),
-            (b"access-control-allow-headers", SHARED_HEADERS.encode()),
-            (b"access-control-max-age", b"600"),
-        ]
-        await answer.send({"type": "http.response.start", "status": 204, "headers": headers})
-        await answer.send({"type": "http.response.body", "body": b""})
-        return True
-
 
 class _Answer:
     """Sends, adds what every answer carries, and remembers what was sent for the log."""
 
-    def __init__(self, scope: Scope, send: Send, request_id: str, shared_origin: str | None) -> None:
+    def __init__(self, scope: Scope, send: Send, request_id: str, *, is_head: bool) -> None:
         self._scope = scope
         self._send = send
         self._request_id = request_id
-        self.shared_origin = shared_origin
+        self._is_head = is_head
+        self.shared_origin: str | None = None
+        self.varies_by_origin = False
         self.cookie: str | None = None
         self.status: int | None = None
         self.size = 0
@@ -235,8 +251,23 @@ class _Answer:
                 self.status = 101
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", self._request_id.encode())]
             case "http.response.body":
+                if self._is_head:
+                    return
                 self.size += len(message.get("body", b""))
         await self._send(message)
+        if self._is_head:
+            # Ended here: whatever would go on sending, a stream say, finds that its client has left.
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def allow_shared(self) -> None:
+        """Answer a browser that asks before a page of a listed origin sends what is not simple."""
+        headers = [
+            (b"access-control-allow-methods", SHARED_METHODS.encode()),
+            (b"access-control-allow-headers", SHARED_HEADERS.encode()),
+            (b"access-control-max-age", b"600"),
+        ]
+        await self.send({"type": "http.response.start", "status": 204, "headers": headers})
+        await self.send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, receive: Receive, error: ApiError) -> None:
         """Answer with an error; a WebSocket gets an ordinary response in place of the upgrade."""
@@ -258,10 +289,11 @@ class _Answer:
         headers.setdefault("Referrer-Policy", "no-referrer")
         if self.cookie is not None and "set-cookie" not in headers:
             headers.append("Set-Cookie", self.cookie)
+        if self.varies_by_origin:
+            headers.add_vary_header("Origin")
         if self.shared_origin is not None:
             headers["Access-Control-Allow-Origin"] = self.shared_origin
-            headers["Access-Control-Expose-Headers"] = "X-Request-Id, Retry-After, Location, Idempotency-Replayed"
-            headers.add_vary_header("Origin")
+            headers["Access-Control-Expose-Headers"] = SHOWN_HEADERS
         return headers.raw
 
 
@@ -269,7 +301,27 @@ def is_secure(connection: HTTPConnection, parts: ApiParts) -> bool:
     return parts.origins.is_secure or connection.scope.get("scheme") in ("https", "wss")
 
 
-def _bearer(connection: HTTPConnection) -> str | None:
+def _check_size(scope: Scope) -> None:
+    """What a browser or a program sends is far below this."""
+    if len(scope.get("raw_path") or b"") + len(scope.get("query_string", b"")) > MAX_URL_BYTES:
+        raise ApiError(414, "url_too_long", f"The URL is longer than {MAX_URL_BYTES // 1024} KiB.")
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+        raise ApiError(431, "headers_too_large", f"The headers are larger than {MAX_HEADER_BYTES // 1024} KiB.")
+
+
+def _is_preflight(connection: HTTPConnection) -> bool:
+    return connection.scope.get("method") == "OPTIONS" and "access-control-request-method" in connection.headers
+
+
+def _needs_origin(connection: HTTPConnection) -> bool:
+    """What acts, and what follows live: a page of another site may open a stream, and no rule of browsers stops it."""
+    scope = connection.scope
+    is_stream = _STREAM.fullmatch(scope["path"]) or "text/event-stream" in connection.headers.get("accept", "")
+    return scope["type"] == "websocket" or bool(is_stream) or scope.get("method") not in SAFE_METHODS
+
+
+def bearer(connection: HTTPConnection) -> str | None:
+    """The credential that is sent as a bearer token; raises for any other scheme."""
     header = Headers(scope=connection.scope).get("authorization")
     if header is not None:
         scheme, _, token = header.partition(" ")

@@ -7,12 +7,15 @@ machine must not reach it (DNS rebinding against a server on a laptop).
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _HTTP_OF = {"ws": "http", "wss": "https"}
+# What a browser sends: no path, no user, nothing else that a URL may have.
+_HEADER = re.compile(r"https?://[^\s/?#@\\]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,7 @@ class Origins:
 
     def accepts_origin(self, origin: str, *, scheme: str, host: str) -> bool:
         """Whether a page from there may act with the visitor's cookie. `null` is nobody's."""
-        found = _origin(origin)
+        found = _sent(origin)
         if found is None:
             return False
         own = _origin(f"{_HTTP_OF.get(scheme, scheme)}://{host}")
@@ -46,7 +49,7 @@ class Origins:
 
     def shares_with(self, origin: str) -> bool:
         """Whether pages from there may read answers with their own credentials (CORS): only those that are listed."""
-        found = _origin(origin)
+        found = _sent(origin)
         return found is not None and found in {_origin(each) for each in self.allowed_origins}
 
 
@@ -71,10 +74,14 @@ def is_loopback(name: str) -> bool:
         return False
 
 
+def _sent(header: str) -> tuple[str, str, int] | None:
+    return _origin(header) if _HEADER.fullmatch(header) else None
+
+
 def _origin(text: str) -> tuple[str, str, int] | None:
     try:
         url = urlsplit(text)
-        port = url.port or _DEFAULT_PORTS.get(url.scheme)
+        port = _DEFAULT_PORTS.get(url.scheme) if url.port is None else url.port
     except ValueError:
         return None
     if url.scheme not in ("http", "https") or not url.hostname or port is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import asyncpg
 
-from rookery.api.bodies import MAX_BODY_BYTES
+from rookery.api.bodies import MAX_BODY_BYTES, READ_SECONDS
 from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
 from rookery.api.routers.health import Health
@@ -45,5 +45,6 @@ class ApiParts:
     origins: Origins = field(default_factory=Origins)
     token_max_days: int = 365
     max_body: int = MAX_BODY_BYTES
+    read_seconds: float = READ_SECONDS
     log_access: bool = True
     worker_wake: Callable[[], None] = lambda: None

@@ -93,7 +93,7 @@ async def create_session(
 ) -> NewSession:
     credential = credentials.new(Kind.SESSION)
     record = await conn.fetchrow(
-        INSERT, credential.id, user_id, credential.secret_hash, now, now + IDLE, ip, _storable(user_agent)
+        INSERT, credential.id, user_id, credential.secret_hash, now, now + IDLE, ip, storable_user_agent(user_agent)
     )
     assert record is not None
     return NewSession(Session(*record), credential.reveal())
@@ -147,7 +147,8 @@ async def _seen(conn: Connection, found: AuthenticatedSession, *, now: datetime)
     return AuthenticatedSession(Session(*record), found.user, renewed=renews)
 
 
-def _storable(user_agent: str | None) -> str | None:
+def storable_user_agent(user_agent: str | None) -> str | None:
+    """What is kept of it: people read it in the list of their sessions and in the audit log."""
     if user_agent is None:
         return None
     return "".join(character for character in user_agent if character.isprintable())[:MAX_USER_AGENT_CHARS]

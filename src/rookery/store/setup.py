@@ -85,13 +85,13 @@ async def complete(
     The token is looked at before the password is hashed: strangers cannot make the server work.
     """
     async with pool.acquire() as conn:
-        await _require(conn, token)
+        await require(conn, token)
     passwords.check(password, names=[name for name in (draft.email, draft.username) if name])
     hashed = await checker.hash(password)
     admin = msgspec.structs.replace(draft, role=Role.ADMIN)
     async with pool.acquire() as conn, conn.transaction():
         await conn.execute(LOCK, LOCK_KEY)
-        await _require(conn, token)
+        await require(conn, token)
         user = await users.create_user(conn, admin, password_hash=hashed)
         await conn.execute(FORGET_ALL)
         now = clock.now()
@@ -107,8 +107,9 @@ async def complete(
     return SetUp(user, session)
 
 
-async def _require(conn: Connection, token: str) -> None:
-    is_known = await is_token(conn, token)
+async def require(conn: Connection, token: str | None) -> None:
+    """Raise `AlreadySetUp`, or `WrongSetupToken` for one that is not right. None is nothing said yet."""
+    is_known = token is None or await is_token(conn, token)
     # Behind the token: whoever sets the server up meanwhile takes the tokens away, and then there is an administrator.
     if await users.has_admin(conn):
         raise AlreadySetUp

@@ -219,6 +219,8 @@ async def update_user(conn: Connection, user_id: UUID, *, patch: UserPatch) -> U
         await conn.execute(LOCK, LOCK_KEY)
         before = await get_user(conn, user_id)
         given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
+        if "email" in given:
+            given["email"] = given["email"].strip()
         wanted = msgspec.structs.replace(before, **given)
         _check(before, wanted)
         if before.is_active_admin and not wanted.is_active_admin:
