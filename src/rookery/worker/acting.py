@@ -340,7 +340,7 @@ class Acts:
         self._parts.effects.turn_finished(chat, step.meta, step.history, reason=reason, is_promoted=is_promoted)
 
     def _turn_ended(self, outcome: str) -> None:
-        self._parts.stats.turn_ended(outcome, self._step.history, now=self._parts.clock.now())
+        self._parts.stats.turn_ended(outcome, self._step, now=self._parts.clock.now())
 
     def retried(self, kind: ErrorKind) -> None:
         """For the counters: what failed is tried again."""

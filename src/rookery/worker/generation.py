@@ -188,7 +188,7 @@ class GenerationWork:
             chat, stored, delay = await handle.update(store, attempt=attempt or None)
             if isinstance(stored, LastError):
                 self._parts.effects.turn_failed(chat, stored)
-                self._parts.stats.turn_ended(FAILED, step.history, now=self._clock.now())
+                self._parts.stats.turn_ended(FAILED, step, now=self._clock.now())
             return stored, delay
 
         stored, delay = await shielded.to_the_end(store_and_tell())

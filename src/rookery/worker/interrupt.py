@@ -74,7 +74,7 @@ class InterruptWork:
         async def finish_and_tell() -> None:
             chat, is_promoted = await handle.update(finish)
             self._effects.interrupted(chat, is_promoted=is_promoted)
-            self._stats.turn_ended(INTERRUPTED, step.history, now=self._clock.now())
+            self._stats.turn_ended(INTERRUPTED, step, now=self._clock.now())
 
         await shielded.to_the_end(finish_and_tell())
 

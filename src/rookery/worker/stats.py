@@ -10,7 +10,7 @@ from typing import TypeAlias
 from rookery.chat.messages import Role, Visibility
 from rookery.histogram import Histogram, Histograms, exponential
 from rookery.llm.stats import CallStats
-from rookery.store.generation import LoadedHistory
+from rookery.store.generation import LoadedHistory, Step
 
 # How long chats, leases and cancelled tasks are waited for.
 WAIT_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0)
@@ -77,10 +77,12 @@ class WorkerStats:
         if runnable_since is not None:
             self.acquire_lag_seconds.observe(_seconds(runnable_since, now))
 
-    def turn_ended(self, outcome: str, history: LoadedHistory, *, now: datetime) -> None:
-        """A turn is over. `history` is the one of its last step; the turn began with the message of the user in it."""
+    def turn_ended(self, outcome: str, step: Step, *, now: datetime) -> None:
+        """A turn is over. `step` is its last; it began with the message of the user in its history."""
+        if step.chat.compaction_requested_at is not None and not step.chat.compaction_resume:
+            return  # somebody asked for a summary of a chat at rest: nobody's turn
         self.turns[outcome] += 1
-        if (since := _begun_at(history)) is not None:
+        if (since := _begun_at(step.history)) is not None:
             self.turn_seconds.observe(outcome, _seconds(since, now))
 
 
