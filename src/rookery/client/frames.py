@@ -5,7 +5,7 @@ A loss is told as one event of our own, `disconnected`, before the wait that fol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 
 from rookery.client import backoff, wires
@@ -17,6 +17,8 @@ from rookery.clock import DeadlineExceeded
 
 # A server says something every 20 s; one that is silent for longer than this is not there any more.
 SILENCE_SECONDS = 50.0
+# Something between that swallows the upgrade leaves a plain request, whose answer is a stream without an end.
+UPGRADE_SECONDS = 10.0
 
 Transport: TypeAlias = Literal["auto", "websocket", "sse"]
 
@@ -118,25 +120,23 @@ class Frames:
         return {"type": "disconnected", "reason": reason, "retry_in_seconds": self._delay}
 
     async def _connect(self) -> Wire:
-        seconds = self._http.config.timeout_seconds
-        try:
-            async with self._clock.deadline(seconds, "stream-open"):
-                return await self._open_wire()
-        except DeadlineExceeded as error:
-            raise TimedOut("The stream", seconds) from error
-
-    async def _open_wire(self) -> Wire:
-        if self._transport == "sse":
-            return await wires.open_event_stream(self._http, self._path, self._query())
-        try:
-            return await wires.open_websocket(self._http, self._path, self._query())
-        except NoUpgrade as error:
-            if self._transport == "websocket":
-                raise Unreachable(self._http.base_url, f"WebSockets do not pass ({error})") from error
-        wire = await wires.open_event_stream(self._http, self._path, self._query())
+        if self._transport != "sse":
+            try:
+                return await self._within(UPGRADE_SECONDS, wires.open_websocket)
+            except (NoUpgrade, TimedOut) as error:
+                if self._transport == "websocket":
+                    raise Unreachable(self._http.base_url, f"WebSockets do not get through ({error})") from error
+        wire = await self._within(self._http.config.timeout_seconds, wires.open_event_stream)
         # For as long as this stream lasts: what stands between will not learn it meanwhile.
         self._transport = "sse"
         return wire
+
+    async def _within(self, seconds: float, open_wire: Callable[[Http, str, Query], Awaitable[Wire]]) -> Wire:
+        try:
+            async with self._clock.deadline(seconds, "stream-open"):
+                return await open_wire(self._http, self._path, self._query())
+        except DeadlineExceeded as error:
+            raise TimedOut("The stream", seconds) from error
 
 
 def _is_passing(error: ApiError | Unreachable | TimedOut) -> bool:

@@ -43,7 +43,7 @@ class Change:
 class LiveChat:
     """One chat, followed over any number of connections. Opened by `async with`; iterated by one task.
 
-    `state` is what a client would show now. Iteration ends when the server ends the stream normally, and raises a
+    `state` is what a client would show after the last change that was taken. Iteration ends when the server ends the stream normally, and raises a
     `StreamEnded` when it takes the chat away.
     """
 
@@ -54,13 +54,14 @@ class LiveChat:
         self._after_id = after_id
         self._query = dict(query)
         self._client = Client()
+        self._state = self._client.view
         self._frames = Frames(http, path("chats", chat_id, "stream"), self._where, transport=transport)
         self._collected: list[Event] = []
         self._ready: deque[Change] = deque()
 
     @property
     def state(self) -> View:
-        return self._client.view
+        return self._state
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -92,7 +93,9 @@ class LiveChat:
             except EndOfStream:
                 raise StopAsyncIteration from None
             self._take(frame)
-        return self._ready.popleft()
+        change = self._ready.popleft()
+        self._state = change.state
+        return change
 
     async def wait_idle(self, since: int = 0) -> View:
         """Follow the chat until it rests: it waits, failed, or needs results of this program's tools.
@@ -119,35 +122,35 @@ class LiveChat:
         return self.state.status in AT_REST and self.state.snapshot_version >= since
 
     def _where(self) -> Query:
-        after_id = self.state.last_message_id or self._after_id
+        after_id = self._client.view.last_message_id or self._after_id
         return {**self._query, "after_id": after_id} if after_id else self._query
 
     def _take(self, frame: Sequence[Event]) -> None:
         """Sort events into changes: what is told in one `synced` is one, and live parts of a frame are one."""
         live: list[Event] = []
         for event in frame:
-            before = len(self._client.pending)
-            self._client = reducer.reduce(self._client, [event])
+            before = self._client
+            self._client = reducer.reduce(before, [event])
             match event["type"]:
                 case "synced":
-                    self._tell(live, is_committed=False)
+                    self._tell(live, before.view)
                     live = []
-                    self._tell([*self._collected, event], is_committed=True)
+                    self._tell([*self._collected, event], self._client.view, is_committed=True)
                     self._collected = []
                 case "hello":
                     self._collected = []
                     live.append(event)
-                case _ if len(self._client.pending) > before:
+                case _ if len(self._client.pending) > len(before.pending):
                     self._collected.append(event)
                 case "heartbeat":
                     continue
                 case _:
                     live.append(event)
-        self._tell(live, is_committed=False)
+        self._tell(live, self._client.view)
 
-    def _tell(self, events: Sequence[Event], *, is_committed: bool) -> None:
+    def _tell(self, events: Sequence[Event], state: View, *, is_committed: bool = False) -> None:
         if events:
-            self._ready.append(Change(tuple(events), self.state, is_committed))
+            self._ready.append(Change(tuple(events), state, is_committed))
 
 
 class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):

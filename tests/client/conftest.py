@@ -1,0 +1,34 @@
+"""A whole server with one person in it, and chats that the tests move by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rookery.chat.rights import Role
+from tests.api.house import House, Person, open_house
+from tests.client.rig import Rig
+from tests.store.machine.rig import Rig as MachineRig
+
+
+@pytest.fixture
+async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
+    """Nobody works on its chats: they are where the tests have put them."""
+    async with open_house(database_url, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def ada(house: House) -> Person:
+    return await house.add("ada", role=Role.ADMIN)
+
+
+@pytest.fixture
+async def rig(house: House, ada: Person) -> AsyncIterator[Rig]:
+    model = await house.add_model()
+    machine = MachineRig(house.database.api, user=ada.id, model=model, worker=house.replica.id)
+    machine.machine = house.replica.machine
+    async with Rig(house, ada, machine).opened() as rig:
+        yield rig
