@@ -69,7 +69,7 @@ class Edge:
         if is_head:
             # Inside it is a GET, whose body is left out on the way back. The server keeps its own scope.
             scope = {**scope, "method": "GET"}
-        connection = Request(scope) if scope["type"] == "http" else WebSocket(scope, receive, send)
+        connection = Request(scope, receive) if scope["type"] == "http" else WebSocket(scope, receive, send)
         given = connection.headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope["rookery.request_id"] = request_id
