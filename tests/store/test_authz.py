@@ -593,9 +593,10 @@ async def test_ended_sessions_reach_open_streams(office: Office) -> None:
 async def test_setting_that_does_not_change_is_neither_told_nor_logged(office: Office) -> None:
     root = office.by("root").settings
 
-    assert await root.write("spend", {"enabled": True})
-    assert not await root.write("spend", {"enabled": True})
+    first = await root.write("spend", {"enabled": True})
+    second = await root.write("spend", {"enabled": True})
 
+    assert second == first
     assert office.told(ConfigHint) == [ConfigHint(kind="settings", id="spend")]
     (entry,) = (await office.by("audrey").reports.audit(audit.EntryFilter(action="settings"))).entries
     assert entry.diff == {"enabled": audit.CHANGED}
@@ -604,13 +605,12 @@ async def test_setting_that_does_not_change_is_neither_told_nor_logged(office: O
 async def test_stale_setting_is_refused(office: Office) -> None:
     root = office.by("root").settings
     await root.write("spend", {"enabled": True})
-    row = await root.get("spend")
-    assert row is not None
+    seen = (await root.list())["spend"].updated_at
 
-    await root.write("spend", {"enabled": False}, seen=row.updated_at)
+    await root.write("spend", {"enabled": False}, seen=seen)
 
     with pytest.raises(StaleSetting):
-        await root.write("spend", {"enabled": True}, seen=row.updated_at)
+        await root.write("spend", {"enabled": True}, seen=seen)
 
 
 # Open streams

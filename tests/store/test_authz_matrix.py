@@ -33,6 +33,7 @@ from rookery.store.authz import Part, Rule
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.model_options import ProviderType
+from rookery.store.preferences import PreferencesPatch
 from rookery.store.providers import ProviderDraft, ProviderPatch
 from rookery.store.shares import SharePatch
 from rookery.store.usage import GroupBy
@@ -236,6 +237,8 @@ CALLS: dict[str, Call] = {
     "tokens.delete": lambda s, t, x: s.tokens.delete(x),
     "providers.list": lambda s, t, x: s.providers.list(),
     "providers.get": lambda s, t, x: s.providers.get(uuid4()),
+    "providers.require": lambda s, t, x: s.providers.require(),
+    "providers.record_test": lambda s, t, x: s.providers.record_test(uuid4(), None),
     "providers.create": lambda s, t, x: s.providers.create(
         ProviderDraft(type=ProviderType.SCRIPTED, name=f"p{uuid4().hex}")
     ),
@@ -244,16 +247,19 @@ CALLS: dict[str, Call] = {
     "models.list_enabled": lambda s, t, x: s.models.list_enabled(),
     "models.list": lambda s, t, x: s.models.list(),
     "models.get": lambda s, t, x: s.models.get(uuid4()),
+    "models.require": lambda s, t, x: s.models.require(),
     "models.create": lambda s, t, x: s.models.create(
         ModelConfigDraft(provider_id=uuid4(), model="m", context_limit=1000, price_input=Decimal(1))
     ),
     "models.update": lambda s, t, x: s.models.update(uuid4(), ModelConfigPatch()),
     "models.delete": lambda s, t, x: s.models.delete(uuid4()),
-    "settings.get": lambda s, t, x: s.settings.get("prompts"),
-    "settings.get_public": lambda s, t, x: s.settings.get_public("spend"),
+    "settings.list": lambda s, t, x: s.settings.list(),
+    "settings.list_public": lambda s, t, x: s.settings.list_public(),
+    "settings.require": lambda s, t, x: s.settings.require(),
     "settings.write": lambda s, t, x: s.settings.write("prompts", {"system_prompt": uuid4().hex}),
-    "preferences.get": lambda s, t, x: s.preferences.get(x, "custom_prompt"),
-    "preferences.write": lambda s, t, x: s.preferences.write(x, "custom_prompt", uuid4().hex),
+    "preferences.get": lambda s, t, x: s.preferences.get(x),
+    "preferences.are_overrides_allowed": lambda s, t, x: s.preferences.are_overrides_allowed(x),
+    "preferences.write": lambda s, t, x: s.preferences.write(x, PreferencesPatch(custom_prompt=uuid4().hex)),
     "provider_keys.list": lambda s, t, x: s.provider_keys.list(x),
     "provider_keys.put": lambda s, t, x: s.provider_keys.put(x, uuid4(), api_key=Key()),
     "provider_keys.delete": lambda s, t, x: s.provider_keys.delete(x, uuid4()),
@@ -263,6 +269,7 @@ CALLS: dict[str, Call] = {
     "reports.spend": lambda s, t, x: s.reports.spend(x),
     "reports.audit": lambda s, t, x: s.reports.audit(),
     "reports.replicas": lambda s, t, x: s.reports.replicas(),
+    "reports.owned_chats": lambda s, t, x: s.reports.owned_chats(),
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import asyncpg
@@ -19,6 +19,8 @@ from rookery.store import chats, paging
 from rookery.store.pool import Connection
 
 MAX_LIMIT = 200
+MAX_ID = 2**63 - 1
+RowId = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
 BREAK_GLASS = "chat.break_glass"
 CHANGED = "(changed)"
 
@@ -222,7 +224,7 @@ async def list_entries(
     conn: Connection, wanted: EntryFilter = EVERY_ENTRY, *, limit: int = 50, cursor: str | None = None
 ) -> EntryPage:
     paging.check_limit(limit, MAX_LIMIT)
-    before = paging.decode(cursor, int) if cursor is not None else 2**63 - 1
+    before = paging.decode(cursor, RowId) if cursor is not None else MAX_ID
     records = await conn.fetch(LIST, before, *msgspec.structs.astuple(wanted), limit + 1)
     found = tuple(map(_entry, records[:limit]))
     return EntryPage(found, paging.encode(found[-1].id) if len(records) > limit else None)

@@ -288,6 +288,8 @@ def _check_storable(name: str, value: object) -> None:
         raise InvalidInput(f"options.{name}", f"Option {name} contains characters that cannot be stored.")
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidInput(f"options.{name}", f"Option {name} is not a finite number.")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InvalidInput(f"options.{name}", f"Option {name} has a number that is too large to be stored.")
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_storable(name, key)

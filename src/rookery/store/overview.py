@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from uuid import UUID
 
 import msgspec
 
@@ -27,6 +28,13 @@ _BUSY = """
      GROUP BY status
 """
 _TOTAL = "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'chats'::regclass"
+_OWNED = """
+    SELECT worker_id, count(*)
+      FROM chats
+     WHERE status IN ('running', 'interrupting', 'requires_action')
+       AND worker_id IS NOT NULL
+     GROUP BY worker_id
+"""
 _CLOCK = "SELECT clock_timestamp()"
 
 
@@ -55,6 +63,11 @@ async def read_server(conn: Connection) -> Server:
 async def read_clock(conn: Connection) -> datetime:
     now: datetime = await conn.fetchval(_CLOCK)
     return now
+
+
+async def count_owned(conn: Connection) -> dict[UUID, int]:
+    """How many chats each replica drives; none of those that drive none."""
+    return {worker_id: count for worker_id, count in await conn.fetch(_OWNED)}
 
 
 async def read(conn: Connection) -> Overview:

@@ -1,4 +1,4 @@
-"""Runtime settings: one row per group, with what differs from the defaults. Values are checked by who reads them.
+"""Runtime settings: one row per group; what a row does not say has its default. `setting_groups` knows the groups.
 
 A value that cannot be read fails only the feature that reads it, so reads here return plain JSON or None. The caller of
 a write publishes a `ConfigHint(kind="settings", id=key)` after the commit.
@@ -6,6 +6,7 @@ a write publishes a `ConfigHint(kind="settings", id=key)` after the commit.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from rookery.store.pool import Connection
 
 READ = "SELECT value FROM settings WHERE key = $1"
 READ_ROW = "SELECT value, updated_at, updated_by FROM settings WHERE key = $1"
+LIST_ROWS = "SELECT key, value, updated_at, updated_by FROM settings WHERE key = ANY ($1::text[])"
 # Nothing is written when nothing changes: `updated_at` is what people compare.
 WRITE = """
     INSERT INTO settings (key, value, updated_by)
@@ -25,6 +27,7 @@ WRITE = """
     RETURNING key
 """
 READ_OF_USER = "SELECT value FROM user_settings WHERE user_id = $1 AND key = $2"
+LIST_OF_USER = "SELECT key, value FROM user_settings WHERE user_id = $1"
 WRITE_OF_USER = """
     INSERT INTO user_settings (user_id, key, value)
     VALUES ($1, $2, $3)
@@ -52,6 +55,12 @@ async def find_setting_row(conn: Connection, key: str) -> Row | None:
     return None if record is None else Row(msgspec.json.decode(record[0]), record[1], record[2])
 
 
+async def list_setting_rows(conn: Connection, keys: Collection[str]) -> dict[str, Row]:
+    """Those of the groups that have a row."""
+    records = await conn.fetch(LIST_ROWS, list(keys))
+    return {record[0]: Row(msgspec.json.decode(record[1]), record[2], record[3]) for record in records}
+
+
 async def write_setting(conn: Connection, key: str, *, value: object, by: UUID | None = None) -> bool:
     """Replace a group. False when it was the same already."""
     return await conn.fetchval(WRITE, key, msgspec.json.encode(value).decode(), by) is not None
@@ -60,6 +69,10 @@ async def write_setting(conn: Connection, key: str, *, value: object, by: UUID |
 async def find_user_setting(conn: Connection, user_id: UUID, *, key: str) -> object | None:
     stored = await conn.fetchval(READ_OF_USER, user_id, key)
     return None if stored is None else msgspec.json.decode(stored)
+
+
+async def list_user_settings(conn: Connection, user_id: UUID) -> dict[str, object]:
+    return {key: msgspec.json.decode(value) for key, value in await conn.fetch(LIST_OF_USER, user_id)}
 
 
 async def write_user_setting(conn: Connection, user_id: UUID, *, key: str, value: object) -> bool:

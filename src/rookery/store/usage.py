@@ -6,7 +6,7 @@ chat: an auxiliary call must not move `history_version`, or it would break the f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -150,6 +150,15 @@ _GROUPS = {
 }
 
 
+# How people call what a report is grouped by, where its key is an id.
+_NAMES = {
+    GroupBy.USER: "SELECT id::text, username FROM users WHERE id::text = ANY ($1::text[])",
+    GroupBy.PROVIDER: """
+        SELECT id::text, coalesce(nullif(display_name, ''), name) FROM model_providers WHERE id::text = ANY ($1::text[])
+    """,
+}
+
+
 async def record_call(conn: Connection, entry: Entry) -> int:
     """Append a call; returns the id of its row."""
     values = [getattr(entry, name) for name in Entry.__struct_fields__]
@@ -184,3 +193,11 @@ async def report(
         raise InvalidInput("to", f"The report must cover at least a moment and at most {MAX_REPORT_DAYS} days.")
     rows = await conn.fetch(REPORT.format(key=_GROUPS[group_by]), start, end, user_id)
     return {key: Figures(*figures) for key, *figures in rows}
+
+
+async def list_names(conn: Connection, group_by: GroupBy, *, keys: Collection[str]) -> dict[str, str]:
+    """Names for the keys of a report; none for what is deleted, or has no name but its key."""
+    statement = _NAMES.get(group_by)
+    if statement is None:
+        return {}
+    return {key: name for key, name in await conn.fetch(statement, list(keys))}

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
 from rookery.chat.rights import Action, Resource
-from rookery.store import audit, model_configs, providers, settings, shares, user_keys
+from rookery.store import (
+    audit,
+    chat_settings,
+    config_lock,
+    model_configs,
+    preferences,
+    providers,
+    setting_groups,
+    setting_pins,
+    settings,
+    shares,
+    usage,
+    user_keys,
+)
+from rookery.store.access_errors import Conflict
 from rookery.store.audit import Event
 from rookery.store.authz import Context, Grant, How, Part, Via, authz
 from rookery.store.hints import AccessHint, ConfigHint
 from rookery.store.model_configs import ModelConfig, ModelConfigDraft, ModelConfigPatch
+from rookery.store.preferences import PreferencesPatch
 from rookery.store.providers import Provider, ProviderDraft, ProviderPatch, Sealer, Secret
+from rookery.store.setting_groups import GROUPS, Group, GroupState
 from rookery.store.user_keys import KeyStatus
-
-LOCK_SETTING = "SELECT updated_at FROM settings WHERE key = $1 FOR UPDATE"
 
 
 class StaleSetting(Exception):
@@ -26,6 +41,17 @@ class StaleSetting(Exception):
 
     def __init__(self) -> None:
         super().__init__("These settings were changed meanwhile. Load them again, then repeat your change.")
+
+
+class SettingPinned(Conflict):
+    """The environment of the server decides these keys."""
+
+    code = "pinned"
+
+    def __init__(self, group: str, keys: Sequence[str]) -> None:
+        self.keys = tuple(keys)
+        named = " and ".join(f"{group}.{key}" for key in keys)
+        super().__init__(f"{named} cannot be changed here: the environment of the server decides.")
 
 
 class PublicModel(msgspec.Struct, frozen=True):
@@ -50,6 +76,20 @@ class Providers(Part):
     @authz(Resource.PROVIDER, Action.READ)
     async def get(self, at: Grant, provider_id: UUID) -> Provider:
         return await providers.get_provider(at.conn, provider_id)
+
+    @authz(Resource.PROVIDER, Action.ADMINISTER)
+    async def require(self, at: Grant, provider_id: UUID | None = None) -> None:
+        """That the actor may change providers, and that this one is there."""
+        if provider_id is not None:
+            await providers.get_provider(at.conn, provider_id)
+
+    @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
+    async def record_test(self, at: Grant, provider_id: UUID, call: usage.Entry | None) -> None:
+        """A provider was tried out; `call` is what that cost, if it came to a call."""
+        if call is not None:
+            await usage.record_call(at.conn, call)
+        event = Event(action="provider.test", resource_type=Resource.PROVIDER, resource_id=str(provider_id))
+        await at.log(event)
 
     @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
     async def create(self, at: Grant, draft: ProviderDraft) -> Provider:
@@ -93,6 +133,12 @@ class Models(Part):
     async def get(self, at: Grant, model_config_id: UUID) -> ModelConfig:
         return await model_configs.get_model_config(at.conn, model_config_id)
 
+    @authz(Resource.MODEL, Action.ADMINISTER)
+    async def require(self, at: Grant, model_config_id: UUID | None = None) -> None:
+        """That the actor may change models, and that this one is there."""
+        if model_config_id is not None:
+            await model_configs.get_model_config(at.conn, model_config_id)
+
     @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
     async def create(self, at: Grant, draft: ModelConfigDraft) -> ModelConfig:
         made = await model_configs.create_model_config(at.conn, draft, by=at.by)
@@ -114,48 +160,76 @@ class Models(Part):
 
 
 class Settings(Part):
-    """Groups of runtime settings as plain JSON: what is in them is checked by who knows the group."""
+    """Groups of runtime settings, as `setting_groups` knows them."""
 
     __slots__ = ()
 
     @authz(Resource.SETTINGS, Action.READ)
-    async def get(self, at: Grant, group: str) -> settings.Row | None:
-        return await settings.find_setting_row(at.conn, group)
+    async def list(self, at: Grant) -> dict[str, GroupState]:
+        """Every group with all its keys."""
+        return await _groups(at, GROUPS.values())
 
     @authz(Resource.SETTINGS, Action.LIST)
-    async def get_public(self, at: Grant, group: str) -> settings.Row | None:
-        """For members. Which keys of a group they may see is decided by who knows the group."""
-        return await settings.find_setting_row(at.conn, group)
+    async def list_public(self, at: Grant) -> dict[str, GroupState]:
+        """For members: the groups that have public keys, with those alone."""
+        return await _groups(at, (group for group in GROUPS.values() if group.public), public=True)
+
+    @authz(Resource.SETTINGS, Action.ADMINISTER)
+    async def require(self, at: Grant) -> None:
+        """That the actor may change settings."""
 
     @authz(Resource.SETTINGS, Action.ADMINISTER, how=How.WRITE)
-    async def write(self, at: Grant, group: str, value: dict[str, object], *, seen: datetime | None = None) -> bool:
-        """Replace a group. False, and nothing told or logged, when it was so already. `seen`: its `updated_at`."""
-        if seen is not None and await at.conn.fetchval(LOCK_SETTING, group) != seen:
-            raise StaleSetting
-        before = await settings.find_setting(at.conn, group)
-        if not await settings.write_setting(at.conn, group, value=value, by=at.by):
-            return False
-        changed = _changed_keys(before if isinstance(before, dict) else {}, value)
-        await at.log(Event(action="settings.update", resource_type=Resource.SETTINGS, resource_id=group, diff=changed))
+    async def write(
+        self, at: Grant, group: str, change: Mapping[str, object], *, seen: datetime | None = None
+    ) -> GroupState:
+        """Change some keys of a group; nothing is told or logged when they were so already. `seen`: its `updated_at`.
+
+        Under the lock of models: one that a setting names stays usable until this is committed.
+        """
+        known = GROUPS[group]
+        async with config_lock.held(at.conn):
+            row = await settings.find_setting_row(at.conn, group)
+            if seen is not None and (row is None or row.updated_at != seen):
+                raise StaleSetting
+            pinned = (await setting_pins.read(at.conn)).get(group, {})
+            if held := sorted(pinned.keys() & change.keys()):
+                raise SettingPinned(group, held)
+            before = setting_groups.read(known, row.value if row is not None else None)
+            after = setting_groups.changed(known, before, change)
+            named = {key: getattr(after, key) for key in change if getattr(after, key) != getattr(before, key)}
+            await setting_groups.check_models(at.conn, named)
+            if named:
+                await settings.write_setting(at.conn, group, value=after, by=at.by)
+                await self._tell(at, group, named)
+        return (await _groups(at, (known,)))[group]
+
+    async def _tell(self, at: Grant, group: str, changed: Mapping[str, object]) -> None:
+        # Values stay out of the log: a group may hold prompts, which are people's own words.
+        diff = {key: audit.CHANGED for key in sorted(changed)}
+        await at.log(Event(action="settings.update", resource_type=Resource.SETTINGS, resource_id=group, diff=diff))
         at.tell(ConfigHint(kind="settings", id=group))
-        if group in (shares.SETTING, "chats"):  # both decide who may read chats
+        if group in (shares.SETTING, chat_settings.SETTING):  # both decide who may read chats
             at.tell(AccessHint(kind="sharing"))
-        return True
 
 
 class Preferences(Part):
     __slots__ = ()
 
     @authz(Resource.PREFERENCES, Action.READ, via=Via.USER)
-    async def get(self, at: Grant, user_id: UUID, key: str) -> object | None:
-        return await settings.find_user_setting(at.conn, user_id, key=key)
+    async def get(self, at: Grant, user_id: UUID) -> preferences.Preferences:
+        return await preferences.read(at.conn, user_id)
+
+    @authz(Resource.PREFERENCES, Action.READ, via=Via.USER)
+    async def are_overrides_allowed(self, at: Grant, user_id: UUID) -> bool:
+        """Whether administrators let users choose models of their own for what they do not choose each time."""
+        return await preferences.are_overrides_allowed(at.conn)
 
     @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER, how=How.WRITE)
-    async def write(self, at: Grant, user_id: UUID, key: str, value: object) -> bool:
-        written = await settings.write_user_setting(at.conn, user_id, key=key, value=value)
-        if written:
+    async def write(self, at: Grant, user_id: UUID, patch: PreferencesPatch) -> preferences.Preferences:
+        """Change some. Not in the audit log: it is nobody else's business."""
+        if await preferences.update(at.conn, user_id, patch=patch):
             at.tell(ConfigHint(kind="user_prompt", id=str(user_id)))
-        return written
+        return await preferences.read(at.conn, user_id)
 
 
 class ProviderKeys(Part):
@@ -211,6 +285,19 @@ async def _log_key(at: Grant, action: str, provider_id: UUID) -> None:
     at.tell(ConfigHint(kind="provider", id=str(provider_id)))
 
 
-def _changed_keys(before: dict[str, object], after: dict[str, object]) -> dict[str, object]:
-    """Which keys changed. Values stay out: a group may hold prompts, which are people's own words."""
-    return {key: audit.CHANGED for key in sorted({*before, *after}) if before.get(key) != after.get(key)}
+async def _groups(at: Grant, groups: Iterable[Group], *, public: bool = False) -> dict[str, GroupState]:
+    known = {group.name: group for group in groups}
+    rows = await settings.list_setting_rows(at.conn, [*known, setting_pins.ROW])
+    pins = rows.pop(setting_pins.ROW, None)
+    pinned = setting_pins.decode(pins.value if pins is not None else None)
+    found = {}
+    for name, group in known.items():
+        row = rows.get(name)
+        values = setting_groups.read(group, row.value if row is not None else None)
+        keys = [key for key in group.keys if not public or key in group.public]
+        found[name] = GroupState(
+            {key: getattr(values, key) for key in keys},
+            tuple(key for key in keys if key in pinned.get(name, {})),
+            row.updated_at if row is not None else None,
+        )
+    return found

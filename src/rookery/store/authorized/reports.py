@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from uuid import UUID
 
+import msgspec
+
 from rookery.chat.messages import ChatId
 from rookery.chat.rights import Action, Resource
-from rookery.store import audit, replicas, spending, usage
+from rookery.store import audit, overview, replicas, spending, usage
 from rookery.store.audit import EVERY_ENTRY, EntryFilter, EntryPage
 from rookery.store.authz import Grant, Part, Via, authz
 from rookery.store.replicas import ReplicaStatus
 from rookery.store.spending import SpendStatus
 from rookery.store.usage import FamilyCost, Figures, GroupBy
+
+
+class UsageReport(msgspec.Struct, frozen=True):
+    """Sums by the key of a group, and how people call the keys that are ids."""
+
+    figures: Mapping[str, Figures]
+    names: Mapping[str, str]
 
 
 class Reports(Part):
@@ -25,12 +35,12 @@ class Reports(Part):
     @authz(Resource.USAGE, Action.READ, via=Via.USER)
     async def usage_of(
         self, at: Grant, user_id: UUID, group_by: GroupBy, *, start: datetime, end: datetime
-    ) -> dict[str, Figures]:
-        return await usage.report(at.conn, group_by, start=start, end=end, user_id=user_id)
+    ) -> UsageReport:
+        return await _report(at, group_by, start=start, end=end, user_id=user_id)
 
     @authz(Resource.USAGE, Action.LIST_ALL)
-    async def usage_of_all(self, at: Grant, group_by: GroupBy, *, start: datetime, end: datetime) -> dict[str, Figures]:
-        return await usage.report(at.conn, group_by, start=start, end=end)
+    async def usage_of_all(self, at: Grant, group_by: GroupBy, *, start: datetime, end: datetime) -> UsageReport:
+        return await _report(at, group_by, start=start, end=end)
 
     @authz(Resource.USAGE, Action.READ, via=Via.USER)
     async def spend(self, at: Grant, user_id: UUID) -> SpendStatus:
@@ -45,3 +55,15 @@ class Reports(Part):
     @authz(Resource.REPLICA, Action.READ)
     async def replicas(self, at: Grant) -> list[ReplicaStatus]:
         return await replicas.list_replicas(at.conn)
+
+    @authz(Resource.REPLICA, Action.READ)
+    async def owned_chats(self, at: Grant) -> dict[UUID, int]:
+        """How many chats each replica drives."""
+        return await overview.count_owned(at.conn)
+
+
+async def _report(
+    at: Grant, group_by: GroupBy, *, start: datetime, end: datetime, user_id: UUID | None = None
+) -> UsageReport:
+    figures = await usage.report(at.conn, group_by, start=start, end=end, user_id=user_id)
+    return UsageReport(figures, await usage.list_names(at.conn, group_by, keys=figures))
