@@ -1,0 +1,152 @@
+"""Model configs: which models of the providers there are here, with their limits, options and prices."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import Response
+
+from rookery.api import masks
+from rookery.api.bodies import Body
+from rookery.api.caller import CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.chat.messages import Effort
+from rookery.llm import efforts
+from rookery.store.model_configs import (
+    DEFAULT_COMPRESSION_THRESHOLD,
+    MAX_CONTEXT_LIMIT,
+    MAX_PRICE,
+    ModelConfig,
+    ModelConfigDraft,
+    ModelConfigPatch,
+)
+
+# In dollars per million tokens. As text it keeps its digits; a number is taken too.
+Price = Annotated[Decimal, Field(ge=0, lt=MAX_PRICE, max_digits=14, decimal_places=8)]
+
+
+class ModelConfigView(msgspec.Struct, frozen=True, kw_only=True):
+    """Prices are dollars per million tokens, as text; null where they are not set."""
+
+    id: UUID
+    provider_id: UUID
+    model: str
+    display_name: str
+    enabled: bool
+    is_default: bool
+    context_limit: int
+    compression_threshold: int
+    options: dict[str, Any]
+    reasoning_efforts: tuple[Effort, ...]
+    price_input: Decimal | None
+    price_output: Decimal | None
+    price_cache_read: Decimal | None
+    price_cache_write: Decimal | None
+    price_cache_write_1h: Decimal | None
+    created_by: UUID | None
+    updated_by: UUID | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class ModelConfigCreate(Body):
+    """The first config is the default, whatever `is_default` says; a new default takes the place of the old one."""
+
+    provider_id: UUID
+    model: str = Field(min_length=1, max_length=200)
+    context_limit: int = Field(gt=0, le=MAX_CONTEXT_LIMIT)
+    display_name: str = Field("", max_length=200)
+    enabled: bool = True
+    is_default: bool = False
+    compression_threshold: int = Field(DEFAULT_COMPRESSION_THRESHOLD, ge=0, le=100)
+    options: dict[str, Any] = Field(default_factory=dict)
+    price_input: Price | None = None
+    price_output: Price | None = None
+    price_cache_read: Price | None = None
+    price_cache_write: Price | None = None
+    price_cache_write_1h: Price | None = None
+
+
+class ModelConfigChange(Body):
+    """Absent leaves, null clears a price. `options` are replaced whole; `***` in them stays what it was."""
+
+    provider_id: UUID = Field(default_factory=lambda: UUID(int=0))
+    model: str = Field(default_factory=str, min_length=1, max_length=200)
+    context_limit: int = Field(default_factory=int, gt=0, le=MAX_CONTEXT_LIMIT)
+    display_name: str = Field(default_factory=str, max_length=200)
+    enabled: bool = Field(default_factory=bool)
+    is_default: bool = Field(default_factory=bool)
+    compression_threshold: int = Field(default_factory=int, ge=0, le=100)
+    options: dict[str, Any] = Field(default_factory=dict)
+    price_input: Price | None = None
+    price_output: Price | None = None
+    price_cache_read: Price | None = None
+    price_cache_write: Price | None = None
+    price_cache_write_1h: Price | None = None
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("model configs")
+
+    @routes.get("/model-configs", "model_configs.list", returns=Items[ModelConfigView])
+    async def list_configs(caller: CallerDep) -> Response:
+        """All of them, disabled ones too, by name."""
+        return answer(Items(tuple(map(_view, await caller.store.models.list()))))
+
+    @routes.post(
+        "/model-configs",
+        "model_configs.create",
+        body=ModelConfigCreate,
+        returns=ModelConfigView,
+        status=201,
+        errors=(412,),
+    )
+    async def create(caller: CallerDep) -> Response:
+        """Add a model. 412 when its provider does not exist or is disabled."""
+        body = await caller.read(ModelConfigCreate, may=caller.store.models.require)
+        given = {name: getattr(body, name) for name in body.given}
+        draft = ModelConfigDraft(**{**given, "options": masks.restored(body.options)})
+        made = await caller.store.models.create(draft)
+        return answer(_view(made), 201, Location=f"/api/v1/model-configs/{made.id}")
+
+    @routes.get("/model-configs/{model_config}", "model_configs.get", returns=ModelConfigView, errors=(404,))
+    async def get(caller: CallerDep, model_config: UUID) -> Response:
+        """One model config."""
+        return answer(_view(await caller.store.models.get(model_config)))
+
+    @routes.patch(
+        "/model-configs/{model_config}",
+        "model_configs.update",
+        body=ModelConfigChange,
+        returns=ModelConfigView,
+        errors=(404, 412),
+    )
+    async def update(caller: CallerDep, model_config: UUID) -> Response:
+        """Change a model; provider and model id are checked again only when one of them changes."""
+        body = await caller.read(ModelConfigChange, may=lambda: caller.store.models.require(model_config))
+        given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
+        if "options" in given:
+            known = await caller.store.models.get(model_config)
+            given["options"] = masks.restored(body.options, known.options.headers)
+        return answer(_view(await caller.store.models.update(model_config, ModelConfigPatch(**given))))
+
+    @routes.delete("/model-configs/{model_config}", "model_configs.delete", errors=(404,))
+    async def delete(caller: CallerDep, model_config: UUID) -> Response:
+        """Remove a model from pickers. Chats that used it go on with the default."""
+        await caller.store.models.delete(model_config)
+        return nothing()
+
+    return routes.router
+
+
+def _view(config: ModelConfig) -> ModelConfigView:
+    fields = {name: getattr(config, name) for name in ModelConfigView.__struct_fields__ if hasattr(config, name)}
+    fields["options"] = masks.shown(config.options)
+    return ModelConfigView(**fields, reasoning_efforts=efforts.selectable(config.options.reasoning_effort))

@@ -1,0 +1,87 @@
+"""What pickers offer: the enabled models, and whether the caller can use them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from rookery.api.caller import CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer
+from rookery.chat.messages import Effort
+from rookery.llm import efforts
+from rookery.store.authorized.config import PublicModel
+
+
+class ModelView(msgspec.Struct, frozen=True):
+    """`reasoning_efforts` are those that can be chosen, from least to most."""
+
+    id: UUID
+    model: str
+    display_name: str
+    context_limit: int
+    reasoning_efforts: tuple[Effort, ...]
+    is_default: bool
+
+
+class ModelsOfProvider(msgspec.Struct, frozen=True, kw_only=True):
+    """`unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add one of their own."""
+
+    id: UUID
+    type: str
+    display_name: str
+    icon: str
+    available: bool
+    unavailable_reason: str | None
+    models: tuple[ModelView, ...]
+
+
+class ModelsView(msgspec.Struct, frozen=True):
+    providers: tuple[ModelsOfProvider, ...]
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("models")
+
+    @routes.get("/models", "models.list", returns=ModelsView)
+    async def list_models(caller: CallerDep) -> Response:
+        """The models that are enabled, by provider and name, with what keeps the caller from using them."""
+        grouped: dict[UUID, list[PublicModel]] = {}
+        for found in await caller.store.models.list_enabled():
+            grouped.setdefault(found.provider.id, []).append(found)
+        shown = [await _view(each, caller.user.id) for each in grouped.values()]
+        shown.sort(key=lambda provider: provider.display_name.casefold())
+        return answer(ModelsView(tuple(shown)))
+
+    async def _view(found: list[PublicModel], user_id: UUID) -> ModelsOfProvider:
+        provider = found[0].provider
+        if provider.id not in (await parts.directory.snapshot()).providers:
+            # Another replica has just made it, and its hint is still on the way.
+            parts.directory.invalidate()
+        reason = await parts.directory.unavailable(provider.id, user_id=user_id)
+        return ModelsOfProvider(
+            id=provider.id,
+            type=provider.type,
+            display_name=provider.display_name or provider.name,
+            icon=provider.icon,
+            available=reason is None,
+            unavailable_reason=reason,
+            models=tuple(_model(each) for each in found),
+        )
+
+    return routes.router
+
+
+def _model(found: PublicModel) -> ModelView:
+    config = found.config
+    return ModelView(
+        config.id,
+        config.model,
+        config.display_name or config.model,
+        config.context_limit,
+        efforts.selectable(config.options.reasoning_effort),
+        config.is_default,
+    )

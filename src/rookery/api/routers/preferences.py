@@ -1,0 +1,92 @@
+"""What users set for themselves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import Response
+
+from rookery.api.bodies import Body
+from rookery.api.caller import Caller, CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer
+from rookery.chat.messages import Effort
+from rookery.store.preferences import PersonalOverride, Preferences, PreferencesPatch
+
+MAX_PROMPT_CHARS = 256 * 1024  # before it is cleaned; what is left has its own limit
+
+
+class OverridesView(msgspec.Struct, frozen=True):
+    root: PersonalOverride | None
+
+
+class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
+    """`model_overrides` count only while `overrides_allowed`; `display` is the web application's own."""
+
+    custom_prompt: str
+    model_overrides: OverridesView
+    overrides_allowed: bool
+    compaction_thresholds: dict[UUID, int]
+    display: dict[str, Any]
+
+
+class OverrideChange(Body):
+    mode: Literal["chat_default", "model"]
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+
+
+class OverridesChange(Body):
+    root: OverrideChange | None = None
+
+
+class PreferencesChange(Body):
+    """Absent leaves, null clears. `display` is merged (RFC 7396): null in it removes a member; 16 KiB in all."""
+
+    custom_prompt: str | None = Field(None, max_length=MAX_PROMPT_CHARS)
+    model_overrides: OverridesChange | None = None
+    compaction_thresholds: dict[UUID, Annotated[int, Field(ge=0, le=100)] | None] | None = None
+    display: dict[str, Any] | None = None
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("own preferences")
+
+    @routes.get("/me/settings", "preferences.get", returns=PreferencesView)
+    async def get(caller: CallerDep) -> Response:
+        """The caller's own preferences."""
+        return await _answer(caller, await caller.store.preferences.get(caller.user.id))
+
+    @routes.patch("/me/settings", "preferences.update", body=PreferencesChange, returns=PreferencesView)
+    async def update(caller: CallerDep) -> Response:
+        """Change some, all or nothing. 403 `disabled` for models of one's own where they are not allowed."""
+        body = await caller.read(PreferencesChange)
+        given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
+        if isinstance(body.model_overrides, OverridesChange):
+            given["model_overrides"] = {kind: _override(body.model_overrides) for kind in body.model_overrides.given}
+        return await _answer(caller, await caller.store.preferences.write(caller.user.id, PreferencesPatch(**given)))
+
+    return routes.router
+
+
+async def _answer(caller: Caller, found: Preferences) -> Response:
+    allowed = await caller.store.preferences.are_overrides_allowed(caller.user.id)
+    return answer(
+        PreferencesView(
+            custom_prompt=found.custom_prompt,
+            model_overrides=OverridesView(found.model_overrides.get("root")),
+            overrides_allowed=allowed,
+            compaction_thresholds=dict(found.compaction_thresholds),
+            display=dict(found.display),
+        )
+    )
+
+
+def _override(change: OverridesChange) -> PersonalOverride | None:
+    if change.root is None:
+        return None
+    return PersonalOverride(change.root.mode, change.root.model_config_id, change.root.reasoning_effort)

@@ -1,0 +1,69 @@
+"""Keys of one's own for providers that take them. They go in, are used for one's own chats, and never come out."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import Field, SecretStr
+from starlette.responses import Response
+
+from rookery.api.bodies import Body
+from rookery.api.caller import CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.llm.secrets import SecretStr as Key
+from rookery.store.providers import MAX_KEY_BYTES
+from rookery.store.user_keys import KeyStatus
+
+
+class ProviderOfKey(msgspec.Struct, frozen=True):
+    id: UUID
+    type: str
+    name: str
+    display_name: str
+    enabled: bool
+
+
+class ProviderKeyView(msgspec.Struct, frozen=True):
+    """Whether there is a key of one's own, and one of the deployment."""
+
+    provider: ProviderOfKey
+    has_user_key: bool
+    has_central_key: bool
+    user_key_allowed: bool
+
+
+class ProviderKeyPut(Body):
+    api_key: SecretStr = Field(min_length=1, max_length=MAX_KEY_BYTES)
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("own provider keys")
+
+    @routes.get("/me/provider-keys", "provider_keys.list", returns=Items[ProviderKeyView])
+    async def list_keys(caller: CallerDep) -> Response:
+        """The enabled providers, and those the caller has a key for."""
+        return answer(Items(tuple(map(_view, await caller.store.provider_keys.list(caller.user.id)))))
+
+    @routes.put("/me/provider-keys/{provider}", "provider_keys.put", body=ProviderKeyPut, errors=(404, 412))
+    async def put(caller: CallerDep, provider: UUID) -> Response:
+        """Save or replace one's key. 403 where users bring none, 412 while the provider is disabled."""
+        body = await caller.read(ProviderKeyPut)
+        key = Key(body.api_key.get_secret_value())
+        await caller.store.provider_keys.put(caller.user.id, provider, api_key=key)
+        return nothing()
+
+    @routes.delete("/me/provider-keys/{provider}", "provider_keys.delete", errors=(404,))
+    async def delete(caller: CallerDep, provider: UUID) -> Response:
+        """Remove one's key, whatever became of the provider."""
+        await caller.store.provider_keys.delete(caller.user.id, provider)
+        return nothing()
+
+    return routes.router
+
+
+def _view(status: KeyStatus) -> ProviderKeyView:
+    provider = ProviderOfKey(status.provider_id, status.type, status.name, status.display_name, status.enabled)
+    return ProviderKeyView(provider, status.has_user_key, status.has_central_key, status.user_key_allowed)

@@ -1,0 +1,214 @@
+"""Model providers: who is asked for models, at which address, with which key. For administrators; auditors read.
+
+Keys go in and never come out: an answer says whether there is one.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import Field, SecretStr
+from starlette.responses import Response
+
+from rookery.api import masks
+from rookery.api.bodies import Body
+from rookery.api.caller import Caller, CallerDep
+from rookery.api.errors import ApiError
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.llm import probing
+from rookery.llm.secrets import SecretStr as Key
+from rookery.store.model_options import ProviderType
+from rookery.store.providers import MAX_KEY_BYTES, Provider, ProviderDraft, ProviderPatch
+
+
+class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
+    """`source` is `db`, or `env` for one that the server's environment brings, which is read-only."""
+
+    id: UUID
+    type: str
+    name: str
+    display_name: str
+    icon: str
+    base_url: str | None
+    enabled: bool
+    source: str
+    options: dict[str, Any]
+    send_correlation: bool
+    has_key: bool
+    central_key_enabled: bool
+    allow_user_key: bool
+    allow_central_fallback: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+class ProviderCreate(Body):
+    """`allow_central_fallback` is on where both kinds of keys are allowed, unless said otherwise."""
+
+    type: ProviderType
+    name: str = Field(min_length=1, max_length=64, pattern="^[a-z0-9]+(-[a-z0-9]+)*$")
+    display_name: str = Field("", max_length=200)
+    icon: str = Field("", max_length=200)
+    base_url: str | None = Field(None, max_length=2000)
+    enabled: bool = True
+    options: dict[str, Any] = Field(default_factory=dict)
+    send_correlation: bool = False
+    api_key: SecretStr | None = Field(None, min_length=1, max_length=MAX_KEY_BYTES)
+    central_key_enabled: bool = True
+    allow_user_key: bool = False
+    allow_central_fallback: bool = Field(default_factory=bool)
+
+
+class ProviderChange(Body):
+    """Absent leaves; `api_key` null removes the key. `options` are replaced whole; `***` in them stays what it was."""
+
+    name: str = Field(default_factory=str, min_length=1, max_length=64, pattern="^[a-z0-9]+(-[a-z0-9]+)*$")
+    display_name: str = Field(default_factory=str, max_length=200)
+    icon: str = Field(default_factory=str, max_length=200)
+    base_url: str | None = Field(None, max_length=2000)
+    enabled: bool = Field(default_factory=bool)
+    options: dict[str, Any] = Field(default_factory=dict)
+    send_correlation: bool = Field(default_factory=bool)
+    api_key: SecretStr | None = Field(None, min_length=1, max_length=MAX_KEY_BYTES)
+    central_key_enabled: bool = Field(default_factory=bool)
+    allow_user_key: bool = Field(default_factory=bool)
+    allow_central_fallback: bool = Field(default_factory=bool)
+
+
+class ProbeError(msgspec.Struct, frozen=True):
+    kind: str
+    message: str
+
+
+class ProbeView(msgspec.Struct, frozen=True):
+    """Whether the provider answered, and how long that took."""
+
+    ok: bool
+    latency_ms: int
+    error: ProbeError | None
+
+
+class UpstreamModel(msgspec.Struct, frozen=True):
+    id: str
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("model providers")
+
+    @routes.get("/model-providers", "providers.list", returns=Items[ProviderView])
+    async def list_providers(caller: CallerDep) -> Response:
+        """All providers, by name."""
+        found = await caller.store.providers.list()
+        return answer(Items(tuple([await _view(provider) for provider in found])))
+
+    @routes.post(
+        "/model-providers", "providers.create", body=ProviderCreate, returns=ProviderView, status=201, errors=(409, 412)
+    )
+    async def create(caller: CallerDep) -> Response:
+        """Add a provider. 412 when there is a key and nothing to seal it with."""
+        body = await caller.read(ProviderCreate, may=caller.store.providers.require)
+        given = _given(body)
+        given["options"] = masks.restored(body.options)
+        made = await caller.store.providers.create(ProviderDraft(**given))
+        return answer(await _view(made), 201, Location=f"/api/v1/model-providers/{made.id}")
+
+    @routes.get("/model-providers/{provider}", "providers.get", returns=ProviderView, errors=(404,))
+    async def get(caller: CallerDep, provider: UUID) -> Response:
+        """One provider."""
+        return answer(await _view(await caller.store.providers.get(provider)))
+
+    @routes.patch(
+        "/model-providers/{provider}",
+        "providers.update",
+        body=ProviderChange,
+        returns=ProviderView,
+        errors=(404, 409, 412),
+    )
+    async def update(caller: CallerDep, provider: UUID) -> Response:
+        """Change a provider; the next step of every chat goes by it."""
+        body = await caller.read(ProviderChange, may=lambda: caller.store.providers.require(provider))
+        given = _given(body)
+        if "options" in given:
+            known = await caller.store.providers.get(provider)
+            given["options"] = masks.restored(body.options, known.options.headers)
+        return answer(await _view(await caller.store.providers.update(provider, ProviderPatch(**given))))
+
+    @routes.delete("/model-providers/{provider}", "providers.delete", errors=(404, 409))
+    async def delete(caller: CallerDep, provider: UUID) -> Response:
+        """Hide a provider and its models, and forget every key for it. Chats keep what was said."""
+        await caller.store.providers.delete(provider)
+        return nothing()
+
+    @routes.post("/model-providers/{provider}/test", "providers.test", returns=ProbeView, errors=(404,))
+    async def test(caller: CallerDep, provider: UUID) -> Response:
+        """Ask one of the provider's models for a word, within 30 seconds. It costs what such a call costs."""
+        await _present(caller, provider)
+        tried = await probing.try_provider(
+            provider,
+            user_id=caller.user.id,
+            directory=parts.directory,
+            connector=parts.connector,
+            now=parts.clock.now(),
+        )
+        await caller.store.providers.record_test(provider, tried.call)
+        error = None if tried.error is None else ProbeError(tried.error.kind, tried.error.message)
+        return answer(ProbeView(error is None, tried.latency_ms, error))
+
+    @routes.get(
+        "/model-providers/{provider}/upstream-models",
+        "providers.upstream_models",
+        returns=Items[UpstreamModel],
+        errors=(404, 502),
+    )
+    async def upstream(caller: CallerDep, provider: UUID) -> Response:
+        """The ids of models that the provider itself lists."""
+        await _present(caller, provider)
+        try:
+            found = await probing.upstream_models(provider, directory=parts.directory, connector=parts.connector)
+        except probing.NoList as error:
+            raise ApiError(502, "upstream_failed", str(error)) from None
+        return answer(Items(tuple(UpstreamModel(each) for each in found)))
+
+    async def _present(caller: Caller, provider_id: UUID) -> None:
+        await caller.store.providers.require(provider_id)
+        if provider_id not in (await parts.directory.snapshot()).providers:
+            # Another replica has just made it, and its hint is still on the way.
+            parts.directory.invalidate()
+
+    async def _view(provider: Provider) -> ProviderView:
+        has_key = provider.api_key_enc is not None
+        if provider.is_env:
+            has_key = provider.id in (await parts.directory.snapshot()).keys
+        return ProviderView(
+            id=provider.id,
+            type=provider.type,
+            name=provider.name,
+            display_name=provider.display_name,
+            icon=provider.icon,
+            base_url=provider.base_url,
+            enabled=provider.enabled,
+            source=provider.source,
+            options=masks.shown(provider.options),
+            send_correlation=provider.send_correlation,
+            has_key=has_key,
+            central_key_enabled=provider.central_key_enabled,
+            allow_user_key=provider.allow_user_key,
+            allow_central_fallback=provider.allow_central_fallback,
+            created_at=provider.created_at,
+            updated_at=provider.updated_at,
+        )
+
+    return routes.router
+
+
+def _given(body: ProviderCreate | ProviderChange) -> dict[str, Any]:
+    """What was sent, with the key in the form that nothing prints."""
+    given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
+    if isinstance(body.api_key, SecretStr):
+        given["api_key"] = Key(body.api_key.get_secret_value())
+    return given

@@ -1,0 +1,182 @@
+"""Runtime settings, in groups. Each group has its own pair of operations, made from what `setting_groups` knows.
+
+Administrators change them, auditors read them, and members see the keys that are public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
+from uuid import UUID
+
+import msgspec
+import pydantic
+from fastapi import APIRouter, Header
+from msgspec import UNSET, UnsetType
+from pydantic import Field
+from starlette.responses import Response
+
+from rookery.api.bodies import Body
+from rookery.api.caller import Caller, CallerDep
+from rookery.api.errors import BadFields, FieldError
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer
+from rookery.chat.default_prompt import DEFAULT_PROMPT
+from rookery.chat.messages import Effort
+from rookery.chat.rights import Action, Resource, Role, has_scope
+from rookery.llm.directory import Snapshot
+from rookery.store.access_errors import Forbidden
+from rookery.store.setting_groups import GROUPS, MAX_NUMBER, PROMPTS, Group, GroupState, ModelOverride
+
+T = TypeVar("T")
+IfMatch = Annotated[
+    str | None, Header(description="The `updated_at` that was read; 412 when the group was changed since.")
+]
+
+
+class OverrideView(msgspec.Struct, frozen=True):
+    """`usable` is false for a model that was disabled or deleted since."""
+
+    model_config_id: UUID
+    reasoning_effort: Effort | None
+    usable: bool
+
+
+class OverrideBody(Body):
+    model_config_id: UUID
+    reasoning_effort: Effort | None = None
+
+
+class GroupView(msgspec.Struct, Generic[T], frozen=True):
+    """A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed."""
+
+    values: T
+    pinned: tuple[str, ...]
+    updated_at: datetime | None
+
+
+def _body_type(kind: Any) -> Any:
+    """The type of a key as pydantic has it, with the same range."""
+    if get_origin(kind) is Annotated:
+        plain, meta = get_args(kind)
+        return Annotated[plain, Field(ge=meta.ge, le=MAX_NUMBER if meta.le is None else meta.le)]
+    return OverrideBody | None if ModelOverride in get_args(kind) else kind
+
+
+def _view_type(kind: Any) -> Any:
+    return OverrideView | None if ModelOverride in get_args(kind) else kind
+
+
+def _body_of(group: Group) -> type[Body]:
+    # Without a default in the document: what is absent stays as it is.
+    fields: Any = {key: (_body_type(kind), Field(default_factory=_absent)) for key, kind in group.types().items()}
+    name = f"{group.kind.__name__}Change"
+    return pydantic.create_model(name, __base__=Body, __doc__="Any of the keys; absent ones stay.", **fields)
+
+
+def _absent() -> None:
+    return None
+
+
+def _values_of(group: Group) -> type[msgspec.Struct]:
+    fields: list[Any] = [(key, _view_type(kind) | UnsetType, UNSET) for key, kind in group.types().items()]
+    if group is PROMPTS:
+        fields.append(("default_system_prompt", str | UnsetType, UNSET))
+    made = msgspec.defstruct(f"{group.kind.__name__}Values", fields, frozen=True, kw_only=True)
+    made.__doc__ = group.kind.__doc__
+    return made
+
+
+BODIES: Mapping[str, type[Body]] = {name: _body_of(group) for name, group in GROUPS.items()}
+VALUES: Mapping[str, type[msgspec.Struct]] = {name: _values_of(group) for name, group in GROUPS.items()}
+VIEWS: Mapping[str, Any] = {name: GroupView[values] for name, values in VALUES.items()}  # type: ignore[valid-type]
+GroupsView = msgspec.defstruct(
+    "GroupsView", [(name, view | UnsetType, UNSET) for name, view in VIEWS.items()], frozen=True, kw_only=True
+)
+
+
+class SettingsView(msgspec.Struct, frozen=True):
+    """The groups that the caller may see."""
+
+    groups: GroupsView  # type: ignore[valid-type]
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("settings")
+
+    @routes.get("/settings", "settings.list", returns=SettingsView)
+    async def list_groups(caller: CallerDep) -> Response:
+        """Every group, with all keys for administrators and auditors, and with the public ones for members."""
+        snapshot = await parts.directory.snapshot()
+        found = await _read(caller)
+        return answer({"groups": {name: _view(name, state, snapshot) for name, state in found.items()}})
+
+    for group in GROUPS.values():
+        _add(routes, group, parts)
+    return routes.router
+
+
+def _add(routes: Routes, group: Group, parts: ApiParts) -> None:
+    name = group.name
+    path, body_type = f"/settings/{name}", BODIES[name]
+
+    @routes.get(path, f"settings.get_{name}", returns=VIEWS[name])
+    async def get(caller: CallerDep) -> Response:
+        found = await _read(caller)
+        if name not in found:
+            raise Forbidden
+        return answer(_view(name, found[name], await parts.directory.snapshot()))
+
+    @routes.put(path, f"settings.put_{name}", body=body_type, returns=VIEWS[name], errors=(409, 412))
+    async def put(caller: CallerDep, if_match: IfMatch = None) -> Response:
+        """Change some keys. One that the environment pins is refused with 409, all others with it."""
+        body = await caller.read(body_type, may=caller.store.settings.require)
+        seen = None if if_match is None else _seen(if_match)
+        written = await caller.store.settings.write(name, _change(body), seen=seen)
+        return answer(_view(name, written, await parts.directory.snapshot()))
+
+    get.__doc__ = f"The group `{name}`."
+
+
+async def _read(caller: Caller) -> dict[str, GroupState]:
+    is_staff = caller.user.role in (Role.ADMIN, Role.AUDITOR)
+    if is_staff and has_scope(caller.actor, Resource.SETTINGS, Action.READ):
+        return await caller.store.settings.list()
+    return await caller.store.settings.list_public()
+
+
+def _change(body: Body) -> dict[str, object]:
+    given = {key: getattr(body, key) for key in body.given}
+    return {
+        key: ModelOverride(value.model_config_id, value.reasoning_effort) if isinstance(value, OverrideBody) else value
+        for key, value in given.items()
+    }
+
+
+def _view(name: str, state: GroupState, snapshot: Snapshot) -> GroupView[Any]:
+    values: dict[str, Any] = {
+        key: _override(value, snapshot) if isinstance(value, ModelOverride) else value
+        for key, value in state.values.items()
+    }
+    if name == PROMPTS.name:
+        values["default_system_prompt"] = DEFAULT_PROMPT
+    return GroupView(VALUES[name](**values), state.pinned, state.updated_at)
+
+
+def _override(override: ModelOverride, snapshot: Snapshot) -> OverrideView:
+    config = snapshot.configs.get(override.model_config_id)
+    is_live = config is not None and config.enabled and not config.deleted
+    usable = is_live and config is not None and snapshot.providers[config.provider_id].is_live
+    return OverrideView(override.model_config_id, override.reasoning_effort, usable)
+
+
+def _seen(if_match: str) -> datetime:
+    text = if_match.strip().strip('"')
+    try:
+        seen = msgspec.convert(text, datetime)
+    except msgspec.ValidationError:
+        seen = None
+    if seen is None or seen.tzinfo is None:
+        raise BadFields([FieldError("If-Match", "Send the `updated_at` of the group, as it was read.")])
+    return seen

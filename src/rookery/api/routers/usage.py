@@ -1,0 +1,191 @@
+"""What was used and what it cost: of a chat and its subagents, of oneself, of everybody."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from rookery.api import tables
+from rookery.api.caller import Caller, CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer
+from rookery.api.tables import Format
+from rookery.api.times import utc
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Role
+from rookery.store.authorized.reports import UsageReport
+from rookery.store.spending import Period
+from rookery.store.usage import Figures, GroupBy
+
+DEFAULT_DAYS = 30
+
+
+class TokensView(msgspec.Struct, frozen=True):
+    """Input is what was not read from a cache; reasoning is part of output."""
+
+    input: int
+    cache_read: int
+    cache_write: int
+    output: int
+    reasoning: int
+
+
+class FiguresView(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls without a known price are counted, and not in the cost."""
+
+    cost_micros: int
+    request_count: int
+    unpriced_request_count: int
+    tokens: TokensView
+    runtime_ms: int
+
+
+class CostView(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the whole family. `by_model` has ids of models as their provider names them, `by_chat` ids of chats."""
+
+    total_cost_micros: int
+    request_count: int
+    unpriced_request_count: int
+    tokens: TokensView
+    runtime_ms: int
+    by_model: dict[str, FiguresView]
+    by_chat: dict[str, FiguresView]
+
+
+class SpendView(msgspec.Struct, frozen=True):
+    """`limit_micros` is null when nothing limits the caller. Calls on keys of one's own do not count."""
+
+    period: Period
+    spent_micros: int
+    limit_micros: int | None
+
+
+class UsageRow(FiguresView, frozen=True, kw_only=True):
+    """`key` is the group: an id for users and providers, else a name or a day. `name` is null for what is deleted."""
+
+    key: str
+    name: str | None
+
+
+# `from` is a word of the language.
+UsageView = msgspec.defstruct(
+    "UsageView",
+    [("from", datetime), ("to", datetime), ("group_by", GroupBy), ("items", tuple[UsageRow, ...])],
+    frozen=True,
+)
+
+Start = Annotated[datetime | None, Query(alias="from", description="The first moment; 30 days before `to` by default.")]
+End = Annotated[datetime | None, Query(description="The moment after the last; now by default.")]
+OfUser = Annotated[UUID | None, Query(description="One user alone; others than oneself for administrators, auditors.")]
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("cost and usage")
+
+    @routes.get("/chats/{chat}/cost", "chats.cost", returns=CostView, errors=(404,))
+    async def cost(caller: CallerDep, chat: UUID) -> Response:
+        """What a chat and its subagents cost: the same from the root and from any of its children."""
+        found = await caller.store.reports.family_cost(ChatId(chat))
+        total = _figures(found.total)
+        return answer(
+            CostView(
+                total_cost_micros=total.cost_micros,
+                request_count=total.request_count,
+                unpriced_request_count=total.unpriced_request_count,
+                tokens=total.tokens,
+                runtime_ms=total.runtime_ms,
+                by_model={key: _figures(each) for key, each in found.by_model.items()},
+                by_chat={key: _figures(each) for key, each in found.by_chat.items()},
+            )
+        )
+
+    @routes.get("/me/spend", "usage.spend", returns=SpendView)
+    async def spend(caller: CallerDep) -> Response:
+        """What the caller has spent in the period at hand, and how much that may be."""
+        found = await caller.store.reports.spend(caller.user.id)
+        return answer(SpendView(found.period, found.spent_micros, found.limit_micros))
+
+    @routes.get("/usage", "usage.report", returns=UsageView)
+    async def report(
+        caller: CallerDep,
+        start: Start = None,
+        to: End = None,
+        group_by: GroupBy = GroupBy.DAY,
+        user: OfUser = None,
+        format: Format = Format.JSON,
+    ) -> Response:
+        """Sums over at most 366 days: the caller's own, or everybody's for administrators and auditors."""
+        end = utc(to, "to") if to is not None else parts.clock.now().astimezone(UTC)
+        begin = utc(start, "from") if start is not None else end - min(timedelta(days=DEFAULT_DAYS), end - _FIRST)
+        found = await _report(caller, group_by, start=begin, end=end, user_id=user)
+        rows = tuple(_row(key, figures, found) for key, figures in found.figures.items())
+        if format is Format.CSV:
+            return _csv(rows, group_by)
+        return answer(UsageView(begin, end, group_by, rows))
+
+    return routes.router
+
+
+_FIRST = datetime.min.replace(tzinfo=UTC)
+
+
+async def _report(
+    caller: Caller, group_by: GroupBy, *, start: datetime, end: datetime, user_id: UUID | None
+) -> UsageReport:
+    reports = caller.store.reports
+    if user_id is None and caller.user.role in (Role.ADMIN, Role.AUDITOR):
+        return await reports.usage_of_all(group_by, start=start, end=end)
+    return await reports.usage_of(user_id or caller.user.id, group_by, start=start, end=end)
+
+
+def _figures(figures: Figures) -> FiguresView:
+    return FiguresView(
+        cost_micros=figures.cost_micros,
+        request_count=figures.request_count,
+        unpriced_request_count=figures.unpriced_request_count,
+        tokens=_tokens(figures),
+        runtime_ms=figures.runtime_ms,
+    )
+
+
+def _tokens(figures: Figures) -> TokensView:
+    return TokensView(
+        figures.input_tokens,
+        figures.cache_read_tokens,
+        figures.cache_write_tokens,
+        figures.output_tokens,
+        figures.reasoning_tokens,
+    )
+
+
+def _row(key: str, figures: Figures, found: UsageReport) -> UsageRow:
+    view = _figures(figures)
+    fields = {name: getattr(view, name) for name in FiguresView.__struct_fields__}
+    return UsageRow(key=key, name=found.names.get(key), **fields)
+
+
+_COLUMNS = (
+    "cost_micros",
+    "request_count",
+    "unpriced_request_count",
+    "input_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "runtime_ms",
+)
+
+
+def _csv(rows: tuple[UsageRow, ...], group_by: GroupBy) -> Response:
+    lines: list[tuple[object, ...]] = [(group_by, "name", *_COLUMNS)]
+    for row in rows:
+        counted = (row.cost_micros, row.request_count, row.unpriced_request_count)
+        lines.append((row.key, row.name, *counted, *msgspec.structs.astuple(row.tokens), row.runtime_ms))
+    headers = {"Content-Disposition": 'attachment; filename="usage.csv"'}
+    return Response(tables.rows(lines), headers=headers, media_type=tables.MEDIA_TYPE)
