@@ -18,7 +18,19 @@ from rookery.api.bodies import field_path, sentence
 from rookery.api.edge import PREFIX, Edge
 from rookery.api.errors import ApiError, BadFields, FieldError, explain, internal
 from rookery.api.parts import ApiParts
-from rookery.api.routers import health, server
+from rookery.api.routers import (
+    audit,
+    health,
+    model_configs,
+    models,
+    operations,
+    preferences,
+    provider_keys,
+    providers,
+    server,
+    settings,
+    usage,
+)
 from rookery.chat.errors import ChatError
 from rookery.store.access_errors import AccessError
 from rookery.store.authorized.config import StaleSetting
@@ -27,7 +39,18 @@ from rookery.store.model_errors import ModelError
 from rookery.stream.errors import StreamRefused
 
 # One per subject, in the order of the document. Each takes the parts and gives its routes.
-ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (server.router,)
+ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (
+    models.router,
+    providers.router,
+    model_configs.router,
+    provider_keys.router,
+    settings.router,
+    preferences.router,
+    usage.router,
+    audit.router,
+    operations.router,
+    server.router,
+)
 
 # What the table of errors may know; anything else is a bug and goes up to the edge.
 _EXPLAINED: tuple[type[Exception], ...] = (
