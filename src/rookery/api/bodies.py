@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pydantic
-from pydantic import BaseModel, ConfigDict
-from starlette.requests import ClientDisconnect, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from rookery.api.errors import ApiError, BadFields, FieldError
+from rookery.chat.errors import InvalidInput
 
 MAX_BODY_BYTES = 1024 * 1024
 READ_SECONDS = 30.0
@@ -18,6 +20,11 @@ READ_SECONDS = 30.0
 _LAST = {"Connection": "close"}
 
 B = TypeVar("B", bound="Body")
+T = TypeVar("T")
+
+# Where the bytes of a body are kept for those who need them as they came.
+_KEPT = "rookery.body"
+_FAULTS = "faults"
 
 # pydantic puts the tag of a union between the place and the field; people know only place and field.
 _TAGS = frozenset({"text", "file", "file-reference"})
@@ -54,7 +61,14 @@ async def read(request: Request, *, limit: int, seconds: float = READ_SECONDS) -
         ) from None
     except ClientDisconnect:
         raise ApiError(400, "malformed", "The request ended before its body did.") from None
-    return b"".join(chunks)
+    request.scope[_KEPT] = data = b"".join(chunks)
+    return data
+
+
+def kept(connection: HTTPConnection) -> bytes:
+    """The body as it came, once it was read: for its hash, and for JSON that is stored as it was written."""
+    data: bytes = connection.scope.get(_KEPT, b"")
+    return data
 
 
 def parse(model: type[B], data: bytes) -> B:
@@ -65,7 +79,28 @@ def parse(model: type[B], data: bytes) -> B:
         problems = error.errors(include_url=False, include_input=False)
     if any(problem["type"] == "json_invalid" for problem in problems):
         raise ApiError(400, "malformed", "The body is not valid JSON.")
-    raise BadFields([_field(problem["loc"], problem["type"], problem["msg"]) for problem in problems])
+    raise BadFields([field for problem in problems for field in _fields(problem)])
+
+
+def rule(check: Callable[[T], object]) -> AfterValidator:
+    """A rule of the domain for a member of a body: what it raises is told together with all else that is wrong.
+
+    Where a rule names a place inside the member (`labels.key`), the complaint does so, too.
+    """
+
+    def validate(value: T) -> T:
+        try:
+            check(value)
+        except InvalidInput as error:
+            raise faults((error.field, str(error))) from None
+        return value
+
+    return AfterValidator(validate)
+
+
+def faults(*found: tuple[str, str]) -> PydanticCustomError:
+    """Several complaints of one validator: where inside the member (after its first dot or bracket), and what."""
+    return PydanticCustomError(_FAULTS, "This breaks a rule.", {_FAULTS: found})
 
 
 def require_json(request: Request) -> None:
@@ -92,12 +127,30 @@ def field_path(loc: Sequence[int | str]) -> str:
     return path or "body"
 
 
-def _field(loc: Sequence[int | str], kind: str, message: str) -> FieldError:
-    if kind == "extra_forbidden":
-        message = "There is no such member."
-    elif kind == "missing":
-        message = "This is required."
-    return FieldError(field_path(loc), sentence(message.removeprefix("Value error, ")))
+def _fields(problem: Any) -> Iterator[FieldError]:
+    place, kind = field_path(problem["loc"]), problem["type"]
+    if kind == _FAULTS:
+        for inside, message in problem["ctx"][_FAULTS]:
+            yield FieldError(place + _inside(inside), sentence(message))
+        return
+    yield FieldError(place, _MESSAGES.get(kind) or sentence(problem["msg"].removeprefix("Value error, ")))
+
+
+_MESSAGES = {
+    "extra_forbidden": "There is no such member.",
+    "missing": "This is required.",
+    "union_tag_not_found": "This needs a type: text, file or file-reference.",
+    "union_tag_invalid": "A message can hold text, file and file-reference parts.",
+    "model_type": "This must be an object.",
+    "model_attributes_type": "This must be an object.",
+    "uuid_parsing": "This is not a UUID.",
+}
+
+
+def _inside(field: str) -> str:
+    """What follows the name of the member itself: `.key` of `labels.key`, `[0].name` of `tools[0].name`."""
+    places = [place for place in (field.find("."), field.find("[")) if place >= 0]
+    return field[min(places) :] if places else ""
 
 
 def sentence(text: str) -> str:

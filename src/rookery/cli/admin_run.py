@@ -17,11 +17,10 @@ import msgspec
 
 from rookery import app
 from rookery.app import Choices, Replica
-from rookery.chat import blocks, parts, titles
-from rookery.chat.blocks import Awareness
+from rookery.chat import opening, parts, titles
 from rookery.chat.chats import Chat, LastError
 from rookery.chat.errors import ChatError, InvalidInput
-from rookery.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role, Visibility
+from rookery.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
 from rookery.chat.parts import ContentError, Text
 from rookery.chat.states import Status
 from rookery.chat.transitions import BusyBehavior
@@ -39,7 +38,7 @@ from rookery.settings import Settings
 from rookery.store import chats, machine, messages, offline_model, operator, providers, usage
 from rookery.store import settings as runtime_settings
 from rookery.store.machine import Bundle, ChatSpec
-from rookery.store.pool import Connection, Database
+from rookery.store.pool import Database
 from rookery.store.usage import Figures
 from rookery.worker.config import WorkerConfig
 
@@ -254,7 +253,8 @@ class Run:
 
     async def _create(self, model: Named, owner_id: UUID) -> Started:
         async with self._database.api.acquire() as conn:
-            system = await _system_rows(conn, self._request.system)
+            prompts = await runtime_settings.find_setting(conn, opening.SETTING)
+        system = opening.system_rows(prompts, system_prompt=self._request.system)
         prompt = self._request.prompt
         user = NewMessage(role=Role.USER, content=(Text(prompt),), created_by=owner_id, model_config_id=model.config.id)
         spec = ChatSpec(
@@ -359,18 +359,6 @@ class Run:
             found.extend(page.messages)
             after, has_more = (page.messages[-1].id if page.messages else after), page.has_more
         return found
-
-
-async def _system_rows(conn: Connection, system: str | None) -> list[NewMessage]:
-    """The instructions of a new chat: those of the deployment, those that were given, and that it has no workspace."""
-    stored = await runtime_settings.find_setting(conn, "prompts")
-    group = stored if isinstance(stored, dict) else {}
-    custom, include = group.get("system_prompt"), group.get("include_default")
-    deployment = blocks.deployment_prompt(
-        custom if isinstance(custom, str) else None, include_default=include if isinstance(include, bool) else None
-    )
-    texts = blocks.chat_blocks(deployment_prompt=deployment, system_prompt=system, awareness=Awareness.DETACHED)
-    return [NewMessage(role=Role.SYSTEM, visibility=Visibility.MODEL, content=(Text(text),)) for text in texts]
 
 
 def _verdict(chat: Chat, stopped: Stop | None, request: Request) -> tuple[Exit, str]:

@@ -101,8 +101,12 @@ class Chats(Part):
         return await chat_reads.with_single_members(at.conn, seen.chat)
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT, actions=_required_action)
-    async def require(self, at: Grant, chat_id: ChatId, action: Action) -> None:
-        """Check a right on a chat and do nothing: whoever lacks it must not learn what is wrong with the request."""
+    async def require(self, at: Grant, chat_id: ChatId, action: Action) -> ChatId:
+        """Check a right on a chat and do nothing: whoever lacks it must not learn what is wrong with the request.
+
+        Returns the root of the chat's family.
+        """
+        return ChatId(at.root_id or chat_id)
 
     @authz(Resource.CHAT, Action.LIST, via=Via.USER)
     async def list(

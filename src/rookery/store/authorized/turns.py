@@ -7,14 +7,14 @@ without the right never makes a chat wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
 
 from rookery.chat import parts
 from rookery.chat.chats import Chat
-from rookery.chat.errors import FileUnavailable, InvalidInput, QueueChanged, QueuedMessageNotFound
+from rookery.chat.errors import ChatNotFound, FileUnavailable, InvalidInput, QueueChanged, QueuedMessageNotFound
 from rookery.chat.messages import (
     ChatId,
     Effort,
@@ -24,18 +24,22 @@ from rookery.chat.messages import (
     NewQueuedMessage,
     QueuedMessage,
     QueuedMessageId,
+    is_id,
 )
 from rookery.chat.parts import Part as ContentPart
 from rookery.chat.rights import Action, OwnerActor, Relation, Resource
 from rookery.chat.toolcalls import SubmittedResult
 from rookery.chat.transitions import BusyBehavior
-from rookery.store import idempotency, machine, shares
+from rookery.store import chat_reads, chat_views, idempotency, machine, messages, shares, spending
 from rookery.store.access_errors import Forbidden
 from rookery.store.audit import Event
 from rookery.store.authz import Grant, How, Part, Via, authz
+from rookery.store.chat_views import ChatView
 from rookery.store.machine import ChatSpec, Created, Edited, Promoted, Sent, Tx, backlog
+from rookery.store.model_errors import ModelUnusable, SpendLimitReached, Unusable
 
-T = TypeVar("T")
+# Which model answers, given the one that the chat used last.
+Choose: TypeAlias = Callable[[UUID], UUID]
 
 FOREIGN_FILES = f"""
     SELECT f.id
@@ -45,6 +49,26 @@ FOREIGN_FILES = f"""
        AND NOT EXISTS (SELECT FROM chat_file_links l JOIN chats c ON c.id = l.chat_id
                         WHERE l.file_id = f.id
                           AND (c.owner_id = $2 OR {shares.SHARED_WITH.format(user="$2")}))
+"""
+# Checked where the chat is made: an administrator may have switched it off since it was chosen.
+MODEL_IS_LIVE = """
+    SELECT m.enabled, m.deleted, p.enabled AND NOT p.deleted
+      FROM model_configs m
+      JOIN model_providers p ON p.id = m.provider_id
+     WHERE m.id = $1
+"""
+MODEL_OF = "SELECT model_config_id FROM chat_messages WHERE chat_id = $1 AND id = $2"
+# What one send inserted: the rows of one transaction share a revision. The message itself is there whatever became of
+# it; a row that is deleted has the revision of its removal.
+INSERTED_WITH = f"""
+    SELECT {messages.COLUMNS}, {messages.FIGURES}
+      FROM chat_messages m
+     WHERE m.chat_id = $1
+       AND (m.id = $2 OR (m.revision = (SELECT sent.revision FROM chat_messages sent WHERE sent.id = $2)
+                          AND m.id < $2
+                          AND NOT m.deleted
+                          AND m.visibility IN ('user', 'both')))
+     ORDER BY m.id
 """
 CHOOSE = """
     UPDATE chats
@@ -63,15 +87,25 @@ BUSY_BELOW = """
 """
 
 
+class CreatedChat(Created, frozen=True):
+    """`view` is the chat as its owner sees it."""
+
+    view: ChatView
+
+
 class Done(msgspec.Struct, frozen=True):
-    """The chat as the transition left it."""
+    """The chat as the transition left it; `view` is what the caller may see of it."""
 
     chat: Chat
+    view: ChatView
 
 
 class SentTo(msgspec.Struct, frozen=True):
+    """`inserted` are the rows of the first send, where this one repeats it."""
+
     sent: Sent
     chat: Chat
+    inserted: Sequence[Message] = ()
 
 
 class EditedIn(msgspec.Struct, frozen=True):
@@ -105,8 +139,8 @@ class Turns(Part):
         spec: ChatSpec,
         *,
         request: idempotency.Request | None = None,
-        encode: Callable[[Created], bytes] | None = None,
-    ) -> Created | Replayed:
+        encode: Callable[[CreatedChat], bytes] | None = None,
+    ) -> CreatedChat | Replayed:
         """Create a chat of one's own. People create roots; children are made on behalf of their root's owner.
 
         With a `request` the answer that `encode` makes is stored with the chat, and given again to a repeat.
@@ -119,12 +153,31 @@ class Turns(Part):
             raise Forbidden("An idempotency key belongs to whoever sends it.")
         if request is not None and (answer := await idempotency.find_answer(at.conn, request, now=at.now)) is not None:
             return Replayed(answer)
+        await _check_model(at, spec.model_config_id)
         await _check_files(at, *(message.content for message in spec.messages))
-        created = await machine.create_chat(at.bundle, spec)
+        made = await machine.create_chat(at.bundle, spec)
+        created = CreatedChat(made.chat, made.messages, await _view(at, made.chat.id))
         if request is not None:
             assert encode is not None, "a stored answer has to be encoded"
             await idempotency.store_answer(at.conn, request, answer=encode(created), now=at.now)
         return created
+
+    @authz(Resource.CHAT, Action.CREATE, how=How.WRITE)
+    async def find_answer(self, at: Grant, request: idempotency.Request) -> Replayed | None:
+        """The first answer to a creation that comes again, before anything about it is judged anew."""
+        if request.user_id != at.user_id:
+            raise Forbidden("An idempotency key belongs to whoever sends it.")
+        answer = await idempotency.find_answer(at.conn, request, now=at.now)
+        return None if answer is None else Replayed(answer)
+
+    @authz(Resource.CHAT, Action.CREATE)
+    async def find_spend_limit(self, at: Grant) -> SpendLimitReached | None:
+        """The refusal of whatever would cost more, when the caller's limit is used up."""
+        try:
+            await spending.check_spend(at.conn, at.user_id, now=at.now)
+        except SpendLimitReached as reached:
+            return reached
+        return None
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def send(
@@ -136,17 +189,25 @@ class Turns(Part):
         busy: BusyBehavior = BusyBehavior.QUEUE,
         plan_mode: bool | None = None,
         mcp_server_ids: Sequence[UUID] | None = None,
+        choose: Choose | None = None,
     ) -> SentTo:
-        """Send a message; plan mode and servers, where given, are the chat's from then on."""
+        """Send a message; plan mode and servers, where given, are the chat's from then on.
+
+        `choose` names the model, under the lock, by the one that the chat used last.
+        """
         _check_author(at, message.created_by)
         await _check_files(at, message.content)
         tx = await at.bundle.open(chat_id)
+        if choose is not None:
+            message = msgspec.structs.replace(message, model_config_id=choose(tx.chat.last_model_config_id))
         sent = await machine.send_message(tx, message, busy)
-        is_repeat = sent.repeats is not None
-        if not is_repeat and (plan_mode is not None or mcp_server_ids is not None):
+        if sent.repeats is not None:
+            records = await at.conn.fetch(INSERTED_WITH, chat_id, sent.repeats)
+            return SentTo(sent, tx.chat, [messages.prompt_row(record).message for record in records])
+        if plan_mode is not None or mcp_server_ids is not None:
             servers = None if mcp_server_ids is None else list(mcp_server_ids)
             await at.conn.execute(CHOOSE, chat_id, plan_mode, servers)
-        return SentTo(sent, tx.chat)
+        return SentTo(sent, tx.chat, sent.inserted)
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def edit(
@@ -159,9 +220,14 @@ class Turns(Part):
         model_config_id: UUID | None = None,
         reasoning_effort: Effort | None = None,
         suffix: Sequence[NewMessage] = (),
+        choose: Callable[[UUID | None, UUID], UUID] | None = None,
     ) -> EditedIn:
+        """`choose` names the model, under the lock, by that of the message as it was and the chat's last."""
         await _check_files(at, content)
         tx = await at.bundle.open(chat_id)
+        if choose is not None:
+            original = await at.conn.fetchval(MODEL_OF, chat_id, message_id) if is_id(message_id) else None
+            model_config_id = choose(original, tx.chat.last_model_config_id)
         edited = await machine.edit_message(
             tx,
             message_id,
@@ -185,13 +251,13 @@ class Turns(Part):
                 if child.chat.status in ("running", "requires_action"):
                     await machine.interrupt(child)
         await _log_foreign(at, chat_id, "chat.interrupt")
-        return Done(tx.chat)
+        return await _done(at, tx)
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def retry(self, at: Grant, chat_id: ChatId) -> Done:
         tx = await at.bundle.open(chat_id)
         await machine.retry_turn(tx)
-        return Done(tx.chat)
+        return await _done(at, tx)
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def compact(self, at: Grant, chat_id: ChatId) -> Done:
@@ -199,7 +265,7 @@ class Turns(Part):
         tx = await at.bundle.open(chat_id)
         await machine.request_compaction(tx)
         await machine.require_compactable(tx)
-        return Done(tx.chat)
+        return await _done(at, tx)
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def submit_results(
@@ -216,7 +282,7 @@ class Turns(Part):
         tx = await at.bundle.open(chat_id)
         await machine.reconcile_invalid_state(tx)
         await _log_foreign(at, chat_id, "chat.reconcile")
-        return Done(tx.chat)
+        return await _done(at, tx)
 
     # The queue
 
@@ -253,15 +319,18 @@ class Turns(Part):
         chat_id: ChatId,
         queued_id: QueuedMessageId,
         *,
-        content: tuple[ContentPart, ...],
+        content: tuple[ContentPart, ...] | None = None,
         model_config_id: UUID | None = None,
         reasoning_effort: Effort | None = None,
     ) -> QueuedMessage:
-        await _check_files(at, content)
+        """Change what is given; without content it stays as it is."""
+        if content is not None:
+            await _check_files(at, content)
+        tx = await at.bundle.open(chat_id)
         return await machine.edit_queued_message(
-            await at.bundle.open(chat_id),
+            tx,
             queued_id,
-            content=content,
+            content=content if content is not None else await _queued_content(tx, queued_id),
             model_config_id=model_config_id,
             reasoning_effort=reasoning_effort,
         )
@@ -278,6 +347,35 @@ async def _moved(tx: Tx, queued_id: QueuedMessageId, *, before: QueuedMessageId 
     order.remove(queued_id)
     order.insert(len(order) if before is None else order.index(before), queued_id)
     return order
+
+
+async def _queued_content(tx: Tx, queued_id: QueuedMessageId) -> tuple[ContentPart, ...]:
+    """What a queued message says. Of one that is not there the transition says so, as for any state."""
+    return next((row.parts() for row in await backlog.list_queue(tx) if row.id == queued_id), ())
+
+
+async def _done(at: Grant, tx: Tx) -> Done:
+    return Done(tx.chat, await _view(at, tx.chat.id))
+
+
+async def _view(at: Grant, chat_id: ChatId) -> ChatView:
+    """The chat as the caller sees it; an administrator may stop one without reading it."""
+    seen = await chat_reads.find_chat(at.conn, chat_id, actor=at.actor)
+    if seen is None:
+        raise ChatNotFound(chat_id)
+    if not seen.is_reader:
+        return chat_views.without_contents(seen.chat)
+    return await chat_reads.with_single_members(at.conn, seen.chat)
+
+
+async def _check_model(at: Grant, model_config_id: UUID) -> None:
+    record = await at.conn.fetchrow(MODEL_IS_LIVE, model_config_id)
+    if record is None or record[1]:
+        raise ModelUnusable(Unusable.UNKNOWN, model_config_id)
+    if not record[0]:
+        raise ModelUnusable(Unusable.DISABLED, model_config_id)
+    if not record[2]:
+        raise ModelUnusable(Unusable.PROVIDER_DISABLED, model_config_id)
 
 
 async def _check_files(at: Grant, *contents: Sequence[ContentPart]) -> None:

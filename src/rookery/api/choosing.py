@@ -1,0 +1,132 @@
+"""Which model answers, and whether its owner may still spend: asked before anything is written.
+
+The decisions are those of `llm.resolve`; they are made here for what a request names, and once more under the chat's
+lock for what it leaves to the chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+from uuid import UUID
+
+from rookery.api.caller import Caller
+from rookery.api.errors import ApiError
+from rookery.api.parts import ApiParts
+from rookery.chat.errors import InvalidInput
+from rookery.chat.messages import ChatId, Effort
+from rookery.llm import resolve
+from rookery.llm.resolve import Choice, Models, Override
+from rookery.store import spending
+from rookery.store.model_errors import ModelUnusable, SpendLimitReached
+from rookery.store.usage import KeySource
+
+MODELS_SETTING = "models"
+OVERRIDES_SETTING = "model_overrides"
+
+May: TypeAlias = Callable[[], Awaitable[object]]
+
+
+@asynccontextmanager
+async def after(may: May) -> AsyncIterator[None]:
+    """Complaints about a body come after those about rights: who lacks one learns nothing else."""
+    try:
+        yield
+    except (InvalidInput, ApiError, SpendLimitReached):
+        await may()
+        raise
+
+
+class Chooser:
+    """The models as one caller can use them, at one moment, and whether the caller has anything left to spend."""
+
+    __slots__ = ("_limit", "_models")
+
+    def __init__(self, models: Models, limit: SpendLimitReached | None) -> None:
+        self._models = models
+        self._limit = limit
+
+    def for_new_chat(self, requested: UUID | None, personal: Override | None) -> Choice:
+        return self._paid(resolve.for_new_chat(self._models, requested=requested, personal=personal))
+
+    def for_message(self, requested: UUID | None) -> Callable[[UUID], UUID]:
+        """By the model that the chat used last. What is named is checked at once."""
+        if requested is not None:
+            self._check(requested)
+        return lambda last: (
+            self._paid(resolve.for_message(self._models, requested=requested, last=last)).model_config_id
+        )
+
+    def for_edit(self, requested: UUID | None) -> Callable[[UUID | None, UUID], UUID]:
+        """By the model of the message as it was, if that can still be used, else as for any message."""
+        by_last = self.for_message(requested)
+
+        def choose(original: UUID | None, last: UUID) -> UUID:
+            if requested is None and original is not None and self._models.is_usable(original):
+                return self._paid(Choice(original)).model_config_id
+            return by_last(last)
+
+        return choose
+
+    def is_usable(self, model_config_id: UUID) -> bool:
+        return self._models.is_usable(model_config_id)
+
+    def check(self, requested: UUID, *, current: UUID | None = None) -> None:
+        """A model named for later turns; one that is there already may stay though it was switched off."""
+        if requested != current:
+            self._check(requested)
+
+    def check_spend(self, model_config_id: UUID) -> None:
+        self._paid(Choice(model_config_id))
+
+    @property
+    def is_spent(self) -> bool:
+        return self._limit is not None
+
+    def _check(self, model_config_id: UUID) -> None:
+        if reason := self._models.unusable(model_config_id):
+            raise ModelUnusable(reason, model_config_id)
+
+    def _paid(self, choice: Choice) -> Choice:
+        """Calls on a key of one's own do not count."""
+        state = self._models.by_id.get(choice.model_config_id)
+        if self._limit is not None and (state is None or state.key is not KeySource.USER):
+            raise self._limit
+        return choice
+
+
+async def chooser(parts: ApiParts, caller: Caller) -> Chooser:
+    return Chooser(await parts.directory.models(caller.user.id), await _limit(parts, caller))
+
+
+async def for_new_chat(
+    parts: ApiParts, caller: Caller, requested: UUID | None, effort: Effort | None
+) -> tuple[UUID, Effort | None]:
+    """The model and the effort of a new chat. The caller's own default counts where administrators allow one."""
+    personal = None if requested is not None else await _personal(parts, caller)
+    choice = (await chooser(parts, caller)).for_new_chat(requested, personal)
+    return choice.model_config_id, effort or choice.reasoning_effort
+
+
+async def check_spend(parts: ApiParts, caller: Caller, chat_id: ChatId) -> None:
+    """For what goes on with the chat's own model."""
+    found = await chooser(parts, caller)
+    if found.is_spent:
+        found.check_spend((await caller.store.chats.get(chat_id)).last_model_config_id)
+
+
+async def _limit(parts: ApiParts, caller: Caller) -> SpendLimitReached | None:
+    # Most deployments have no limit, and then nothing is asked: the setting is at hand.
+    if await parts.directory.setting(spending.SETTING) is None:
+        return None
+    return await caller.store.turns.find_spend_limit()
+
+
+async def _personal(parts: ApiParts, caller: Caller) -> Override | None:
+    stored = await parts.directory.setting(MODELS_SETTING)
+    if not isinstance(stored, dict) or stored.get("allow_personal_overrides") is not True:
+        return None
+    own = await parts.directory.user_setting(caller.user.id, OVERRIDES_SETTING)
+    override, _ = resolve.read_override(own.get("root") if isinstance(own, dict) else None)
+    return override

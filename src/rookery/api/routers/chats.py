@@ -1,0 +1,236 @@
+"""Chats: create, list, read, change and delete them, and mark them as read."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter, Query
+from pydantic import Field, StrictInt
+from starlette.responses import Response
+
+from rookery.api import bodies, choosing, content
+from rookery.api.bodies import Body
+from rookery.api.caller import Caller, CallerDep
+from rookery.api.content import Content, Labels, ServerIds, SystemPrompt, Title, Tools, WorkspaceId
+from rookery.api.edge import PREFIX
+from rookery.api.limits import Limit
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer, nothing
+from rookery.chat import opening, search_query
+from rookery.chat.messages import ChatId, Effort, MessageId, NewMessage, Role
+from rookery.chat.rights import Action, Resource, Scope, has_scope
+from rookery.store import idempotency
+from rookery.store.access_errors import ScopeMissing
+from rookery.store.authorized.chats import ChatPatch
+from rookery.store.authorized.turns import CreatedChat, Replayed
+from rookery.store.chat_views import ChatListPage, ChatView
+from rookery.store.machine import ChatSpec
+
+IDEMPOTENCY_KEY = "idempotency-key"
+OPERATION = "chats.create"
+
+_ARCHIVE = "archived"
+_PIN = "pin_order"
+
+
+class CreateBody(Body):
+    """A new chat with its first message."""
+
+    content: Content
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+    workspace_id: WorkspaceId = None
+    system_prompt: SystemPrompt | None = None
+    labels: Labels = Field(default_factory=dict)
+    mcp_server_ids: ServerIds = Field(default_factory=list)
+    plan_mode: bool = False
+    dynamic_tools: Tools = Field(default_factory=list)
+    client_type: Literal["ui", "api", "cli"] = "api"
+    title: Title | None = None
+
+
+class PatchBody(Body):
+    """What to change; what is absent stays as it is."""
+
+    title: Title = ""
+    labels: Labels = Field(default_factory=dict)
+    pin_order: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    workspace_id: WorkspaceId = None
+    plan_mode: bool = False
+    mcp_server_ids: ServerIds = Field(default_factory=list)
+    model_config_id: UUID = UUID(int=0)
+    reasoning_effort: Effort | None = None
+    archived: bool = False
+
+
+class ReadBody(Body):
+    """Up to which message the caller has read; null is the newest. With `force` the cursor also moves back: to 0, and
+    the chat is unread again."""
+
+    message_id: StrictInt | None = None
+    force: bool = False
+
+
+class _Identity(msgspec.Struct):
+    id: UUID
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("chats")
+
+    @routes.post("/chats", "chats.create", returns=ChatView, status=201, body=CreateBody, errors=(409,))
+    async def create(caller: CallerDep) -> Response:
+        """Start a chat with its first message. It runs at once; without a title it gets one a little later."""
+        caller.take(Limit.CREATE_CHAT)
+        may = _may_create(caller)
+        body = await caller.read(CreateBody, may=may)
+        async with choosing.after(may):
+            request = _request(caller)
+            if request is not None and (replayed := await caller.store.turns.find_answer(request)) is not None:
+                return _created(replayed)
+            spec = await _spec(parts, caller, body)
+        made = await caller.store.turns.create(spec, request=request, encode=_encoded)
+        return _created(made)
+
+    @routes.get("/chats", "chats.list", returns=ChatListPage)
+    async def list_chats(
+        caller: CallerDep,
+        q: str | None = None,
+        label: Annotated[list[str] | None, Query()] = None,
+        workspace_id: UUID | None = None,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        cursor: str | None = None,
+    ) -> Response:
+        """Root chats with their children: the caller's pins first, then by last activity.
+
+        `q` is a search: words, and terms such as `status:running`, `title:x`, `archived:any`, `source:shared_with_me`.
+        """
+        page = await caller.store.chats.list(
+            caller.user.id,
+            search_query.parse(q or ""),
+            labels=[search_query.parse_label(each) for each in label or ()],
+            workspace_id=workspace_id,
+            limit=limit,
+            cursor=cursor,
+        )
+        return answer(page)
+
+    @routes.get("/chats/{chat}", "chats.get", returns=ChatView, errors=(404,))
+    async def get(caller: CallerDep, chat: UUID) -> Response:
+        """One chat, with its children in the same archive state."""
+        return answer(await caller.store.chats.get(ChatId(chat)))
+
+    @routes.patch("/chats/{chat}", "chats.update", returns=ChatView, body=PatchBody, errors=(404, 409))
+    async def patch(caller: CallerDep, chat: UUID) -> Response:
+        """Change what is given, all of it or nothing. Archiving moves the whole family."""
+        may = _may_patch(caller, chat)
+        body = await caller.read(PatchBody, may=may)
+        async with choosing.after(may):
+            if "model_config_id" in body.given:
+                await _check_model(parts, caller, ChatId(chat), body.model_config_id)
+        given = {name: getattr(body, name) for name in body.given}
+        if "mcp_server_ids" in given:
+            given["mcp_server_ids"] = tuple(given["mcp_server_ids"])
+        return answer(await caller.store.chats.patch(ChatId(chat), ChatPatch(**given)))
+
+    @routes.delete("/chats/{chat}", "chats.delete", errors=(404, 409))
+    async def delete(caller: CallerDep, chat: UUID) -> Response:
+        """Remove an archived root chat with its family, for good."""
+        await caller.store.chats.delete(ChatId(chat))
+        return nothing()
+
+    @routes.post("/chats/{chat}/read", "chats.mark_read", body=ReadBody, errors=(404,))
+    async def mark_read(caller: CallerDep, chat: UUID) -> Response:
+        """Move the caller's own read cursor forward."""
+        body = await caller.read(ReadBody, may=caller.may(chat, Action.MARK))
+        message_id = None if body.message_id is None else MessageId(body.message_id)
+        await caller.store.chats.mark_read(ChatId(chat), message_id=message_id, force=body.force)
+        return nothing()
+
+    return routes.router
+
+
+async def _spec(parts: ApiParts, caller: Caller, body: CreateBody) -> ChatSpec:
+    said = await content.resolved(caller, body.content)
+    model_config_id, effort = await choosing.for_new_chat(parts, caller, body.model_config_id, body.reasoning_effort)
+    first = NewMessage(
+        role=Role.USER,
+        content=said,
+        created_by=caller.user.id,
+        model_config_id=model_config_id,
+        reasoning_effort=effort,
+    )
+    prompts = await parts.directory.setting(opening.SETTING)
+    return ChatSpec(
+        owner_id=caller.user.id,
+        title=body.title or await content.fallback_title(caller, said),
+        model_config_id=model_config_id,
+        reasoning_effort=effort,
+        messages=(*opening.system_rows(prompts, system_prompt=body.system_prompt), first),
+        labels=body.labels,
+        plan_mode=body.plan_mode,
+        dynamic_tools=content.encoded_tools(body.dynamic_tools),
+        client_type=body.client_type,
+    )
+
+
+async def _check_model(parts: ApiParts, caller: Caller, chat_id: ChatId, model_config_id: UUID) -> None:
+    """A model for the next turns. The one that the chat has already may stay, though it was switched off since."""
+    models = await choosing.chooser(parts, caller)
+    if not models.is_usable(model_config_id):
+        models.check(model_config_id, current=(await caller.store.chats.get(chat_id)).last_model_config_id)
+
+
+def _request(caller: Caller) -> idempotency.Request | None:
+    key = caller.connection.headers.get(IDEMPOTENCY_KEY)
+    return None if key is None else idempotency.Request(caller.user.id, key, OPERATION, bodies.kept(caller.connection))
+
+
+def _encoded(made: CreatedChat) -> bytes:
+    return msgspec.json.encode(made.view)
+
+
+def _created(made: CreatedChat | Replayed) -> Response:
+    if isinstance(made, CreatedChat):
+        return answer(made.view, 201, Location=_location(made.view.id))
+    chat_id = msgspec.json.decode(made.answer, type=_Identity).id
+    headers = {"Location": _location(chat_id), "Idempotency-Replayed": "true"}
+    return Response(made.answer, 201, headers, media_type="application/json")
+
+
+def _location(chat_id: UUID) -> str:
+    return f"{PREFIX}/chats/{chat_id}"
+
+
+def _may_create(caller: Caller) -> Callable[[], Awaitable[object]]:
+    async def check() -> None:
+        if not has_scope(caller.actor, Resource.CHAT, Action.CREATE):
+            raise ScopeMissing(Scope.CHAT_WRITE)
+
+    return check
+
+
+def _may_patch(caller: Caller, chat: UUID) -> Callable[[], Awaitable[object]]:
+    """The rights that the members of the body need, whatever their values are."""
+
+    async def check() -> None:
+        for action in _actions(bodies.kept(caller.connection)):
+            await caller.store.chats.require(ChatId(chat), action)
+
+    return check
+
+
+def _actions(data: bytes) -> list[Action]:
+    try:
+        members = set(msgspec.json.decode(data, type=dict[str, msgspec.Raw]))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return [Action.READ]
+    needed = [Action.ARCHIVE] if _ARCHIVE in members else []
+    if _PIN in members:
+        needed.append(Action.MARK)
+    if members - {_ARCHIVE, _PIN}:
+        needed.append(Action.PATCH)
+    return needed or [Action.READ]

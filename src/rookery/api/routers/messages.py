@@ -1,0 +1,184 @@
+"""Messages: read, send and edit them; what was asked before; and what the client's tools answered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from rookery.api import answers, bodies, choosing, content
+from rookery.api.answers import EditView, MessagesView, SendView
+from rookery.api.bodies import Body, rule
+from rookery.api.caller import CallerDep
+from rookery.api.content import Content, ServerIds
+from rookery.api.parts import ApiParts
+from rookery.api.routers.chats import IDEMPOTENCY_KEY
+from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.chat import messages as message_rules
+from rookery.chat.messages import ChatId, Effort, MessageId, NewQueuedMessage
+from rookery.chat.rights import Action
+from rookery.chat.toolcalls import SubmittedResult
+from rookery.chat.transitions import BusyBehavior
+from rookery.store.chat_views import SearchMatch
+from rookery.store.prompts import Prompt
+from rookery.stream import views
+from rookery.stream.views import MessageView
+
+MAX_RESULTS_BYTES = 4 * 1024 * 1024
+
+
+class SendBody(Body):
+    """A message. What is given besides its content is the chat's from then on."""
+
+    content: Content
+    busy_behavior: BusyBehavior = BusyBehavior.QUEUE
+    client_id: (
+        Annotated[
+            str,
+            Field(min_length=1, max_length=message_rules.MAX_CLIENT_ID_CHARS),
+            rule(lambda client_id: message_rules.check_storable("client_id", client_id)),
+        ]
+        | None
+    ) = None
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+    mcp_server_ids: ServerIds | None = None
+    plan_mode: bool | None = None
+
+
+class EditBody(Body):
+    """What to say instead."""
+
+    content: Content
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+
+
+class ToolResultInput(Body):
+    tool_call_id: str
+    output: Any
+    is_error: bool = False
+
+
+class ToolResultsBody(Body):
+    """The results of all calls that the chat waits for."""
+
+    results: Annotated[list[ToolResultInput], Field(min_length=1)]
+
+
+class _Result(msgspec.Struct):
+    output: msgspec.Raw
+
+
+class _Results(msgspec.Struct):
+    """The outputs as they were written: numbers keep their digits."""
+
+    results: list[_Result]
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("messages")
+
+    @routes.get("/chats/{chat}/messages", "messages.list", returns=MessagesView, errors=(404,))
+    async def list_messages(
+        caller: CallerDep,
+        chat: UUID,
+        before_id: int | None = None,
+        after_id: int | None = None,
+        around_id: int | None = None,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    ) -> Response:
+        """Messages newest first; with `after_id` alone oldest first, so that a poller never skips one.
+
+        `around_id` gives a message with its neighbours.
+        """
+        found = await caller.store.messages.list(
+            ChatId(chat), limit=limit, before_id=before_id, after_id=after_id, around_id=around_id
+        )
+        return answer(answers.page(found, is_around=around_id is not None))
+
+    @routes.get("/chats/{chat}/messages/{message}", "messages.get", returns=MessageView, errors=(404,))
+    async def get(caller: CallerDep, chat: UUID, message: int) -> Response:
+        """One message."""
+        return answer(views.message(await caller.store.messages.get(ChatId(chat), MessageId(message))))
+
+    @routes.post("/chats/{chat}/messages", "messages.send", returns=SendView, body=SendBody, errors=(404, 409))
+    async def send(caller: CallerDep, chat: UUID) -> Response:
+        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise.
+
+        A repeat with the same `client_id` (or header `Idempotency-Key`) is answered as the first was.
+        """
+        may = caller.may(chat, Action.DRIVE)
+        body = await caller.read(SendBody, may=may)
+        async with choosing.after(may):
+            message = NewQueuedMessage(
+                content=await content.resolved(caller, body.content),
+                created_by=caller.user.id,
+                reasoning_effort=body.reasoning_effort,
+                client_id=body.client_id or caller.connection.headers.get(IDEMPOTENCY_KEY),
+            )
+            choose = (await choosing.chooser(parts, caller)).for_message(body.model_config_id)
+        sent = await caller.store.turns.send(
+            ChatId(chat),
+            message,
+            busy=body.busy_behavior,
+            plan_mode=body.plan_mode,
+            mcp_server_ids=body.mcp_server_ids,
+            choose=choose,
+        )
+        return answer(answers.sent(sent))
+
+    @routes.patch(
+        "/chats/{chat}/messages/{message}", "messages.edit", returns=EditView, body=EditBody, errors=(404, 409)
+    )
+    async def edit(caller: CallerDep, chat: UUID, message: int) -> Response:
+        """Replace a message of the user. It and all after it go, and so does the queue; the new one runs."""
+        may = caller.may(chat, Action.DRIVE)
+        body = await caller.read(EditBody, may=may)
+        async with choosing.after(may):
+            said = await content.resolved(caller, body.content)
+            choose = (await choosing.chooser(parts, caller)).for_edit(body.model_config_id)
+        edited = await caller.store.turns.edit(
+            ChatId(chat), MessageId(message), content=said, reasoning_effort=body.reasoning_effort, choose=choose
+        )
+        return answer(answers.edited(edited))
+
+    @routes.post("/chats/{chat}/tool-results", "messages.submit_tool_results", body=ToolResultsBody, errors=(404, 409))
+    async def submit_results(caller: CallerDep, chat: UUID) -> Response:
+        """Answer all calls that the chat waits for, at once."""
+        may = caller.may(chat, Action.DRIVE)
+        body = await caller.read(ToolResultsBody, may=may, limit=MAX_RESULTS_BYTES)
+        outputs = msgspec.json.decode(bodies.kept(caller.connection), type=_Results).results
+        results = [
+            SubmittedResult(each.tool_call_id, bytes(raw.output).decode(), each.is_error)
+            for each, raw in zip(body.results, outputs, strict=True)
+        ]
+        await caller.store.turns.submit_results(ChatId(chat), results)
+        return nothing()
+
+    @routes.get("/chats/{chat}/prompts", "messages.list_prompts", returns=Items[Prompt], errors=(404,))
+    async def list_prompts(
+        caller: CallerDep, chat: UUID, limit: Annotated[int, Query(ge=1, le=2000)] = 500
+    ) -> Response:
+        """What the user asked in this chat, newest first."""
+        return answer(Items(await caller.store.messages.prompts(ChatId(chat), limit=limit)))
+
+    @routes.get("/prompts", "messages.list_own_prompts", returns=Items[Prompt])
+    async def list_own_prompts(
+        caller: CallerDep, q: str | None = None, limit: Annotated[int, Query(ge=1, le=2000)] = 500
+    ) -> Response:
+        """What the caller asked in all chats of their own, newest first; with `q`, what matches it."""
+        return answer(Items(await caller.store.messages.list_prompts(caller.user.id, query=q, limit=limit)))
+
+    @routes.get("/chats/{chat}/search", "messages.search", returns=Items[SearchMatch], errors=(404,))
+    async def search(
+        caller: CallerDep, chat: UUID, q: str, limit: Annotated[int, Query(ge=1, le=200)] = 50
+    ) -> Response:
+        """The messages of this chat in which the words of `q` stand, newest first."""
+        return answer(Items(await caller.store.messages.search(ChatId(chat), q, limit=limit)))
+
+    return routes.router

@@ -1,0 +1,100 @@
+"""The queue of a chat: messages that wait for its turn to end."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from rookery.api import answers, choosing, content
+from rookery.api.answers import PromoteView, QueueView
+from rookery.api.bodies import Body
+from rookery.api.caller import CallerDep
+from rookery.api.content import Content
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer, nothing
+from rookery.chat.messages import ChatId, Effort, QueuedMessageId
+from rookery.chat.rights import Action
+from rookery.stream import views
+from rookery.stream.views import QueuedMessageView
+
+
+class MoveBody(Body):
+    """Before which one; null is the end."""
+
+    before: int | None
+
+
+class QueuedPatchBody(Body):
+    """What to change; what is absent stays as it is."""
+
+    content: Content | None = None
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("queue")
+
+    @routes.get("/chats/{chat}/queue", "queue.list", returns=QueueView, errors=(404,))
+    async def list_queue(caller: CallerDep, chat: UUID) -> Response:
+        """The messages that wait, in their order."""
+        return answer(answers.queue(await caller.store.messages.list_queue(ChatId(chat))))
+
+    @routes.delete("/chats/{chat}/queue/{queued}", "queue.delete", errors=(404, 409))
+    async def delete(caller: CallerDep, chat: UUID, queued: int) -> Response:
+        """Take one out."""
+        await caller.store.turns.delete_queued(ChatId(chat), QueuedMessageId(queued))
+        return nothing()
+
+    @routes.delete("/chats/{chat}/queue", "queue.clear", errors=(404, 409))
+    async def clear(caller: CallerDep, chat: UUID) -> Response:
+        """Take all out."""
+        await caller.store.turns.clear_queue(ChatId(chat))
+        return nothing()
+
+    @routes.post(
+        "/chats/{chat}/queue/{queued}/promote", "queue.promote", returns=PromoteView, status=202, errors=(404, 409)
+    )
+    async def promote(caller: CallerDep, chat: UUID, queued: int) -> Response:
+        """Let it be the next: at once where nothing runs, else by interrupting what does."""
+        async with choosing.after(caller.may(chat, Action.DRIVE)):
+            await choosing.check_spend(parts, caller, ChatId(chat))
+        promoted = await caller.store.turns.promote_queued(ChatId(chat), QueuedMessageId(queued))
+        return answer(answers.promoted(promoted), 202)
+
+    @routes.post("/chats/{chat}/queue/{queued}/move", "queue.move", returns=QueueView, body=MoveBody, errors=(404, 409))
+    async def move(caller: CallerDep, chat: UUID, queued: int) -> Response:
+        """Put it before another, or at the end."""
+        body = await caller.read(MoveBody, may=caller.may(chat, Action.DRIVE))
+        before = None if body.before is None else QueuedMessageId(body.before)
+        return answer(
+            answers.queue(await caller.store.turns.move_queued(ChatId(chat), QueuedMessageId(queued), before=before))
+        )
+
+    @routes.patch(
+        "/chats/{chat}/queue/{queued}",
+        "queue.edit",
+        returns=QueuedMessageView,
+        body=QueuedPatchBody,
+        errors=(404, 409),
+    )
+    async def edit(caller: CallerDep, chat: UUID, queued: int) -> Response:
+        """Change what it says, or who is to answer it. One that was sent meanwhile is not there any more."""
+        may = caller.may(chat, Action.DRIVE)
+        body = await caller.read(QueuedPatchBody, may=may)
+        async with choosing.after(may):
+            said = None if body.content is None else await content.resolved(caller, body.content)
+            if body.model_config_id is not None:
+                (await choosing.chooser(parts, caller)).check(body.model_config_id)
+        edited = await caller.store.turns.edit_queued(
+            ChatId(chat),
+            QueuedMessageId(queued),
+            content=said,
+            model_config_id=body.model_config_id,
+            reasoning_effort=body.reasoning_effort,
+        )
+        return answer(views.queued_message(edited))
+
+    return routes.router

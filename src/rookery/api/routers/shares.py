@@ -1,0 +1,68 @@
+"""Who may read a chat besides its owner."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from msgspec import UNSET
+from pydantic import Field
+from starlette.responses import Response
+
+from rookery.api.bodies import Body
+from rookery.api.caller import CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Action
+from rookery.store.shares import Share, SharePatch
+from rookery.store.users import PublicUser
+
+
+class ShareView(msgspec.Struct, frozen=True):
+    """An entry; `user` may also be the word for all who have an account."""
+
+    user: PublicUser | Literal["everyone"]
+    role: str
+    granted_by: UUID | None
+    at: datetime
+
+
+class SharesBody(Body):
+    """Who gets (`read`) or loses (null) the right to read; who is not named stays as they are."""
+
+    users: dict[UUID, Literal["read"] | None] = Field(default_factory=dict)
+    everyone: Literal["read"] | None = None
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("shares")
+
+    @routes.get("/chats/{chat}/acl", "shares.list", returns=Items[ShareView], errors=(404,))
+    async def list_shares(caller: CallerDep, chat: UUID) -> Response:
+        """Who may read the chat."""
+        found = await caller.store.chats.list_shares(ChatId(chat))
+        return answer(Items(tuple(map(_view, found))))
+
+    @routes.patch("/chats/{chat}/acl", "shares.update", body=SharesBody, errors=(404,))
+    async def patch(caller: CallerDep, chat: UUID) -> Response:
+        """Add and remove readers. Who lost the right loses open streams."""
+        body = await caller.read(SharesBody, may=caller.may(chat, Action.SHARE))
+        everyone = body.everyone if "everyone" in body.given else UNSET
+        await caller.store.chats.patch_shares(ChatId(chat), SharePatch(users=body.users, everyone=everyone))
+        return nothing()
+
+    @routes.delete("/chats/{chat}/acl/me", "shares.leave", errors=(404,))
+    async def leave(caller: CallerDep, chat: UUID) -> Response:
+        """Give up one's own right to read the chat."""
+        await caller.store.chats.leave(ChatId(chat))
+        return nothing()
+
+    return routes.router
+
+
+def _view(share: Share) -> ShareView:
+    return ShareView(share.user or "everyone", share.role, share.granted_by, share.created_at)

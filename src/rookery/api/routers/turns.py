@@ -1,0 +1,59 @@
+"""What moves a turn besides messages: stop it, go on, make room, repair."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rookery.api import choosing
+from rookery.api.bodies import Body
+from rookery.api.caller import CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Action
+from rookery.store.chat_views import ChatView
+
+
+class InterruptBody(Body):
+    """With `cascade`, which is the default, the chat's subagents stop, too."""
+
+    cascade: bool = True
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("turns")
+
+    @routes.post("/chats/{chat}/interrupt", "turns.interrupt", returns=ChatView, body=InterruptBody, errors=(404, 409))
+    async def interrupt(caller: CallerDep, chat: UUID, request: Request) -> Response:
+        """Stop the turn; what was said so far is kept. The body may be left out."""
+        body = InterruptBody()
+        if _has_body(request):
+            body = await caller.read(InterruptBody, may=caller.may(chat, Action.INTERRUPT))
+        return answer((await caller.store.turns.interrupt(ChatId(chat), cascade=body.cascade)).view)
+
+    @routes.post("/chats/{chat}/retry", "turns.retry", returns=ChatView, errors=(404, 409))
+    async def retry(caller: CallerDep, chat: UUID) -> Response:
+        """Go on after an error or an unfinished turn, without another message."""
+        return answer((await caller.store.turns.retry(ChatId(chat))).view)
+
+    @routes.post("/chats/{chat}/compact", "turns.compact", returns=ChatView, errors=(404, 409))
+    async def compact(caller: CallerDep, chat: UUID) -> Response:
+        """Summarise the history, to make room."""
+        async with choosing.after(caller.may(chat, Action.DRIVE)):
+            await choosing.check_spend(parts, caller, ChatId(chat))
+        return answer((await caller.store.turns.compact(ChatId(chat))).view)
+
+    @routes.post("/chats/{chat}/reconcile-invalid", "turns.reconcile", returns=ChatView, errors=(404, 409))
+    async def reconcile(caller: CallerDep, chat: UUID) -> Response:
+        """Bring a chat out of a state that should not exist; it ends in error, with its queue kept."""
+        return answer((await caller.store.turns.reconcile(ChatId(chat))).view)
+
+    return routes.router
+
+
+def _has_body(request: Request) -> bool:
+    return request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
