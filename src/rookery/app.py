@@ -92,21 +92,32 @@ async def held_data_dir(settings: Settings, on_progress: Progress) -> AsyncItera
 
 
 @asynccontextmanager
-async def served_database(settings: Settings, lock: DataDirLock, on_progress: Progress) -> AsyncIterator[Database]:
-    """The database for the holder of the data directory: the external one, or the embedded one, started."""
+async def served_url(settings: Settings, lock: DataDirLock, on_progress: Progress) -> AsyncIterator[str]:
+    """The address of the database for the holder of the data directory: external, or embedded and started."""
     if settings.database_url is not None:
-        async with await Database.connect(database_config(settings, settings.database_url)) as database:
-            yield database
+        yield settings.database_url
         return
-    server = EmbeddedServer(settings.data_dir, lock=lock, on_progress=on_progress)
+    # It is ours alone, so it has room for as many replicas as were asked for.
+    needed = settings.replicas * database_config(settings, "").connections + 2 * pool.SPARE_CONNECTIONS
+    options = {"max_connections": str(needed)} if needed > int(embedded.SETTINGS["max_connections"]) else {}
+    server = EmbeddedServer(settings.data_dir, options=options, lock=lock, on_progress=on_progress)
     await server.start()
     if server.adopted:
         log.info("database_adopted", pid=server.pid)
     try:
-        async with await Database.connect(database_config(settings, server.url)) as database:
-            yield database
+        yield server.url
     finally:
         await server.stop()
+
+
+@asynccontextmanager
+async def served_database(settings: Settings, lock: DataDirLock, on_progress: Progress) -> AsyncIterator[Database]:
+    """The same, connected to."""
+    async with (
+        served_url(settings, lock, on_progress) as url,
+        await Database.connect(database_config(settings, url)) as database,
+    ):
+        yield database
 
 
 @asynccontextmanager
@@ -162,7 +173,7 @@ async def prepare_schema(settings: Settings, database: Database) -> None:
     """Bring the schema up to date, or, without `auto_migrate`, insist that it is."""
     async with database.api.acquire() as conn:
         # Before anything is created: a server too small for this replica stays as it is.
-        await pool.check_capacity(conn, database.config)
+        await pool.check_capacity(conn, database.config, replicas=settings.replicas)
         if not settings.auto_migrate:
             await migrate.check(conn, advice="Run `rookery admin migrate`, or set auto_migrate.")
             return

@@ -222,12 +222,15 @@ async def check_server(connection: Connection, *, other: Connection | None = Non
         )
 
 
-async def check_capacity(connection: Connection, config: DatabaseConfig) -> int:
-    """Refuse a server that would run out of connections once this replica is busy. Returns how many it allows."""
+async def check_capacity(connection: Connection, config: DatabaseConfig, *, replicas: int = 1) -> int:
+    """Refuse a server that would run out of connections once its replicas are busy. Returns how many it allows."""
     allowed: int = await connection.fetchval("SELECT current_setting('max_connections')::int")
-    if config.connections >= allowed - SPARE_CONNECTIONS:
+    needed = replicas * config.connections
+    if needed >= allowed - SPARE_CONNECTIONS:
+        who = "A replica uses" if replicas == 1 else f"{replicas} replicas use"
+        each = "" if replicas == 1 else "each of them "
         raise DatabaseUnsuitable(
-            f"A replica uses up to {config.connections} connections (database_pool_api {config.pool_api}, "
+            f"{who} up to {needed} connections ({each}database_pool_api {config.pool_api}, "
             f"database_pool_worker {config.pool_worker} and {DEDICATED_CONNECTIONS} more), and must leave more than "
             f"{SPARE_CONNECTIONS} of the server's {allowed} free. Raise max_connections, or lower the pool sizes."
         )

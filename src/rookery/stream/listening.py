@@ -16,6 +16,8 @@ from typing import Any
 
 import uvicorn
 
+from rookery.stream.arrival import MAX_HEAD_BYTES, TimelyRequests
+
 USER_TIMEOUT_MS = 30_000
 PING_SECONDS = 20.0
 PUBLIC_MAX_BYTES = 64 * 1024
@@ -25,6 +27,8 @@ BACKLOG = 1024
 
 # For `uvicorn.Config` of the public port.
 PUBLIC_OPTIONS: dict[str, Any] = {
+    "http": TimelyRequests,
+    "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
     "ws": "websockets-sansio",
     "ws_max_size": PUBLIC_MAX_BYTES,
     "ws_ping_interval": PING_SECONDS,

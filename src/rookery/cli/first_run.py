@@ -1,0 +1,36 @@
+"""What a person needs who starts Rookery for the first time: how to make the first account.
+
+Printed for people, never logged: whoever holds the token becomes the administrator.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from rookery.cli.output import Output
+from rookery.clock import SystemClock
+from rookery.settings import Settings
+from rookery.store import setup
+from rookery.store.pool import Database
+
+
+async def find_token(settings: Settings, database: Database) -> str | None:
+    """The setup token, while there is no administrator."""
+    async with database.api.acquire() as conn:
+        now = SystemClock().now()
+        return await setup.ensure_token(conn, settings.data_dir, now=now, configured=settings.setup_token)
+
+
+def show(url: str, token: str | None, out: Output) -> None:
+    """Say how to make the first account, if there is none. The token stands behind `#`: no server logs that."""
+    if token is None:
+        return
+    body = json.dumps({"token": token, "email": "you@example.org", "password": "..."})
+    out.line()
+    out.line("Nobody has an account yet. Make the first one, the administrator's, in a browser:")
+    out.line(f"  {url}/setup#token={token}")
+    out.line("or on the command line, and log in from there:")
+    out.line(f"  curl -X POST {url}/api/v1/setup -H 'Content-Type: application/json' -d {shlex.quote(body)}")
+    out.line(f"  rookery chat login --url {url}")
+    out.line()

@@ -1,0 +1,166 @@
+"""`rookery serve --replicas N`: the process that owns the database and the port, and minds the replicas.
+
+It serves nothing itself. Each replica is a process of its own that accepts at the port it was given; one that dies is
+started again. Replicas hear from here through their stdin, and end when that does: killing this process leaves none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from rookery import __version__, app, log
+from rookery.cli import first_run, port
+from rookery.cli.children import HURRY, STOP, Child, Orders
+from rookery.cli.exits import Exit
+from rookery.cli.output import Output
+from rookery.cli.stopping import Stop
+from rookery.settings import Settings
+from rookery.store.embedded.data_dir import Use
+from rookery.store.pool import Database
+
+FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 1.0, 30.0
+# One that lived this long before it died is started again as if it were the first time.
+SETTLED_SECONDS = 60.0
+MAX_DEATHS = 5
+# What a replica that was told to hurry may take before it is killed.
+HURRY_SECONDS = 10.0
+
+_log = log.get_logger("serve")
+
+
+class CannotServe(Exception):
+    """The replicas cannot be kept running. `exit_code` is theirs, where they had one to give."""
+
+    def __init__(self, message: str, exit_code: int = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+async def serve(settings: Settings, out: Output, stop: Stop) -> None:
+    """Serve with several replicas until somebody asks to stop."""
+    async with app.held_data_dir(settings, out.progress) as lock:
+        with port.bound(settings.listen) as listening:
+            async with app.served_url(settings, lock, out.progress) as url:
+                token = await _prepare(settings, url)
+                minder = Minder(settings, url, listening)
+
+                def on_ready() -> None:
+                    lock.change_use(Use.SERVING)
+                    _say_ready(settings, listening, token, out=out)
+
+                await minder.run(stop, on_ready=on_ready)
+
+
+async def _prepare(settings: Settings, url: str) -> str | None:
+    """What is done once for all replicas. Returns the setup token, if it is needed. Keeps no connection."""
+    async with await Database.connect(app.database_config(settings, url)) as database:
+        await app.prepare_schema(settings, database)
+        await app.prepare_models(settings, database, os.environ, with_offline=True)
+        return await first_run.find_token(settings, database)
+
+
+def _say_ready(settings: Settings, listening: socket.socket, token: str | None, *, out: Output) -> None:
+    url = port.address_for_people(settings, listening)
+    out.line(f"Rookery {__version__} is ready at {url} with {settings.replicas} replicas (Ctrl-C stops it)")
+    first_run.show(url, token, out)
+    _log.info("ready", version=__version__, replicas=settings.replicas)
+
+
+class Minder:
+    """Keeps one child in each place."""
+
+    def __init__(self, settings: Settings, url: str, listening: socket.socket) -> None:
+        self._settings = settings
+        self._url = url
+        self._listening = listening
+        self._places: list[Child | None] = [None] * settings.replicas
+        self._awaited = set(range(settings.replicas))
+        self._all_ready = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._codes: list[int] = []
+
+    def children(self) -> list[Child]:
+        """Those that serve."""
+        return [child for child in self._places if child is not None and child.ready is not None]
+
+    async def run(self, stop: Stop, *, on_ready: Callable[[], None]) -> None:
+        """Until somebody asks to stop and all children have ended. Raises `CannotServe` when it makes no sense."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in range(len(self._places)):
+                    group.create_task(self._keep(index), name=f"replica-{index}")
+                await self._all_ready.wait()
+                stop.serving = True
+                on_ready()
+                await stop.requested.wait()
+                self._stopping.set()
+                for child in filter(None, self._places):
+                    child.tell(STOP)
+        except ExceptionGroup as group:
+            reasons = [error for error in group.exceptions if isinstance(error, CannotServe)]
+            raise reasons[0] if reasons else group from None
+        finally:
+            await self._end_all()
+        if any(self._codes):
+            raise CannotServe("Not every replica ended in order. Nothing committed is lost.")
+
+    async def _keep(self, index: int) -> None:
+        """One child after another, with a longer pause behind each that died soon."""
+        deaths: deque[float] = deque(maxlen=MAX_DEATHS)
+        pause = FIRST_RESTART_SECONDS
+        clock = asyncio.get_running_loop().time
+        while not self._stopping.is_set():
+            began = clock()
+            code = await self._live(index)
+            if self._stopping.is_set():
+                self._codes.append(code)
+                return
+            if index in self._awaited:
+                raise CannotServe(
+                    "A replica could not start; what it said is above.", code if code > 0 else Exit.FAILED
+                )
+            _log.warning("replica_ended", index=index, code=code)
+            deaths.append(clock())
+            if len(deaths) == MAX_DEATHS and clock() - deaths[0] < SETTLED_SECONDS:
+                raise CannotServe(f"A replica died {MAX_DEATHS} times within {SETTLED_SECONDS:g} seconds.")
+            if clock() - began >= SETTLED_SECONDS:
+                pause = FIRST_RESTART_SECONDS
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+            pause = min(pause * 2, LAST_RESTART_SECONDS)
+
+    async def _live(self, index: int) -> int:
+        """The life of one child, to its exit code."""
+        orders = Orders(
+            index=index, settings=self._settings, database_url=self._url, descriptor=self._listening.fileno()
+        )
+        child = self._places[index] = await Child.start(orders, self._listening)
+        if self._stopping.is_set():
+            child.tell(STOP)
+        if await child.wait_ready():
+            self._awaited.discard(index)
+            if not self._awaited:
+                self._all_ready.set()
+        code = await child.wait()
+        self._places[index] = None
+        return code
+
+    async def _end_all(self) -> None:
+        """Nobody is left behind, however this ends."""
+        left = list(filter(None, self._places))
+        for child in left:
+            child.tell(HURRY)
+        endings = [asyncio.ensure_future(child.wait()) for child in left]
+        if not endings:
+            return
+        _, late = await asyncio.wait(endings, timeout=HURRY_SECONDS)
+        if late:
+            for child in left:
+                child.kill()
+            await asyncio.wait(endings)

@@ -1,0 +1,130 @@
+"""The public port: taken before anything else is started, served by a replica, and let go of in order."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from rookery.app import Replica
+from rookery.cli.stopping import Stop
+from rookery.setting_values import Address
+from rookery.settings import Settings, url_of
+from rookery.stream.listening import PUBLIC_OPTIONS, limit_unacknowledged
+
+BACKLOG = 1024
+# Of requests that are still at work when everything else has ended.
+LEAST_SECONDS = 1
+
+
+class CannotListen(Exception):
+    """The address to listen on cannot be had."""
+
+
+@contextmanager
+def bound(address: Address) -> Iterator[socket.socket]:
+    """The port is taken before anything is started, so that a second server fails within milliseconds."""
+    try:
+        listening = _listen(address)
+    except OSError as error:
+        raise CannotListen(_why_not(error, address)) from error
+    with listening:
+        limit_unacknowledged(listening)
+        yield listening
+
+
+def address_for_people(settings: Settings, listening: socket.socket) -> str:
+    port = listening.getsockname()[1]
+    if port == settings.listen.port:
+        return settings.external_url
+    return url_of(Address(settings.listen.host, port))
+
+
+async def serve_until_stopped(
+    settings: Settings,
+    replica: Replica,
+    listening: socket.socket,
+    *,
+    stop: Stop,
+    on_ready: Callable[[], Awaitable[None]],
+) -> None:
+    """Serve requests until somebody asks to stop; then let the work end, and the clients go elsewhere."""
+    server = PublicServer(
+        uvicorn.Config(
+            replica.application,
+            **PUBLIC_OPTIONS,
+            log_config=None,  # its own handlers would bypass ours, and its access lines carry query strings
+            access_log=False,
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            date_header=False,
+            proxy_headers=bool(settings.trusted_proxies),
+            forwarded_allow_ips=list(settings.trusted_proxies),
+        )
+    )
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(server.serve(sockets=[listening]), name="http")
+        await server.up.wait()
+        stop.serving = True
+        await on_ready()
+        await stop.requested.wait()
+        began = asyncio.get_running_loop().time()
+        # Load balancers look at readiness: it turns first, and requests keep being served for the delay.
+        await replica.announce_stop()
+        if stop.is_alone:
+            server.stop_listening()
+        await asyncio.gather(_delay(settings, replica), replica.worker.drain())
+        await replica.leave()
+        left = settings.drain_timeout.total_seconds() - (asyncio.get_running_loop().time() - began)
+        server.config.timeout_graceful_shutdown = max(LEAST_SECONDS, round(left))
+        server.should_exit = True
+        await serving
+
+
+async def _delay(settings: Settings, replica: Replica) -> None:
+    await asyncio.sleep(settings.shutdown_delay.total_seconds())
+    replica.streams.sessions.stop_admitting()
+
+
+class PublicServer(uvicorn.Server):
+    """Signals are handled elsewhere: the end has an order, and the port is only one part of it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    def stop_listening(self) -> None:
+        """Leave new connections to the other processes at this port; those that are open stay."""
+        for server in self.servers:
+            server.close()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(address: Address) -> socket.socket:
+    if not address.host:
+        return socket.create_server(("", address.port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    family, _, _, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(target[:2], family=family, backlog=BACKLOG)
+
+
+def _why_not(error: OSError, address: Address) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"{address} is already in use. Stop what listens there, or choose another address with --listen."
+        case errno.EACCES:
+            return f"{address} may not be used by this user. Choose a port above 1023 with --listen."
+        case errno.EADDRNOTAVAIL:
+            return f"{address} is not an address of this machine. Choose another with --listen."
+    return f"Cannot listen on {address}: {error.strerror or error}. Choose another address with --listen."

@@ -1,0 +1,111 @@
+"""How long, and how large, a request may be until it has arrived; the server itself would wait for ever.
+
+A client that opens connections and sends a byte now and then would otherwise keep them all. What the application does
+with a request, and how fast it reads it, is not counted: only what the client owes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import h11
+import msgspec
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+ARRIVAL_SECONDS = 30.0
+# Behind those seconds a body must come at least this fast; chosen, slower than any line people work on.
+BYTES_PER_SECOND = 32 * 1024
+MAX_HEAD_BYTES = 32 * 1024
+# So much of a head is looked at in one go; its length is known that exactly.
+_SLICE_BYTES = 4 * 1024
+
+_TOO_LARGE = "The header block is longer than 32 KiB."
+_MALFORMED = "This is not an HTTP request."
+_TOO_SLOW = "The request took too long to arrive."
+
+
+class TimelyRequests(H11Protocol):
+    """HTTP of the public port. Its options bound what may gather: `h11_max_incomplete_event_size`."""
+
+    _arrival_seconds = ARRIVAL_SECONDS
+    _timer: asyncio.TimerHandle | None = None
+    _since = 0.0
+    _received = 0
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        view = memoryview(data)
+        while view and self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            piece, view = view[:_SLICE_BYTES], view[_SLICE_BYTES:]
+            self._head_bytes += len(piece)
+            super().data_received(bytes(piece))
+        self._head_bytes = self._head_bytes if self.conn.their_state is h11.IDLE else 0
+        if view and not self.transport.is_closing() and self.transport.get_protocol() is self:
+            super().data_received(bytes(view))
+        self._look()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._expect_nothing()
+        super().handle_websocket_upgrade(event)
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(431, _TOO_LARGE)
+        else:
+            self._refuse(400, _MALFORMED)
+
+    def _look(self) -> None:
+        """Count for as long as the client owes something: the rest of a head or of a body."""
+        is_ours = not self.transport.is_closing() and self.transport.get_protocol() is self
+        if not is_ours or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._expect_nothing()
+        elif self._timer is None:
+            self._expect()
+
+    def _expect(self) -> None:
+        self._since, self._received = self.loop.time(), 0
+        self._timer = self.loop.call_later(self._arrival_seconds, self._judge)
+
+    def _expect_nothing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _judge(self) -> None:
+        self._timer = None
+        if self.transport.is_closing():
+            return
+        now = self.loop.time()
+        if self.flow.read_paused:
+            self._since = now  # the application is the slow one
+        left = self._since + self._arrival_seconds + self._received / BYTES_PER_SECOND - now
+        if left > 0:
+            self._timer = self.loop.call_later(left, self._judge)
+        elif self.conn.our_state is h11.IDLE and self._received:
+            self._refuse(408, _TOO_SLOW)
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._expect_nothing()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        body = msgspec.json.encode({"code": "invalid", "message": message})
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        for part in (
+            h11.Response(status_code=status, headers=headers),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(part) or b"")
+        self.transport.close()
