@@ -20,16 +20,25 @@ from rookery.api.errors import ApiError, BadFields, FieldError, explain, interna
 from rookery.api.parts import ApiParts
 from rookery.api.routers import (
     audit,
+    auth,
+    chats,
     health,
+    messages,
     model_configs,
     models,
     operations,
     preferences,
     provider_keys,
     providers,
+    queue,
     server,
     settings,
+    setup,
+    shares,
+    tokens,
+    turns,
     usage,
+    users,
 )
 from rookery.chat.errors import ChatError
 from rookery.store.access_errors import AccessError
@@ -40,6 +49,15 @@ from rookery.stream.errors import StreamRefused
 
 # One per subject, in the order of the document. Each takes the parts and gives its routes.
 ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (
+    setup.router,
+    auth.router,
+    tokens.router,
+    users.router,
+    chats.router,
+    messages.router,
+    queue.router,
+    turns.router,
+    shares.router,
     models.router,
     providers.router,
     model_configs.router,
@@ -84,6 +102,7 @@ def create_api(parts: ApiParts) -> FastAPI:
     application.add_exception_handler(RequestValidationError, _explain_parameters)
     for kind in _EXPLAINED:
         application.add_exception_handler(kind, _explain)
+    application.add_exception_handler(Exception, _explain_bug)
     return application
 
 
@@ -92,6 +111,11 @@ async def _explain(request: Request, error: Exception) -> Response:
     if explained is None:
         raise error
     return _answer(request, explained)
+
+
+async def _explain_bug(request: Request, error: Exception) -> Response:
+    """The framework answers before the edge hears of it, in words of its own if nobody gives it any."""
+    return _answer(request, internal())
 
 
 async def _explain_http(request: Request, error: Exception) -> Response:

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.errors import InvalidInput
+from rookery.chat.errors import ChatBusy, InvalidInput
 from rookery.chat.rights import Action, Resource, Role, Scope, UserActor
 from rookery.store import audit, links, machine, sessions, tokens, users
-from rookery.store.access_errors import Forbidden
+from rookery.store.access_errors import Forbidden, InUse
 from rookery.store.audit import Event
 from rookery.store.authz import Grant, How, Part, Via, authz
 from rookery.store.links import LinkKind, NewLink
@@ -109,8 +109,7 @@ class Users(Part):
         """Remove a disabled account with its chats, files and tokens."""
         user = await users.get_user(at.conn, user_id)
         if not user.is_active:
-            for record in await at.conn.fetch(ROOTS, user_id):
-                await machine.delete_family(at.bundle, record["id"])
+            await _delete_chats(at, user_id)
         await users.delete_user(at.conn, user_id)
         await at.log(_event("user.delete", user_id, diff=audit.diff("users", user, None)))
         at.tell_access("user", user_id)
@@ -192,6 +191,15 @@ class Tokens(Part):
             )
         )
         at.tell_access("token", token_id)
+
+
+async def _delete_chats(at: Grant, user_id: UUID) -> None:
+    try:
+        for record in await at.conn.fetch(ROOTS, user_id):
+            await machine.delete_family(at.bundle, record["id"])
+    except ChatBusy:
+        # They were told to stop when the account was disabled; a worker may need a moment for it.
+        raise InUse("A chat of this user is still being stopped. Try again in a moment.") from None
 
 
 async def _stop_chats(at: Grant, user_id: UUID) -> None:

@@ -1,0 +1,159 @@
+"""Logging in and out, one's sessions, one's password, and one-time links."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rookery.api import cookies, strangers
+from rookery.api.account_fields import NewPassword, TypedPassword
+from rookery.api.bodies import Body
+from rookery.api.caller import CallerDep
+from rookery.api.edge import bearer, is_secure
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.store import links
+from rookery.store.access_errors import Forbidden, LinkInvalid, SessionNotFound
+from rookery.store.hints import AccessHint
+from rookery.store.links import LinkKind
+from rookery.store.logins import MAX_LOGIN_CHARS
+from rookery.store.sessions import Session
+from rookery.store.users import User
+
+
+class LoginBody(Body):
+    """`login` is an email address or a username."""
+
+    login: str = Field(max_length=MAX_LOGIN_CHARS)
+    password: TypedPassword
+
+
+class PasswordBody(Body):
+    current_password: TypedPassword
+    new_password: NewPassword
+
+
+class LinkBody(Body):
+    """`token` is the part of the link behind the #."""
+
+    token: str = Field(max_length=512)
+    password: NewPassword
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """`current` is the session this was asked with."""
+
+    id: UUID
+    created_at: datetime
+    last_seen_at: datetime
+    expires_at: datetime
+    ip: str | None
+    user_agent: str | None
+    current: bool
+
+
+class LinkView(msgspec.Struct, frozen=True):
+    """Whose password a one-time link chooses, and until when."""
+
+    kind: LinkKind
+    username: str
+    name: str
+    email: str | None
+    expires_at: datetime
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("auth")
+
+    @routes.post("/auth/login", "auth.login", returns=User, body=LoginBody, is_public=True)
+    async def log_in(request: Request) -> Response:
+        """Open a session. Whatever is wrong, the answer is the same; after five failures each try has to wait."""
+        body = await strangers.read(request, LoginBody, parts)
+        done = await parts.logins.log_in(body.login, body.password, request=strangers.info(request))
+        return strangers.welcome(request, parts, done.user, session=done.session)
+
+    @routes.post("/auth/logout", "auth.logout")
+    async def log_out(caller: CallerDep, request: Request) -> Response:
+        """End this session and the streams that were opened with it."""
+        if caller.session_id is None:
+            raise Forbidden("An API token has no session to end. Delete the token instead.")
+        with contextlib.suppress(SessionNotFound):  # ended from elsewhere meanwhile: so it is over
+            await caller.store.sessions.end(caller.user.id, caller.session_id)
+        return nothing(Set_Cookie=_no_cookie(request))
+
+    @routes.get("/auth/sessions", "sessions.list", returns=Items[SessionView])
+    async def list_sessions(caller: CallerDep) -> Response:
+        """One's own sessions, the last used first."""
+        found = await caller.store.sessions.list(caller.user.id)
+        return answer(Items(tuple(_view(each, caller.session_id) for each in found)))
+
+    @routes.delete("/auth/sessions/{session}", "sessions.end", errors=(404,))
+    async def end_session(session: UUID, caller: CallerDep, request: Request) -> Response:
+        """End one of one's own sessions."""
+        await caller.store.sessions.end(caller.user.id, session)
+        return nothing(Set_Cookie=_no_cookie(request)) if session == caller.session_id else nothing()
+
+    @routes.delete("/auth/sessions", "sessions.end_others")
+    async def end_others(caller: CallerDep) -> Response:
+        """End all of one's sessions but the one this is asked with."""
+        await caller.store.sessions.end_others(caller.user.id, but=caller.session_id)
+        return nothing()
+
+    @routes.post("/auth/password", "auth.change_password", body=PasswordBody)
+    async def change_password(caller: CallerDep) -> Response:
+        """Choose a new password. All other sessions end."""
+        store = caller.store
+        body = await caller.read(PasswordBody, may=lambda: store.sessions.require_end(caller.user.id))
+        await store.sessions.require_end(caller.user.id)
+        ended = await parts.logins.change_password(
+            caller.user,
+            current=body.current_password,
+            new=body.new_password,
+            keep_session=caller.session_id,
+            request=caller.info,
+        )
+        parts.publisher.publish([AccessHint(kind="session", id=str(each)) for each in ended])
+        return nothing()
+
+    @routes.get("/auth/link", "links.get", returns=LinkView, is_public=True)
+    async def look_at_link(request: Request) -> Response:
+        """Whether a one-time link still works, and for whom. It is sent like an API token: never in the URL."""
+        secret = bearer(request)
+        if secret is None:
+            raise LinkInvalid
+        async with parts.pool.acquire() as conn:
+            found = await links.find_link(conn, secret, now=parts.clock.now())
+        user = found.user
+        return answer(LinkView(found.kind, user.username, user.name, user.email, found.expires_at))
+
+    @routes.post("/auth/link", "links.use", returns=User, body=LinkBody, is_public=True)
+    async def use_link(request: Request) -> Response:
+        """Choose a password by a one-time link, and be logged in. All sessions of before end."""
+        body = await strangers.read(request, LinkBody, parts)
+        done = await parts.logins.choose_password(body.token, body.password, request=strangers.info(request))
+        parts.publisher.publish([AccessHint(kind="user", id=str(done.user.id))])
+        return strangers.welcome(request, parts, done.user, session=done.session)
+
+    def _no_cookie(request: Request) -> str:
+        return cookies.forget(secure=is_secure(request, parts))
+
+    return routes.router
+
+
+def _view(session: Session, current: UUID | None) -> SessionView:
+    return SessionView(
+        session.id,
+        session.created_at,
+        session.last_seen_at,
+        session.expires_at,
+        session.ip,
+        session.user_agent,
+        session.id == current,
+    )

@@ -1,0 +1,83 @@
+"""The first run: whether the server has an administrator yet, and making the first one."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rookery.api import bodies, strangers
+from rookery.api.account_fields import Email, Name, NewPassword, Username
+from rookery.api.bodies import Body
+from rookery.api.errors import ApiError
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer
+from rookery.store import setup
+from rookery.store.users import User, UserDraft
+
+
+class SetupStatus(msgspec.Struct, frozen=True):
+    needed: bool
+
+
+class SetupBody(Body):
+    """`token` is what the server printed at its first start, the part of the address behind the #."""
+
+    token: str = Field(max_length=512)
+    email: Email
+    username: Username | None = None
+    name: Name = ""
+    password: NewPassword
+
+
+class _Token(msgspec.Struct):
+    token: str
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("setup")
+    is_done = False
+
+    @routes.get("/setup", "setup.get", returns=SetupStatus, is_public=True)
+    async def status() -> Response:
+        """Whether the server waits for its first administrator. While it does, nothing else is served."""
+        nonlocal is_done
+        if not is_done:
+            async with parts.pool.acquire() as conn:
+                is_done = not await setup.is_setup_needed(conn)
+        return answer(SetupStatus(not is_done))
+
+    @routes.post("/setup", "setup.complete", returns=User, status=201, body=SetupBody, errors=(410,), is_public=True)
+    async def complete(request: Request) -> Response:
+        """Make the first administrator and log them in; once."""
+        data = await strangers.read_bytes(request, parts)
+        try:
+            body = bodies.parse(SetupBody, data)
+        except ApiError:
+            await _require_token(data)
+            raise
+        done = await setup.complete(
+            parts.pool,
+            parts.passwords,
+            token=body.token,
+            draft=UserDraft(email=body.email, username=body.username, name=body.name),
+            password=body.password,
+            clock=parts.clock,
+            request=strangers.info(request),
+        )
+        # It would be removed at the next start as well; a secret that is spent need not lie about until then.
+        setup.forget_file(parts.data_dir)
+        return strangers.welcome(request, parts, done.user, session=done.session, status=201)
+
+    async def _require_token(data: bytes) -> None:
+        """Somebody with a wrong token, or too late, is told that and nothing about the rest."""
+        try:
+            token = msgspec.json.decode(data, type=_Token).token
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            token = None
+        async with parts.pool.acquire() as conn:
+            await setup.require(conn, token)
+
+    return routes.router

@@ -1,0 +1,92 @@
+"""API tokens: credentials for programs, shown once when they are made."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from rookery.api.bodies import Body
+from rookery.api.caller import CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.chat.rights import Scope
+from rookery.store import tokens
+from rookery.store.tokens import Token
+
+
+class TokenBody(Body):
+    """Without `expires_in_days` a token lasts 90 days, or as long as this server lets them."""
+
+    name: str = Field(min_length=1, max_length=tokens.MAX_NAME_CHARS)
+    scopes: list[Scope] = Field(min_length=1, max_length=len(Scope))
+    expires_in_days: int | None = Field(default=None, ge=1)
+
+
+class TokenView(msgspec.Struct, frozen=True):
+    """What is known about a token, but for the token."""
+
+    id: UUID
+    name: str
+    scopes: tuple[Scope, ...]
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None
+
+
+class NewTokenView(msgspec.Struct, frozen=True):
+    """`token` is what programs send. It is shown here and never again."""
+
+    id: UUID
+    name: str
+    scopes: tuple[Scope, ...]
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None
+    token: str
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("tokens")
+
+    @routes.get("/tokens", "tokens.list", returns=Items[TokenView], errors=(404,))
+    async def list_tokens(
+        caller: CallerDep,
+        user: Annotated[UUID | None, Query(description="Whose tokens; for administrators.")] = None,
+    ) -> Response:
+        """One's own tokens, or those of another user; the newest first."""
+        found = await caller.store.tokens.list(user or caller.user.id)
+        return answer(Items(tuple(map(_view, found))))
+
+    @routes.post("/tokens", "tokens.create", returns=NewTokenView, status=201, body=TokenBody, errors=(409,))
+    async def create(caller: CallerDep) -> Response:
+        """Make a token. It never allows more than its user's role does."""
+        store = caller.store
+        body = await caller.read(TokenBody, may=lambda: store.tokens.require_create(caller.user.id))
+        longest = parts.token_max_days
+        made = await store.tokens.create(
+            caller.user.id,
+            name=body.name,
+            scopes=frozenset(body.scopes),
+            days=min(tokens.DEFAULT_DAYS, longest) if body.expires_in_days is None else body.expires_in_days,
+            max_days=longest,
+        )
+        return answer(NewTokenView(**msgspec.structs.asdict(_view(made.token)), token=made.secret), 201)
+
+    @routes.delete("/tokens/{token}", "tokens.delete", errors=(404,))
+    async def delete(token: UUID, caller: CallerDep) -> Response:
+        """Delete a token; streams that were opened with it end."""
+        await caller.store.tokens.delete(token)
+        return nothing()
+
+    return routes.router
+
+
+def _view(token: Token) -> TokenView:
+    scopes = tuple(scope for scope in Scope if scope in token.scopes)
+    return TokenView(token.id, token.name, scopes, token.created_at, token.expires_at, token.last_used_at)

@@ -1,0 +1,159 @@
+"""Accounts: one's own, everybody's for those who run the server, and the directory for sharing."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rookery.api.account_fields import Email, Name, NewPassword, Username
+from rookery.api.bodies import Body
+from rookery.api.caller import CallerDep
+from rookery.api.edge import PREFIX
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Items, Page, Routes, answer, nothing
+from rookery.chat import rights
+from rookery.chat.rights import Role, UserActor, Verdict
+from rookery.store.links import NewLink
+from rookery.store.users import MAX_LIMIT, PublicUser, Status, User, UserDraft, UserPatch
+
+# The page of the web application that chooses a password. Behind the # nobody but the browser sees the secret.
+LINK_PAGE = "/link#"
+
+
+def _absent() -> Any:
+    """For members of a PATCH: those that were not sent are never looked at."""
+    return None
+
+
+class NewUserBody(Body):
+    """Without a password there is a one-time link by which the user chooses one."""
+
+    email: Email
+    username: Username | None = None
+    name: Name = ""
+    role: Role = Role.MEMBER
+    password: NewPassword | None = None
+
+
+class UserPatchBody(Body):
+    """Absent is left as it is. Role, status and spend limit are an administrator's to change."""
+
+    name: Name | None = None
+    email: Email = Field(default_factory=_absent)
+    username: Username = Field(default_factory=_absent)
+    role: Role = Field(default_factory=_absent)
+    status: Status = Field(default_factory=_absent)
+    spend_limit_micros: Annotated[int, Field(gt=0, lt=2**53)] | None = None
+
+
+class OneTimeLink(msgspec.Struct, frozen=True):
+    """How a user chooses a password, once. `url` has the token behind its #."""
+
+    url: str
+    token: str
+    expires_at: datetime
+
+
+class NewUser(User, frozen=True):
+    """A user who was just made; `link` is null when there is a password."""
+
+    link: OneTimeLink | None
+
+
+class Me(User, frozen=True):
+    """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`."""
+
+    permissions: tuple[str, ...]
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("users")
+
+    @routes.get("/users/me", "users.me", returns=Me)
+    async def me(caller: CallerDep) -> Response:
+        """Who one is. Every token may ask for this, whatever its scopes."""
+        return answer(Me(**msgspec.structs.asdict(caller.user), permissions=permissions_of(caller.actor)))
+
+    @routes.get("/users/directory", "users.directory", returns=Items[PublicUser])
+    async def directory(
+        caller: CallerDep, q: Annotated[str, Query(description="Part of a name, at least two characters.")]
+    ) -> Response:
+        """Active users by name, for sharing with them; at most 20."""
+        return answer(Items(tuple(await caller.store.users.search_directory(q))))
+
+    @routes.get("/users", "users.list", returns=Page[User])
+    async def list_users(
+        caller: CallerDep,
+        q: Annotated[str | None, Query(description="Part of username, name or email.")] = None,
+        role: Role | None = None,
+        status: Status | None = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
+        cursor: str | None = None,
+    ) -> Response:
+        """All accounts by username."""
+        page = await caller.store.users.list_all(q=q, role=role, status=status, limit=limit, cursor=cursor)
+        return answer(Page(page.users, page.next_cursor))
+
+    @routes.post("/users", "users.create", returns=NewUser, status=201, body=NewUserBody, errors=(409,))
+    async def create(caller: CallerDep, request: Request) -> Response:
+        """Make an account."""
+        store = caller.store
+        body = await caller.read(NewUserBody, may=store.users.require_create)
+        hashed = None
+        if body.password is not None:
+            await store.users.require_create()  # a hash is work: not for everybody who asks
+            hashed = await parts.passwords.hash(body.password)
+        draft = UserDraft(email=body.email, username=body.username, name=body.name, role=body.role)
+        made = await store.users.create(draft, password_hash=hashed)
+        link = None if made.link is None else _link(request, made.link)
+        shown = NewUser(**msgspec.structs.asdict(made.user), link=link)
+        return answer(shown, 201, Location=f"{PREFIX}/users/{made.user.id}")
+
+    @routes.get("/users/{user}", "users.get", returns=User, errors=(404,))
+    async def get(user: UUID, caller: CallerDep) -> Response:
+        """One account."""
+        return answer(await caller.store.users.get(user))
+
+    @routes.patch("/users/{user}", "users.update", returns=User, body=UserPatchBody, errors=(404, 409))
+    async def update(user: UUID, caller: CallerDep) -> Response:
+        """Change an account. A new role or status ends its sessions; disabling it stops what its chats do."""
+        store = caller.store
+        body = await caller.read(UserPatchBody, may=lambda: store.users.require_update(user))
+        given = {name: getattr(body, name) for name in body.given}
+        if "name" in given:
+            given["name"] = given["name"] or ""
+        return answer(await store.users.update(user, UserPatch(**given)))
+
+    @routes.post("/users/{user}/reset-password", "users.reset_password", returns=OneTimeLink, errors=(404,))
+    async def reset_password(user: UUID, caller: CallerDep, request: Request) -> Response:
+        """Give out a link by which the user chooses a new password. Their sessions end now."""
+        return answer(_link(request, await caller.store.users.reset_password(user)))
+
+    @routes.delete("/users/{user}", "users.delete", errors=(404, 409))
+    async def delete(user: UUID, caller: CallerDep) -> Response:
+        """Remove a disabled account with its chats, files and tokens."""
+        await caller.store.users.delete(user)
+        return nothing()
+
+    def _link(request: Request, link: NewLink) -> OneTimeLink:
+        base = parts.origins.external_url or f"{request.url.scheme}://{request.url.netloc}"
+        return OneTimeLink(f"{base.rstrip('/')}{LINK_PAGE}{link.secret}", link.secret, link.expires_at)
+
+    return routes.router
+
+
+def permissions_of(actor: UserActor) -> tuple[str, ...]:
+    """What the role allows with what belongs to nobody or to others, as far as the scopes reach."""
+    return tuple(
+        f"{resource}:{action}"
+        for resource, action in rights.RULES
+        if rights.has_scope(actor, resource, action)
+        and rights.judge(actor, resource, action, owner_id=None) is Verdict.ALLOWED
+    )

@@ -1,0 +1,42 @@
+"""Requests of people who are not logged in yet, and the answer that logs them in."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rookery.api import bodies, cookies
+from rookery.api.bodies import Body
+from rookery.api.edge import is_secure
+from rookery.api.parts import ApiParts
+from rookery.api.routes import answer
+from rookery.store.audit import RequestInfo
+from rookery.store.sessions import NewSession
+from rookery.store.users import User
+
+B = TypeVar("B", bound=Body)
+
+
+async def read(request: Request, model: type[B], parts: ApiParts) -> B:
+    """The body, checked. Nothing is hidden from somebody without an account but what accounts there are."""
+    return bodies.parse(model, await read_bytes(request, parts))
+
+
+async def read_bytes(request: Request, parts: ApiParts) -> bytes:
+    bodies.require_json(request)
+    return await bodies.read(request, limit=parts.max_body, seconds=parts.read_seconds)
+
+
+def info(request: Request) -> RequestInfo:
+    """Where the request came from, as the edge found it."""
+    found = request.scope["rookery.info"]
+    assert isinstance(found, RequestInfo)
+    return found
+
+
+def welcome(request: Request, parts: ApiParts, user: User, *, session: NewSession, status: int = 200) -> Response:
+    """The user, with the cookie that makes the browser theirs."""
+    cookie = cookies.keep(session.session, session.cookie, secure=is_secure(request, parts))
+    return answer(user, status, Set_Cookie=cookie)

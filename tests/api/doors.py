@@ -1,0 +1,42 @@
+"""Further ways into a house: another server with other settings over the same replica, and browsers with a cookie."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+
+from rookery.api.application import create_application
+from rookery.api.edge import Edge
+from rookery.stream.listening import serving
+from tests.api.house import PASSWORD, House, Person
+
+
+@asynccontextmanager
+async def open_door(house: House, **changes: Any) -> AsyncIterator[str]:
+    """The URL of a second server with these parts of the API changed, as another replica would have its own."""
+    application = house.replica.application
+    assert isinstance(application, Edge)
+    parts = dataclasses.replace(application.parts, **changes)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with serving(create_application(parts), listening):
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+async def log_in(house: House, person: Person | str, *, password: str = PASSWORD) -> httpx2.AsyncClient:
+    """A browser that is logged in: it keeps its cookie, and says from which page it sends."""
+    browser = house.client(None, Origin=house.url)
+    login = person if isinstance(person, str) else person.user.username
+    answered = await browser.post("/api/v1/auth/login", json={"login": login, "password": password})
+    assert answered.status_code == 200, answered.text
+    return browser
+
+
+def session_cookie(browser: httpx2.AsyncClient) -> str:
+    found = browser.cookies.get("rookery_session")
+    assert found is not None
+    return found
