@@ -2,7 +2,7 @@
 
 Who is asked is decided anew for each text. A call is made again by the worker's rule while its time lasts, is entered
 in the ledger however it ends, and is not made at all once the owner's spend limit is used up. No text is worth an
-error: whoever asks gets None, and keeps what there was.
+error: whoever asks gets None, and keeps what there was. Only a person who asks for a title is told why there is none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rookery.log import get_logger
 from rookery.store import chats, files, spending, usage
 from rookery.store.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
-from rookery.store.model_errors import SpendLimitReached
+from rookery.store.model_errors import NoDefaultModel, SpendLimitReached
 from rookery.store.pool import Connection
 from rookery.store.usage import CallStatus, KeySource
 from rookery.worker import billing
@@ -52,6 +52,13 @@ MAX_PASTED_BYTES = 65_536
 MAX_PASTED_CHARS = 16_384
 
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/javascript", "application/yaml"})
+
+
+class NoTitle(Exception):
+    """The model answered with something that is no title."""
+
+    def __init__(self) -> None:
+        super().__init__("The model did not give a title. Try again.")
 
 
 class ShortTexts:
@@ -85,6 +92,19 @@ class ShortTexts:
             seconds=quickgen.TITLE_SECONDS,
         )
 
+    async def propose_title(self, chat: Chat, request: str) -> str:
+        """A title for somebody who waits for it. What goes wrong is raised: `NoDefaultModel`, `SpendLimitReached`,
+        `CallFailed`, `NoObject`, `TimeoutError`."""
+        proposed = await self._ask(
+            chat,
+            lambda model: quickgen.make_title(model, request),
+            purpose=Purpose.TITLE,
+            seconds=quickgen.TITLE_SECONDS,
+        )
+        if proposed is None:
+            raise NoTitle
+        return proposed
+
     async def label(self, chat: Chat, *, title: str, state: str, last_answer: str) -> str | None:
         """How a turn ended, in a few words."""
         return await self._make(
@@ -112,11 +132,9 @@ class ShortTexts:
         self, chat: Chat, make: Callable[[LanguageModel], Awaitable[Quick]], *, purpose: Purpose, seconds: float
     ) -> str | None:
         try:
-            async with self._clock.deadline(seconds, f"{purpose}-call") as limit:
-                asked = await self._find_model(chat)
-                if asked is None:
-                    return None
-                return await self._tried(chat, asked, make, purpose=purpose, limit=limit, seconds=seconds)
+            return await self._ask(chat, make, purpose=purpose, seconds=seconds)
+        except NoDefaultModel:
+            return None
         except SpendLimitReached:
             log.debug("text_not_paid_for", chat_id=chat.id, purpose=purpose)
         except (CallFailed, NoObject) as error:
@@ -124,6 +142,15 @@ class ShortTexts:
         except DATABASE_ERRORS as error:  # also our own limit, and that of a single call
             log.warning("text_not_made", chat_id=chat.id, purpose=purpose, error=str(error) or type(error).__name__)
         return None
+
+    async def _ask(
+        self, chat: Chat, make: Callable[[LanguageModel], Awaitable[Quick]], *, purpose: Purpose, seconds: float
+    ) -> str | None:
+        async with self._clock.deadline(seconds, f"{purpose}-call") as limit:
+            asked = await self._find_model(chat)
+            if asked is None:
+                raise NoDefaultModel
+            return await self._tried(chat, asked, make, purpose=purpose, limit=limit, seconds=seconds)
 
     async def _find_model(self, chat: Chat) -> Asked | None:
         """The model that administrators chose, else a small one, else the chat's own; None: nobody is to be asked."""
