@@ -18,7 +18,7 @@ from rookery.chat.messages import Effort
 from rookery.store import chats, config_lock, setting_groups, settings
 from rookery.store.access_errors import Disabled
 from rookery.store.pool import Connection
-from rookery.store.setting_groups import MODELS, ModelSettings
+from rookery.store.setting_groups import MAX_NUMBER, MODELS, ModelSettings
 
 MAX_DISPLAY_BYTES = 16 * 1024
 MAX_THRESHOLDS = 1000
@@ -142,10 +142,7 @@ async def _thresholds(
 def _display(before: Mapping[str, object], change: Mapping[str, object] | None) -> Mapping[str, object]:
     merged = {} if change is None else _merged(before, change)
     assert isinstance(merged, dict)
-    try:
-        size = len(msgspec.json.encode(merged))
-    except OverflowError:
-        raise InvalidInput("display", "A number in it is too large to be stored.") from None
+    size = len(msgspec.json.encode(merged))
     if size > MAX_DISPLAY_BYTES:
         raise InvalidInput("display", f"At most {MAX_DISPLAY_BYTES} bytes of JSON can be kept; this would be {size}.")
     return merged
@@ -173,5 +170,7 @@ def _storable(value: object) -> object:
             return {chats.storable(str(key)): _storable(item) for key, item in value.items()}
         case list() | tuple():
             return [_storable(item) for item in value]
+        case int() if abs(value) > MAX_NUMBER:
+            raise InvalidInput("display", f"A number in it is larger than {MAX_NUMBER}.")
         case _:
             return value

@@ -1,0 +1,335 @@
+"""Runtime settings in groups, pins, and preferences of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from rookery.chat.rights import Role
+from rookery.store import setting_groups, setting_pins, settings
+from rookery.store.setting_pins import PinError
+from tests.api.house import House, Person
+
+
+@pytest.fixture
+async def root(house: House) -> Person:
+    """An administrator."""
+    return await house.add("chief", role=Role.ADMIN)
+
+
+async def entries(root: Person) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await root.http.get("/api/v1/audit", params={"action": "settings"})).json()["items"]
+    return found
+
+
+# Groups
+
+
+async def test_administrator_sees_every_group_with_its_defaults(house: House, root: Person) -> None:
+    found = (await root.http.get("/api/v1/settings")).json()["groups"]
+
+    assert set(found) == set(setting_groups.GROUPS)
+    assert found["spend"] == {
+        "values": {"enabled": False, "default_limit_micros": 0, "period": "month"},
+        "pinned": [],
+        "updated_at": None,
+    }
+    assert found["prompts"]["values"]["include_default"] is True
+    assert found["prompts"]["values"]["default_system_prompt"]
+    assert found["chats"]["values"]["admin_access"] == "break_glass"
+    assert found["models"]["values"] == {
+        "title_generation": None,
+        "compaction": None,
+        "allow_personal_overrides": False,
+        "generate_titles": True,
+    }
+
+
+async def test_member_sees_the_public_keys_alone(house: House, root: Person, ada: Person) -> None:
+    found = (await ada.http.get("/api/v1/settings")).json()["groups"]
+
+    assert set(found) == {"models", "chats", "sharing", "spend"}
+    assert found["models"]["values"] == {"allow_personal_overrides": False}
+    assert (await ada.http.get("/api/v1/settings/models")).json()["values"] == {"allow_personal_overrides": False}
+    assert (await ada.http.get("/api/v1/settings/prompts")).json()["code"] == "forbidden"
+
+
+async def test_auditor_reads_all_and_changes_nothing(house: House) -> None:
+    audrey = await house.add("audrey", role=Role.AUDITOR)
+
+    assert (await audrey.http.get("/api/v1/settings/prompts")).status_code == 200
+    refused = await audrey.http.put("/api/v1/settings/prompts", json={"colour": "red"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+
+
+async def test_group_that_does_not_exist_is_not_found(house: House, root: Person) -> None:
+    assert (await root.http.get("/api/v1/settings/advisor")).status_code == 404
+
+
+async def test_change_is_merged_told_once_and_logged_without_values(house: House, root: Person) -> None:
+    await root.http.put("/api/v1/settings/prompts", json={"include_default": False})
+
+    found = await root.http.put(
+        "/api/v1/settings/prompts", json={"system_prompt": "Be  brief.\u200b\r\n\r\n\r\n\r\nNow."}
+    )
+
+    values = found.json()["values"]
+    assert (values["system_prompt"], values["include_default"]) == ("Be  brief.\n\nNow.", False)
+    assert found.json()["updated_at"] is not None
+    newest = (await entries(root))[0]
+    assert (newest["action"], newest["resource_id"], newest["diff"]) == (
+        "settings.update",
+        "prompts",
+        {"system_prompt": "(changed)"},
+    )
+    assert await house.replica.directory.setting("prompts") == {
+        "system_prompt": "Be  brief.\n\nNow.",
+        "include_default": False,
+        "plan_mode_instructions": "",
+    }
+
+
+async def test_change_that_changes_nothing_writes_nothing(house: House, root: Person) -> None:
+    first = await root.http.put("/api/v1/settings/spend", json={"period": "month"})
+    assert (first.status_code, first.json()["updated_at"]) == (200, None)
+
+    await root.http.put("/api/v1/settings/spend", json={"period": "day"})
+    before = (await root.http.get("/api/v1/settings/spend")).json()
+    after = (await root.http.put("/api/v1/settings/spend", json={"period": "day"})).json()
+
+    assert after == before
+    assert len(await entries(root)) == 1
+
+
+async def test_changes_of_different_keys_at_once_are_all_kept(house: House, root: Person) -> None:
+    changes = [{"running_roots": 7}, {"running_subagents": 8}, {"auto_archive_days": 9}]
+
+    await asyncio.gather(*(root.http.put("/api/v1/settings/chats", json=change) for change in changes))
+
+    values = (await root.http.get("/api/v1/settings/chats")).json()["values"]
+    assert (values["running_roots"], values["running_subagents"], values["auto_archive_days"]) == (7, 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("group", "body", "field"),
+    [
+        ("chats", {"auto_archive_days": 3651}, "auto_archive_days"),
+        ("chats", {"auto_archive_days": -1}, "auto_archive_days"),
+        ("chats", {"dynamic_tool_timeout_seconds": 9}, "dynamic_tool_timeout_seconds"),
+        ("chats", {"admin_access": "some"}, "admin_access"),
+        ("chats", {"running_roots": 2**64}, "running_roots"),
+        ("chats", {"running_roots": None}, "running_roots"),
+        ("chats", {"retention_days": 1}, "retention_days"),
+        ("chats", {"colour": "red"}, "colour"),
+        ("spend", {"period": "year"}, "period"),
+        ("spend", {"enabled": "yes"}, "enabled"),
+        ("prompts", {"system_prompt": "x" * (128 * 1024 + 1)}, "system_prompt"),
+        ("models", {"compaction": {"model_config_id": str(uuid4())}}, "compaction.model_config_id"),
+        ("models", {"compaction": {"reasoning_effort": "low"}}, "compaction.model_config_id"),
+        ("sharing", {"enabled": None}, "enabled"),
+    ],
+)
+async def test_value_that_breaks_a_rule_is_refused_by_field(
+    house: House, root: Person, group: str, body: dict[str, Any], field: str
+) -> None:
+    found = await root.http.put(f"/api/v1/settings/{group}", json=body)
+
+    assert found.status_code == 400, found.text
+    assert [each["field"] for each in found.json()["fields"]] == [field]
+    assert await entries(root) == []
+
+
+async def test_prompt_with_characters_no_column_takes_is_stored_without_them(house: House, root: Person) -> None:
+    found = await root.http.put("/api/v1/settings/prompts", json={"system_prompt": "a\0b"})
+
+    assert found.json()["values"]["system_prompt"] == "a\ufffdb"
+
+
+async def test_stale_change_is_refused(house: House, root: Person) -> None:
+    path = "/api/v1/settings/spend"
+    first = (await root.http.put(path, json={"enabled": True})).json()["updated_at"]
+
+    taken = await root.http.put(path, json={"enabled": False}, headers={"If-Match": f'"{first}"'})
+    stale = await root.http.put(path, json={"enabled": True}, headers={"If-Match": first})
+    broken = await root.http.put(path, json={"enabled": True}, headers={"If-Match": "W/abc"})
+
+    assert taken.status_code == 200
+    assert (stale.status_code, stale.json()["code"]) == (412, "version_mismatch")
+    assert broken.json()["fields"][0]["field"] == "If-Match"
+
+
+async def test_override_names_a_model_that_can_be_used_and_says_when_it_cannot(house: House, root: Person) -> None:
+    model = str(await house.add_model())
+    effort = await root.http.put(
+        "/api/v1/settings/models", json={"title_generation": {"model_config_id": model, "reasoning_effort": "low"}}
+    )
+    assert effort.json()["fields"][0]["field"] == "title_generation.reasoning_effort"
+
+    saved = await root.http.put("/api/v1/settings/models", json={"title_generation": {"model_config_id": model}})
+    assert saved.json()["values"]["title_generation"] == {
+        "model_config_id": model,
+        "reasoning_effort": None,
+        "usable": True,
+    }
+    await root.http.patch(f"/api/v1/model-configs/{model}", json={"enabled": False})
+    found = (await root.http.get("/api/v1/settings/models")).json()["values"]
+    assert found["title_generation"]["usable"] is False
+
+    # What became unusable does not stand in the way of another change.
+    other = await root.http.put("/api/v1/settings/models", json={"generate_titles": False})
+    assert other.status_code == 200, other.text
+    cleared = await root.http.put("/api/v1/settings/models", json={"title_generation": None})
+    assert cleared.json()["values"]["title_generation"] is None
+
+
+async def test_stored_value_that_cannot_be_read_counts_as_not_set(house: House, root: Person) -> None:
+    async with house.database.api.acquire() as conn:
+        await settings.write_setting(conn, "chats", value={"auto_archive_days": "soon", "running_roots": 3})
+
+    values = (await root.http.get("/api/v1/settings/chats")).json()["values"]
+
+    assert (values["auto_archive_days"], values["running_roots"]) == (0, 3)
+
+
+# Pins
+
+
+async def apply(house: House, **environ: str) -> bool:
+    async with house.database.api.acquire() as conn:
+        return await setting_pins.apply(conn, environ)
+
+
+async def test_pinned_key_is_in_effect_listed_and_refused(house: House, root: Person, ada: Person) -> None:
+    await root.http.put("/api/v1/settings/chats", json={"running_roots": 5, "auto_archive_days": 1})
+
+    assert await apply(house, ROOKERY_PIN_CHATS_RUNNING_ROOTS="3", ROOKERY_PIN_SPEND_PERIOD="week")
+    assert not await apply(house, ROOKERY_PIN_CHATS_RUNNING_ROOTS="3", ROOKERY_PIN_SPEND_PERIOD="week")
+
+    found = (await ada.http.get("/api/v1/settings/chats")).json()
+    assert (found["values"]["running_roots"], found["pinned"]) == (3, ["running_roots"])
+    refused = await root.http.put("/api/v1/settings/chats", json={"running_roots": 4, "auto_archive_days": 2})
+    assert (refused.status_code, refused.json()["code"]) == (409, "pinned")
+    assert "chats.running_roots" in refused.json()["message"]
+    assert (await root.http.put("/api/v1/settings/chats", json={"auto_archive_days": 2})).status_code == 200
+
+
+async def test_key_whose_pin_ends_is_what_it_was(house: House, root: Person) -> None:
+    await root.http.put("/api/v1/settings/chats", json={"running_roots": 5})
+    await apply(house, ROOKERY_PIN_CHATS_RUNNING_ROOTS="3", ROOKERY_PIN_PROMPTS_SYSTEM_PROMPT="12")
+
+    pinned = (await root.http.get("/api/v1/settings")).json()["groups"]
+    await apply(house)
+    freed = (await root.http.get("/api/v1/settings")).json()["groups"]
+
+    assert pinned["prompts"]["values"]["system_prompt"] == "12"
+    assert (freed["chats"]["values"]["running_roots"], freed["chats"]["pinned"]) == (5, [])
+    assert (freed["prompts"]["values"]["system_prompt"], freed["prompts"]["pinned"]) == ("", [])
+
+
+def test_pins_that_cannot_be_are_told_together() -> None:
+    with pytest.raises(PinError) as raised:
+        setting_pins.read_environ(
+            {"ROOKERY_PIN_CHATS_COLOUR": "red", "ROOKERY_PIN_SPEND_ENABLED": "maybe", "HOME": "/"}
+        )
+
+    assert [name for name, _ in raised.value.problems] == ["ROOKERY_PIN_CHATS_COLOUR", "ROOKERY_PIN_SPEND_ENABLED"]
+
+
+# Preferences
+
+
+async def test_preferences_start_empty_and_keep_what_is_set(house: House, ada: Person, ben: Person) -> None:
+    empty = (await ada.http.get("/api/v1/me/settings")).json()
+    assert empty == {
+        "custom_prompt": "",
+        "model_overrides": {"root": None},
+        "overrides_allowed": False,
+        "compaction_thresholds": {},
+        "display": {},
+    }
+
+    await ada.http.patch(
+        "/api/v1/me/settings", json={"custom_prompt": " I am Ada.\u200b ", "display": {"theme": "dark"}}
+    )
+    found = await ada.http.patch("/api/v1/me/settings", json={"display": {"font": {"size": 12}}})
+
+    assert found.json()["custom_prompt"] == "I am Ada."
+    assert found.json()["display"] == {"theme": "dark", "font": {"size": 12}}
+    assert await house.replica.directory.user_setting(ada.id, "custom_prompt") == "I am Ada."
+    assert (await ben.http.get("/api/v1/me/settings")).json() == empty
+
+
+async def test_display_is_merged_and_bounded(house: House, ada: Person) -> None:
+    path = "/api/v1/me/settings"
+    await ada.http.patch(path, json={"display": {"a": 1, "b": {"c": 2, "d": "x\0"}}})
+
+    found = await ada.http.patch(path, json={"display": {"a": None, "b": {"c": [1]}}})
+    large = await ada.http.patch(path, json={"display": {"a": "x" * 16 * 1024}})
+    wide = await ada.http.patch(path, json={"display": {"a": 10**30}})
+    cleared = await ada.http.patch(path, json={"display": None})
+
+    assert found.json()["display"] == {"b": {"c": [1], "d": "x\ufffd"}}
+    assert [refused.json()["fields"][0]["field"] for refused in (large, wide)] == ["display", "display"]
+    assert cleared.json()["display"] == {}
+
+
+async def test_threshold_is_for_an_enabled_model(house: House, ada: Person) -> None:
+    model, path = str(await house.add_model()), "/api/v1/me/settings"
+
+    saved = await ada.http.patch(path, json={"compaction_thresholds": {model: 40}})
+    unknown = await ada.http.patch(path, json={"compaction_thresholds": {str(uuid4()): 40}})
+    wide = await ada.http.patch(path, json={"compaction_thresholds": {model: 101}})
+    removed = await ada.http.patch(path, json={"compaction_thresholds": {model: None}})
+
+    assert saved.json()["compaction_thresholds"] == {model: 40}
+    assert (unknown.status_code, wide.status_code) == (400, 400)
+    assert removed.json()["compaction_thresholds"] == {}
+
+
+async def test_model_of_ones_own_needs_the_administrators_word(house: House, root: Person, ada: Person) -> None:
+    model, path = str(await house.add_model()), "/api/v1/me/settings"
+    override = {"mode": "model", "model_config_id": model, "reasoning_effort": None}
+
+    refused = await ada.http.patch(path, json={"model_overrides": {"root": override}, "custom_prompt": "hi"})
+    await root.http.put("/api/v1/settings/models", json={"allow_personal_overrides": True})
+    saved = await ada.http.patch(path, json={"model_overrides": {"root": override}})
+    await root.http.put("/api/v1/settings/models", json={"allow_personal_overrides": False})
+    kept = (await ada.http.get(path)).json()
+
+    assert (refused.status_code, refused.json()["code"]) == (403, "disabled")
+    assert saved.json()["model_overrides"] == {"root": override}
+    assert (kept["model_overrides"], kept["overrides_allowed"]) == ({"root": override}, False)
+    assert kept["custom_prompt"] == ""
+    assert (await ada.http.patch(path, json={"model_overrides": {"root": None}})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ({"mode": "model"}, "model_overrides.root.model_config_id"),
+        ({"mode": "chat_default", "reasoning_effort": "low"}, "model_overrides.root.reasoning_effort"),
+        ({"mode": "model", "model_config_id": str(uuid4())}, "model_overrides.root.model_config_id"),
+        ({"mode": "deployment_default"}, "model_overrides.root.mode"),
+    ],
+)
+async def test_override_that_cannot_be_is_refused_by_field(
+    house: House, root: Person, ada: Person, override: dict[str, Any], field: str
+) -> None:
+    await root.http.put("/api/v1/settings/models", json={"allow_personal_overrides": True})
+
+    found = await ada.http.patch("/api/v1/me/settings", json={"model_overrides": {"root": override}})
+
+    assert found.status_code == 400, found.text
+    assert [each["field"] for each in found.json()["fields"]] == [field]
+
+
+async def test_group_is_told_with_the_moment_of_its_change(house: House, root: Person) -> None:
+    before = datetime.now(UTC)
+
+    found = (await root.http.put("/api/v1/settings/sharing", json={"enabled": False})).json()
+
+    assert abs((datetime.fromisoformat(found["updated_at"]) - before).total_seconds()) < 60
