@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 import msgspec
@@ -25,7 +25,8 @@ UNLINKED = """
      WHERE f.owner_id = $1
        AND NOT EXISTS (SELECT FROM chat_file_links l WHERE l.file_id = f.id)
 """
-READ = "SELECT data FROM chat_files WHERE id = $1"
+# Stored plain and out of line, so that a range of it is read alone.
+READ = "SELECT substring(data FROM $2 + 1 FOR $3) FROM chat_files WHERE id = $1"
 OF_CHAT = f"""
     SELECT {files.COLUMNS}
       FROM chat_file_links l
@@ -48,9 +49,19 @@ IS_LINKED = "SELECT EXISTS (SELECT FROM chat_file_links WHERE file_id = $1)"
 DELETE = "DELETE FROM chat_files WHERE id = $1"
 
 
+class Span(msgspec.Struct, frozen=True):
+    """A range of bytes."""
+
+    start: int
+    length: int
+
+
 class FileContent(msgspec.Struct, frozen=True):
+    """`data` is all of the file, or the `span` of it that was asked for."""
+
     info: FileInfo
     data: bytes
+    span: Span | None = None
 
 
 class Files(Part):
@@ -73,9 +84,17 @@ class Files(Part):
         return await _info(at, file_id)
 
     @authz(Resource.FILE, Action.READ, via=Via.FILE)
-    async def read(self, at: Grant, file_id: UUID) -> FileContent:
+    async def read(
+        self, at: Grant, file_id: UUID, *, span_of: Callable[[FileInfo], Span | None] = lambda info: None
+    ) -> FileContent:
+        """The bytes, or those of the span that is wanted of a file like this."""
         info = await _info(at, file_id)
-        return FileContent(info, await at.conn.fetchval(READ, file_id) or b"")
+        span = span_of(info)
+        start, length = (0, info.size_bytes) if span is None else (span.start, span.length)
+        data = await at.conn.fetchval(READ, file_id, start, length) if length else b""
+        if data is None:
+            raise FileNotFound(file_id)
+        return FileContent(info, data, span)
 
     @authz(Resource.FILE, Action.READ, via=Via.CHAT)
     async def list_of_chat(self, at: Grant, chat_id: ChatId) -> list[FileInfo]:

@@ -30,12 +30,14 @@ from rookery.chat.parts import Part as ContentPart
 from rookery.chat.rights import Action, OwnerActor, Relation, Resource
 from rookery.chat.toolcalls import SubmittedResult
 from rookery.chat.transitions import BusyBehavior
-from rookery.store import chat_reads, chat_views, idempotency, machine, messages, shares, spending
+from rookery.store import chat_reads, chat_views, chats, idempotency, machine, messages, shares, spending
 from rookery.store.access_errors import Forbidden
 from rookery.store.audit import Event
 from rookery.store.authz import Grant, How, Part, Via, authz
 from rookery.store.chat_views import ChatView
+from rookery.store.hints import WatchKind
 from rookery.store.machine import ChatSpec, Created, Edited, Promoted, Sent, Tx, backlog
+from rookery.store.machine.bundle import CHAT_COLUMNS
 from rookery.store.model_errors import ModelUnusable, SpendLimitReached, Unusable
 
 # Which model answers, given the one that the chat used last.
@@ -57,6 +59,7 @@ MODEL_IS_LIVE = """
       JOIN model_providers p ON p.id = m.provider_id
      WHERE m.id = $1
 """
+TITLED = f"SELECT {CHAT_COLUMNS}, title FROM chats WHERE id = $1"
 MODEL_OF = "SELECT model_config_id FROM chat_messages WHERE chat_id = $1 AND id = $2"
 # What one send inserted: the rows of one transaction share a revision. The message itself is there whatever became of
 # it; a row that is deleted has the revision of its removal.
@@ -116,6 +119,13 @@ class EditedIn(msgspec.Struct, frozen=True):
 class PromotedIn(msgspec.Struct, frozen=True):
     promoted: Promoted
     chat: Chat
+
+
+class Titled(msgspec.Struct, frozen=True):
+    """A chat and the title it has."""
+
+    chat: Chat
+    title: str
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -283,6 +293,21 @@ class Turns(Part):
         await machine.reconcile_invalid_state(tx)
         await _log_foreign(at, chat_id, "chat.reconcile")
         return await _done(at, tx)
+
+    @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT)
+    async def find_titled(self, at: Grant, chat_id: ChatId) -> Titled:
+        record = await at.conn.fetchrow(TITLED, chat_id)
+        if record is None:
+            raise ChatNotFound(chat_id)
+        return Titled(Chat(*record[:-1]), record[-1])
+
+    @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.WRITE)
+    async def write_title(self, at: Grant, chat_id: ChatId, title: str, *, seen_title: str) -> bool:
+        """Give the chat a title that was thought up, unless it got another one meanwhile. No version moves."""
+        if title == seen_title or not await chats.write_title(at.conn, chat_id, title=title, seen_title=seen_title):
+            return False
+        at.tell_watchers(chat_id, WatchKind.TITLE_CHANGE)
+        return True
 
     # The queue
 

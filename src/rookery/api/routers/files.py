@@ -1,0 +1,237 @@
+"""Files of messages: upload, download, links that work without a login, removal."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from rookery.api import bodies, downloads
+from rookery.api.caller import CallerDep
+from rookery.api.edge import PREFIX
+from rookery.api.errors import NO_STORE, ApiError
+from rookery.api.limits import Limit
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer, nothing
+from rookery.chat import uploads
+from rookery.chat.errors import ChatError, InvalidInput
+from rookery.chat.rights import Action, Resource, Scope, UserActor, has_scope
+from rookery.store import users
+from rookery.store.access_errors import AccessError, FileNotFound, ScopeMissing
+from rookery.store.authorized.files import FileContent, Span
+from rookery.store.files import MAX_FILE_BYTES, FileInfo, Origin
+from rookery.store.model_errors import KeysMissing
+
+# Ten megabytes over a slow line.
+UPLOAD_SECONDS = 300.0
+# A file never changes.
+FOREVER = "private, max-age=31536000, immutable"
+SANDBOX = "sandbox; default-src 'none'"
+
+_EXTENDED_NAME = re.compile(r";\s*filename\*\s*=\s*([\w-]*)'[^']*'([^;]*)", re.IGNORECASE)
+_PLAIN_NAME = re.compile(r';\s*filename\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^;\s]+))', re.IGNORECASE)
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+class FileView(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str
+    mime_type: str
+    size_bytes: int
+    sha256: str
+    created_at: datetime
+
+
+class DownloadView(msgspec.Struct, frozen=True, kw_only=True):
+    """`url` gives the file to whoever has it, until it expires."""
+
+    url: str
+    expires_at: datetime
+    sha256: str
+    size_bytes: int
+    name: str
+    mime_type: str
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("files")
+
+    @routes.post("/files", "files.upload", returns=FileView, status=201, errors=(408, 409, 413))
+    async def upload(caller: CallerDep, request: Request, origin: Literal["upload", "pasted"] = "upload") -> Response:
+        """Upload a file: its bytes as the body, its type and name in the headers.
+
+        `origin=pasted` says that the interface made it of a long text that the user pasted.
+        """
+        caller.take(Limit.UPLOAD)
+        if not has_scope(caller.actor, Resource.FILE, Action.CREATE):
+            raise ScopeMissing(Scope.CHAT_WRITE)
+        name = uploads.cleaned_name(_given_name(request.headers.get("content-disposition", "")))
+        data = await bodies.read(request, limit=MAX_FILE_BYTES, seconds=max(UPLOAD_SECONDS, caller.read_seconds))
+        declared = request.headers.get("content-type")
+        # Beside the loop: some megabytes of text take a while to look through.
+        mime_type = await asyncio.to_thread(uploads.checked_type, data, name=name, declared=declared)
+        info = await caller.store.files.create(name=name, mime_type=mime_type, data=data, origin=Origin(origin))
+        return answer(_view(info), 201, Location=f"{PREFIX}/files/{info.id}")
+
+    @routes.get("/files/{file}", "files.get", returns=bytes, media_type=uploads.UNKNOWN, errors=(404, 416))
+    async def get(caller: CallerDep, request: Request, file: UUID) -> Response:
+        """The bytes of a file, or a range of them."""
+        headers = request.headers
+        if headers.get("if-none-match") is not None:
+            info = await caller.store.files.get(file)
+            if _etag(info) in headers["if-none-match"]:
+                return Response(status_code=304, headers={"ETag": _etag(info), "Cache-Control": FOREVER})
+        read = await caller.store.files.read(file, span_of=lambda info: _span(headers, info))
+        return _served(read, caching=FOREVER)
+
+    @routes.post("/files/{file}/download-url", "files.sign", returns=DownloadView, errors=(404, 412))
+    async def sign(caller: CallerDep, request: Request, file: UUID) -> Response:
+        """An address that gives the file to whoever has it, for five minutes."""
+        info = await caller.store.files.get(file)
+        if parts.ring is None:
+            raise KeysMissing
+        expires_at = downloads.expiry(parts.clock.now())
+        token = downloads.sign(parts.ring.subkey("download"), file, user_id=caller.user.id, expires_at=expires_at)
+        view = DownloadView(
+            url=f"{_base(parts, request)}{PREFIX}/files/{file}/download?token={token}",
+            expires_at=expires_at,
+            sha256=info.sha256.hex(),
+            size_bytes=info.size_bytes,
+            name=info.name,
+            mime_type=info.mime_type,
+        )
+        return answer(view)
+
+    @routes.get(
+        "/files/{file}/download",
+        "files.download",
+        returns=bytes,
+        media_type=uploads.UNKNOWN,
+        errors=(404, 416),
+        is_public=True,
+    )
+    async def download(request: Request, file: str, token: str = "") -> Response:
+        """The bytes of a file, by a signed address. Whatever is wrong with it: there is nothing here."""
+        headers = request.headers
+        try:
+            file_id = UUID(file)
+            store = parts.store.as_actor(await _signer(parts, token, file_id))
+            read = await store.files.read(file_id, span_of=lambda info: _span(headers, info))
+        except (AccessError, ChatError, ValueError):
+            raise ApiError(404, "not_found", "There is nothing at this address, or not any more.") from None
+        return _served(read, caching=NO_STORE)
+
+    @routes.delete("/files/{file}", "files.delete", errors=(404, 409))
+    async def delete(caller: CallerDep, file: UUID) -> Response:
+        """Remove a file that no chat uses."""
+        await caller.store.files.delete(file)
+        return nothing()
+
+    return routes.router
+
+
+async def _signer(parts: ApiParts, token: str, file_id: UUID) -> UserActor:
+    """Whoever made the address, as they are now: what they lost since, the address has lost with them."""
+    user_id = None
+    if parts.ring is not None:
+        user_id = downloads.verify(parts.ring.subkey("download"), token, file_id=file_id, now=parts.clock.now())
+    if user_id is None:
+        raise FileNotFound(file_id)
+    async with parts.pool.acquire() as conn:
+        user = await users.find_user(conn, user_id)
+    if user is None or not user.is_active:
+        raise FileNotFound(file_id)
+    return UserActor(user.id, user.role)
+
+
+def _served(read: FileContent, *, caching: str) -> Response:
+    info, span = read.info, read.span
+    how = "inline" if uploads.is_shown_inline(info.mime_type) else "attachment"
+    headers = {
+        "Cache-Control": caching,
+        "ETag": _etag(info),
+        "Accept-Ranges": "bytes",
+        "Content-Security-Policy": SANDBOX,
+        "X-Content-Type-Options": "nosniff",
+        "Content-Disposition": f"{how}; filename*=UTF-8''{quote(info.name, safe='')}",
+        "Content-Type": f"{info.mime_type}; charset=utf-8" if info.mime_type.startswith("text/") else info.mime_type,
+    }
+    if span is None:
+        return Response(read.data, headers=headers)
+    headers["Content-Range"] = f"bytes {span.start}-{span.start + span.length - 1}/{info.size_bytes}"
+    return Response(read.data, 206, headers)
+
+
+def _span(headers: Mapping[str, str], info: FileInfo) -> Span | None:
+    """The one range that is asked for. Several, or one of another version of the file, are answered by all of it."""
+    match = _RANGE.fullmatch(headers.get("range", ""))
+    if match is None or headers.get("if-range", _etag(info)) != _etag(info):
+        return None
+    first, last = match.groups()
+    size = info.size_bytes
+    if first:
+        start, end = int(first), min(int(last), size - 1) if last else size - 1
+    elif last:
+        start, end = max(0, size - int(last)), size - 1
+    else:
+        return None
+    if first and last and int(last) < int(first):
+        return None
+    if start > end:
+        raise ApiError(
+            416,
+            "range_not_satisfiable",
+            f"The file has {size} bytes; there is no such range of it.",
+            headers={"Content-Range": f"bytes */{size}"},
+        )
+    return Span(start, end - start + 1)
+
+
+def _given_name(disposition: str) -> str:
+    """The name in a `Content-Disposition`; the extended form, which has an encoding, counts before the plain one."""
+    if match := _EXTENDED_NAME.search(f";{disposition}"):
+        encoding, value = match.groups()
+        try:
+            return unquote(value.strip().strip('"'), encoding=encoding or "utf-8", errors="replace")
+        except LookupError:
+            raise InvalidInput("Content-Disposition", f"There is no encoding {encoding!r}. Use UTF-8.") from None
+    if match := _PLAIN_NAME.search(f";{disposition}"):
+        quoted, plain = match.groups()
+        name = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else plain
+        try:
+            return name.encode("latin-1").decode()  # many programs send UTF-8 as it is
+        except UnicodeError:
+            return name
+    return ""
+
+
+def _base(parts: ApiParts, connection: HTTPConnection) -> str:
+    """How people reach the server: by its known address, else by the one that was just used."""
+    external = parts.origins.external_url
+    if external is not None:
+        return external.rstrip("/")
+    return f"{connection.url.scheme}://{connection.headers.get('host', '')}"
+
+
+def _etag(info: FileInfo) -> str:
+    return f'"{info.sha256.hex()}"'
+
+
+def _view(info: FileInfo) -> FileView:
+    return FileView(
+        id=info.id,
+        name=info.name,
+        mime_type=info.mime_type,
+        size_bytes=info.size_bytes,
+        sha256=info.sha256.hex(),
+        created_at=info.created_at,
+    )

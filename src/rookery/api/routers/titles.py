@@ -1,0 +1,102 @@
+"""Titles that a person asks a model for: to look at, or to have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from rookery.api import choosing
+from rookery.api.caller import Caller, CallerDep
+from rookery.api.errors import ApiError
+from rookery.api.limits import Limit
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer
+from rookery.chat import parts as content
+from rookery.chat import titles
+from rookery.chat.messages import ChatId, Role
+from rookery.chat.parts import ContentError
+from rookery.chat.prompt import PromptRow
+from rookery.chat.rights import Action
+from rookery.llm.errors import CallFailed, NoObject
+from rookery.llm.quickgen import TITLE_INPUT
+from rookery.store.authorized.turns import Titled
+from rookery.store.chat_views import ChatView
+from rookery.worker.titling import NoTitle
+
+# From each end of the chat.
+MESSAGES_READ = 50
+MAX_CHARS_PER_MESSAGE = 2000
+
+_PEOPLE = {Role.USER: "User", Role.ASSISTANT: "Assistant"}
+
+
+class TitleView(msgspec.Struct, frozen=True):
+    """Empty when there is nothing in the chat to name it by."""
+
+    title: str
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("titles")
+
+    @routes.post("/chats/{chat}/title/propose", "titles.propose", returns=TitleView, errors=(404, 409, 502, 504))
+    async def propose(caller: CallerDep, chat: UUID) -> Response:
+        """A title from what was said so far. Nothing is stored."""
+        titled = await _admitted(parts, caller, ChatId(chat))
+        return answer(TitleView(await _proposed(parts, caller, titled)))
+
+    @routes.post("/chats/{chat}/title/regenerate", "titles.regenerate", returns=ChatView, errors=(404, 409, 502, 504))
+    async def regenerate(caller: CallerDep, chat: UUID) -> Response:
+        """Give the chat a title from what was said so far, unless somebody renames it meanwhile."""
+        titled = await _admitted(parts, caller, ChatId(chat))
+        # Whoever hangs up is not waited for, and the title is written all the same: nothing cancels a handler.
+        title = await _proposed(parts, caller, titled)
+        if title:
+            await caller.store.turns.write_title(ChatId(chat), title, seen_title=titled.title)
+        return answer(await caller.store.chats.get(ChatId(chat)))
+
+    return routes.router
+
+
+async def _admitted(parts: ApiParts, caller: Caller, chat_id: ChatId) -> Titled:
+    caller.take(Limit.TITLE)
+    titled = await caller.store.turns.find_titled(chat_id)
+    async with choosing.after(caller.may(chat_id, Action.DRIVE)):
+        await choosing.check_spend(parts, caller, chat_id)
+    return titled
+
+
+async def _proposed(parts: ApiParts, caller: Caller, titled: Titled) -> str:
+    said = await _said(caller, titled.chat.id)
+    if not said:
+        return ""
+    try:
+        return await parts.texts.propose_title(titled.chat, said)
+    except (CallFailed, NoObject, NoTitle) as error:
+        raise ApiError(502, "upstream_failed", str(error)) from None
+    except TimeoutError:
+        raise ApiError(504, "upstream_timeout", "The model took too long to find a title. Try again.") from None
+
+
+async def _said(caller: Caller, chat_id: ChatId) -> str:
+    """What people and the model said, from both ends of the chat."""
+    newest = await caller.store.messages.list(chat_id, limit=MESSAGES_READ)
+    oldest = await caller.store.messages.list(chat_id, limit=MESSAGES_READ, after_id=0) if newest.has_more else None
+    rows = {row.message.id: row for row in (*(oldest.items if oldest else ()), *reversed(newest.items))}
+    return titles.transcript(list(_turns(rows.values())), per_turn=MAX_CHARS_PER_MESSAGE, limit=TITLE_INPUT)
+
+
+def _turns(rows: Iterable[PromptRow]) -> Iterable[tuple[str, str]]:
+    for row in rows:
+        who = _PEOPLE.get(row.message.role)
+        if who is None:
+            continue
+        try:
+            parts = row.message.parts()
+        except ContentError:
+            continue
+        yield who, titles.title_text(parts) if row.message.role is Role.USER else content.plain_text(parts)
