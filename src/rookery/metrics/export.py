@@ -1,0 +1,100 @@
+"""The metrics of one replica: every family that has a source, read at the moment of a scrape and written as text.
+
+There is no registry: several replicas live in one process in tests, and each has its own `Metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from rookery.http_stats import HttpStats
+from rookery.lag import LagMonitor
+from rookery.llm.stats import ModelCounters
+from rookery.metrics import models, process, standard, streams, text, worker
+from rookery.metrics.families import Family
+from rookery.metrics.process import Build, PubSub
+from rookery.metrics.standard import Process
+from rookery.metrics.text import Section
+from rookery.store.pool import Database
+from rookery.store.replicas import Presence
+from rookery.stream.relay.service import Relay
+from rookery.stream.service import Streams
+from rookery.worker.worker import Worker
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a replica is made of, as far as it is counted. What is None is not exported."""
+
+    build: Build
+    worker: Worker | None = None
+    models: ModelCounters | None = None
+    http: HttpStats | None = None
+    streams: Streams | None = None
+    relay: Relay | None = None
+    database: Database | None = None
+    pubsub: PubSub | None = None
+    lag: LagMonitor | None = None
+    presence: Presence | None = None
+    process: Process | None = field(default_factory=Process)
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[S]):
+    """Families of one source."""
+
+    title: str
+    find: Callable[[Sources], S | None]
+    families: tuple[Family[S], ...]
+
+    def collect(self, sources: Sources) -> Iterator[Section]:
+        source = self.find(sources)
+        if source is not None:
+            yield from (family.collect(source) for family in self.families)
+
+
+TABLES: tuple[Table[Any], ...] = (
+    Table("Runners and tasks", lambda sources: sources.worker, worker.RUNNERS),
+    Table("Turns", lambda sources: sources.worker, worker.TURNS),
+    Table("Models", lambda sources: sources.worker and sources.worker.stats.calls, models.CALLS),
+    Table("Wires", lambda sources: sources.models, models.FAULTS),
+    Table("Tools", lambda sources: sources.worker, worker.TOOLS),
+    Table("Live parts", lambda sources: sources.worker, worker.PARTS),
+    Table("Streams", lambda sources: sources.streams, streams.STREAMS),
+    Table("Relay between replicas", lambda sources: sources.relay, streams.RELAY),
+    Table("Requests", lambda sources: sources.http, process.HTTP),
+    Table("Database", lambda sources: sources.database, process.DATABASE),
+    Table("Hints", lambda sources: sources.pubsub, process.PUBSUB),
+    Table("Housekeeping", lambda sources: sources.worker, worker.JOBS),
+    Table("Event loop", lambda sources: sources.lag, process.LAG),
+    Table("Replicas", lambda sources: sources.presence, process.PRESENCE),
+    Table("Build", lambda sources: sources.build, process.BUILD),
+    Table("Process", lambda sources: sources.process, standard.PROCESS),
+)
+
+
+class Scraped(Protocol):
+    """Whoever answers a scrape. `accept` is the header of that name; the answer is a content type and a text."""
+
+    async def scrape(self, accept: str) -> tuple[str, bytes]: ...
+
+
+class Metrics:
+    """One per replica. To be used on the thread of its event loop: what it reads belongs there."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def collect(self) -> list[Section]:
+        return [section for table in TABLES for section in table.collect(self._sources)]
+
+    def render(self, accept: str = "") -> tuple[str, bytes]:
+        """The content type and the text, in the format that the scraper prefers."""
+        return text.render(self.collect(), accept)
+
+    async def scrape(self, accept: str) -> tuple[str, bytes]:
+        return self.render(accept)

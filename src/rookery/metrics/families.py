@@ -1,0 +1,102 @@
+"""A family of samples: its name, what it means, and where its values are found.
+
+Families are rows of tables, so that the reference page, the exporter and the tests go through the same list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from rookery.histogram import Histogram, Histograms
+from rookery.metrics.text import Kind, Section, label_pairs, number, sample
+
+PREFIX = "rookery_"
+
+S = TypeVar("S")
+# A plain number has no labels. Keys are label values in the order of the family's labels; one alone needs no tuple.
+Numbers: TypeAlias = float | Mapping[Any, float]
+Sizes: TypeAlias = Histogram | Histograms[Any]
+Labels: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Family(Generic[S]):
+    """`known` label values are there from the start: a rate over a counter that only appears with its first event
+    misses that event."""
+
+    kind: Kind
+    name: str
+    help: str
+    labels: Labels
+    read: Callable[[S], Numbers | Sizes]
+    known: tuple[Labels, ...]
+
+    def collect(self, source: S) -> Section:
+        found = self.read(source)
+        lines = self._sizes(found) if isinstance(found, Histogram | Histograms) else self._numbers(found)
+        return Section(self.name, self.kind, self.help, list(lines))
+
+    def _numbers(self, found: Numbers) -> Iterator[str]:
+        if not isinstance(found, Mapping):
+            yield sample(self.name, "", found)
+            return
+        values = dict.fromkeys(self.known, 0.0) | {label_values(key): value for key, value in found.items()}
+        for labels, value in values.items():
+            yield sample(self.name, label_pairs(self.labels, labels), value)
+
+    def _sizes(self, found: Sizes) -> Iterator[str]:
+        each: Iterable[tuple[Any, Histogram]] = [((), found)] if isinstance(found, Histogram) else found.items()
+        for key, histogram in each:
+            pairs = label_pairs(self.labels, label_values(key))
+            start = f"{self.name}_bucket{{{pairs},le=" if pairs else f"{self.name}_bucket{{le="
+            count = 0
+            for bound, count in histogram.cumulative():
+                yield f'{start}"{number(float(bound))}"}} {count}\n'
+            yield sample(f"{self.name}_count", pairs, count)
+            yield sample(f"{self.name}_sum", pairs, histogram.total)
+
+
+def counter(
+    name: str,
+    help: str,
+    read: Callable[[S], Numbers],
+    *,
+    labels: Labels = (),
+    known: Iterable[object] = (),
+    prefix: str = PREFIX,
+) -> Family[S]:
+    assert name.endswith("_total"), name
+    return Family(Kind.COUNTER, prefix + name, help, labels, read, tuple(map(label_values, known)))
+
+
+def gauge(
+    name: str,
+    help: str,
+    read: Callable[[S], Numbers],
+    *,
+    labels: Labels = (),
+    known: Iterable[object] = (),
+    prefix: str = PREFIX,
+) -> Family[S]:
+    return Family(Kind.GAUGE, prefix + name, help, labels, read, tuple(map(label_values, known)))
+
+
+def histogram(name: str, help: str, read: Callable[[S], Sizes], *, labels: Labels = ()) -> Family[S]:
+    return Family(Kind.HISTOGRAM, PREFIX + name, help, labels, read, ())
+
+
+def label_values(key: object) -> Labels:
+    """A key of somebody's counter as the values of labels."""
+    return tuple(map(_text, key)) if isinstance(key, tuple) else (_text(key),)
+
+
+def every(*values: Iterable[object]) -> Iterator[tuple[object, ...]]:
+    """All combinations, for `known`."""
+    return product(*values)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,92 @@
+"""The metrics of several processes as one text: every sample gets the label `process`.
+
+For the parent of several replicas: a port that they share would answer for a random one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from rookery.log import get_logger
+from rookery.metrics.families import PREFIX
+from rookery.metrics.text import Kind, Section, label_pairs, parse, render, sample, with_label
+
+log = get_logger("metrics")
+
+LABEL = "process"
+SCRAPE_ERRORS = f"{PREFIX}scrape_errors_total"
+SILENT_SECONDS = 1.0
+
+# Gets the text (format 0.0.4) of one process, or raises.
+Fetch: TypeAlias = Callable[[], Awaitable[bytes]]
+
+
+class Gathering:
+    """Scrapes processes when it is scraped itself. `processes` is asked each time: they come and go.
+
+    A process that is silent, or does not make sense, is left out and counted; the others are still told of.
+    """
+
+    def __init__(self, processes: Callable[[], Mapping[str, Fetch]], *, silent_seconds: float = SILENT_SECONDS) -> None:
+        self._processes = processes
+        self._silent_seconds = silent_seconds
+        self.errors: Counter[str] = Counter()
+
+    async def scrape(self, accept: str) -> tuple[str, bytes]:
+        processes = self._processes()
+        texts = await asyncio.gather(*(self._fetch(name, fetch) for name, fetch in processes.items()))
+        # Beside the loop: a text has thousands of lines, and this process minds the others.
+        found = await asyncio.gather(
+            *(
+                asyncio.to_thread(self._read, name, text)
+                for name, text in zip(processes, texts, strict=True)
+                if text is not None
+            )
+        )
+        sections = combine({name: sections for name, sections in found if sections is not None})
+        return await asyncio.to_thread(render, [*sections, self._count(processes)], accept)
+
+    async def _fetch(self, name: str, fetch: Fetch) -> bytes | None:
+        try:
+            async with asyncio.timeout(self._silent_seconds):
+                return await fetch()
+        except Exception as error:
+            self._failed(name, error)
+            return None
+
+    def _read(self, name: str, text: bytes) -> tuple[str, list[Section] | None]:
+        try:
+            return name, parse(text)
+        except ValueError as error:
+            self._failed(name, error)
+            return name, None
+
+    def _failed(self, name: str, error: Exception) -> None:
+        self.errors[name] += 1
+        log.warning("process_not_scraped", process=name, error=str(error) or type(error).__name__)
+
+    def _count(self, processes: Iterable[str]) -> Section:
+        names = sorted({*processes, *self.errors})
+        lines = [sample(SCRAPE_ERRORS, label_pairs((LABEL,), (name,)), self.errors[name]) for name in names]
+        return Section(SCRAPE_ERRORS, Kind.COUNTER, "Scrapes of a process that did not answer.", lines)
+
+
+def merge(texts: Mapping[str, bytes], accept: str = "") -> tuple[str, bytes]:
+    """One text of the texts (format 0.0.4) of several processes, by name. Raises `ValueError` for one that is none."""
+    return render(combine({name: parse(text) for name, text in texts.items()}), accept)
+
+
+def combine(processes: Mapping[str, Iterable[Section]]) -> list[Section]:
+    """The sections of all processes, each once, with all samples. What it means is said by who comes first."""
+    found: dict[str, Section] = {}
+    for process, sections in processes.items():
+        pair = label_pairs((LABEL,), (process,))
+        for section in sections:
+            merged = found.setdefault(section.name, Section(section.name, section.kind, section.help))
+            if merged.kind is not section.kind:
+                continue  # a process of another version, for which the name means something else
+            merged.lines.extend(with_label(line, pair) for line in section.lines)
+    return list(found.values())

@@ -1,0 +1,164 @@
+"""What is counted about the process and what it stands on: requests, database, hints, event loop, peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rookery.http_stats import HttpStats
+from rookery.lag import LagMonitor
+from rookery.metrics.families import Family, counter, every, gauge, histogram
+from rookery.store.hints import CHANNELS
+from rookery.store.pool import Database, PoolStats
+from rookery.store.pubsub import Listener, Notifier, NotifyProbe
+from rookery.store.replicas import Presence, ReplicaState
+
+HTTP: tuple[Family[HttpStats], ...] = (
+    counter(
+        "http_requests_total",
+        "Requests that were answered, by the template of their route.",
+        lambda http: http.requests,
+        labels=("method", "route", "code"),
+    ),
+    histogram(
+        "http_request_seconds",
+        "Time of requests.",
+        lambda http: http.request_seconds,
+        labels=("method", "route"),
+    ),
+    gauge("http_in_flight", "Requests at work.", lambda http: http.in_flight, labels=("method", "route")),
+    histogram(
+        "websocket_seconds", "How long WebSockets lived.", lambda http: http.websocket_seconds, labels=("route",)
+    ),
+    counter(
+        "http_too_large_total",
+        "Requests refused because of their size.",
+        lambda http: http.refused_as_large,
+        labels=("route", "reason"),
+    ),
+    counter("rate_limited_total", "Requests refused by a rate limit.", lambda http: http.limited, labels=("limit",)),
+    counter(
+        "auth_failures_total",
+        "Requests whose credentials were not accepted.",
+        lambda http: http.unauthenticated,
+        labels=("reason",),
+    ),
+    counter(
+        "authz_denied_total",
+        "Requests of somebody who may not do what they asked for.",
+        lambda http: http.denied,
+        labels=("resource", "action"),
+    ),
+)
+
+DATABASE: tuple[Family[Database], ...] = (
+    gauge(
+        "db_pool",
+        "Connections of the pools: in use, idle, and those that may still be opened.",
+        lambda database: _connections(database.stats()),
+        labels=("pool", "state"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PubSub:
+    """The ways of hints out of this process, into it, and once around."""
+
+    notifier: Notifier
+    listener: Listener
+    probe: NotifyProbe
+
+
+PUBSUB: tuple[Family[PubSub], ...] = (
+    counter(
+        "pubsub_messages_total",
+        "Hints by channel; those that this replica sent come back to it as well.",
+        lambda pubsub: _messages(pubsub),
+        labels=("channel", "direction"),
+        known=every(dict.fromkeys(CHANNELS.values()), ("sent", "received")),
+    ),
+    counter(
+        "pubsub_bytes_total",
+        "Characters of notifications.",
+        lambda pubsub: {
+            "sent": pubsub.notifier.stats().sent_bytes,
+            "received": pubsub.listener.stats().received_bytes,
+        },
+        labels=("direction",),
+    ),
+    counter(
+        "pubsub_failed_total",
+        "Hints that could not be sent; pollers find what they told of.",
+        lambda pubsub: pubsub.notifier.stats().failed,
+    ),
+    histogram("notify_batch_size", "Hints sent by one statement.", lambda pubsub: pubsub.notifier.stats().batch_sizes),
+    gauge(
+        "pubsub_connected",
+        "1 while this replica listens for hints.",
+        lambda pubsub: float(pubsub.listener.connected),
+    ),
+    gauge(
+        "pubsub_deaf",
+        "1 while hints do not come back to this replica, although its connections look healthy.",
+        lambda pubsub: float(pubsub.probe.deaf),
+    ),
+    histogram(
+        "pubsub_latency_seconds",
+        "Time of a hint through the database and back, measured every minute.",
+        lambda pubsub: pubsub.probe.latencies,
+    ),
+)
+
+LAG: tuple[Family[LagMonitor], ...] = (
+    histogram(
+        "event_loop_lag_seconds",
+        "How much later than asked the event loop woke, measured four times a second.",
+        lambda lag: lag.measured,
+    ),
+)
+
+PRESENCE: tuple[Family[Presence], ...] = (
+    gauge(
+        "replicas",
+        "Replicas that this one knows of, itself included; aggregate with max.",
+        lambda presence: presence.known(),
+        labels=("state",),
+        known=(ReplicaState.ALIVE, ReplicaState.STOPPING),
+    ),
+    gauge(
+        "presence_held",
+        "1 while this replica may take chats and commit: its lock is held and its beat is fresh.",
+        lambda presence: float(presence.held),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    version: str
+    schema: int
+
+
+BUILD: tuple[Family[Build], ...] = (
+    gauge(
+        "build_info",
+        "Always 1; its labels say which version runs, and which schema it needs.",
+        lambda build: {(build.version, build.schema): 1},
+        labels=("version", "schema"),
+    ),
+)
+
+
+def _connections(pools: dict[str, PoolStats]) -> dict[tuple[str, str], int]:
+    found = {}
+    for name, pool in pools.items():
+        found[name, "in_use"] = pool.size - pool.idle
+        found[name, "idle"] = pool.idle
+        found[name, "unopened"] = pool.maximum - pool.size
+    return found
+
+
+def _messages(pubsub: PubSub) -> dict[tuple[str, str], int]:
+    sent = {(channel, "sent"): count for channel, count in pubsub.notifier.stats().sent_by_channel.items()}
+    heard = {(channel, "received"): count for channel, count in pubsub.listener.stats().received.items()}
+    return sent | heard

@@ -1,0 +1,174 @@
+"""What the worker counts: runners, leases, tasks, turns, tools, jobs, live parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rookery.chat.decide import TurnEnd
+from rookery.metrics.families import Family, counter, gauge, histogram
+from rookery.worker.stats import FAILED, INTERRUPTED
+from rookery.worker.tasks import TaskKind
+from rookery.worker.worker import Worker
+
+RUNNER_STATES = ("streaming", "tools", "retry_wait", "requires_action", "interrupting")
+POOLS = ("root", "subagent")
+
+RUNNERS: tuple[Family[Worker], ...] = (
+    gauge(
+        "runners",
+        "Chats that this replica drives, by what their task is at.",
+        lambda worker: worker.manager.states(),
+        labels=("state",),
+        known=RUNNER_STATES,
+    ),
+    gauge("inflight_tasks", "Effects of finished turns that still run.", lambda worker: worker.inflight_tasks),
+    counter(
+        "acquire_total",
+        "Tries to take a chat, by how they ended.",
+        lambda worker: worker.stats.acquired,
+        labels=("outcome",),
+        known=("won", "lost", "full", "failed", "closed"),
+    ),
+    histogram(
+        "acquire_lag_seconds",
+        "Time from when a chat could run until a runner took it.",
+        lambda worker: worker.stats.acquire_lag_seconds,
+    ),
+    counter(
+        "leases_lost_total",
+        "Leases that were not this replica's any more (taken), or that it gave up because it could not renew (fenced).",
+        lambda worker: worker.stats.leases_lost,
+        labels=("reason",),
+        known=("taken", "fenced"),
+    ),
+    histogram(
+        "lease_renew_seconds",
+        "Time of the statement that renews all leases of the replica.",
+        lambda worker: worker.stats.lease_renew_seconds,
+    ),
+    counter(
+        "fence_rejections_total",
+        "Tasks that ended because their chat had moved on, by kind of task.",
+        lambda worker: worker.stats.fence_rejections,
+        labels=("task",),
+        known=TaskKind,
+    ),
+    counter(
+        "task_retries_total",
+        "Tasks that failed and were run again.",
+        lambda worker: worker.stats.task_retries,
+        labels=("kind",),
+        known=TaskKind,
+    ),
+    counter(
+        "task_stalls_total",
+        "Tasks that ended without moving their chat.",
+        lambda worker: worker.stats.task_stalls.total(),
+    ),
+    histogram(
+        "cancel_unwind_seconds",
+        "Time from when a task was told to leave until it had left.",
+        lambda worker: worker.stats.cancel_unwind_seconds,
+        labels=("kind",),
+    ),
+)
+
+TURNS: tuple[Family[Worker], ...] = (
+    counter(
+        "turns_total",
+        "Turns that ended.",
+        lambda worker: worker.stats.turns,
+        labels=("outcome",),
+        known=(*TurnEnd, FAILED, INTERRUPTED),
+    ),
+    histogram(
+        "turn_seconds",
+        "Time from the message of the user to the end of its turn.",
+        lambda worker: worker.stats.turn_seconds,
+        labels=("outcome",),
+    ),
+    gauge(
+        "agents_active",
+        "Chats at work in the whole deployment; the same on every replica, so aggregate with max.",
+        lambda worker: worker.stats.agents_active,
+        labels=("pool",),
+        known=POOLS,
+    ),
+    gauge(
+        "agents_queued_for_capacity",
+        "Chats that wait for a slot in the whole deployment; the same on every replica, so aggregate with max.",
+        lambda worker: worker.stats.agents_queued,
+        labels=("pool",),
+        known=POOLS,
+    ),
+)
+
+TOOLS: tuple[Family[Worker], ...] = (
+    counter(
+        "tool_calls_total",
+        "Calls of tools; one that did not end when it was told to is abandoned as well.",
+        lambda worker: worker.stats.tools.calls,
+        labels=("tool", "outcome"),
+    ),
+    counter(
+        "tool_errors_total",
+        "Calls of tools that gave an error, refused ones included.",
+        lambda worker: _errors(worker.stats.tools.calls),
+        labels=("tool",),
+    ),
+    counter(
+        "tool_result_truncated_total",
+        "Results of tools that were cut to fit the model.",
+        lambda worker: worker.stats.tools.truncated,
+        labels=("tool",),
+    ),
+    histogram("tool_seconds", "Time of tool calls.", lambda worker: worker.stats.tools.seconds, labels=("tool",)),
+    histogram(
+        "tool_result_size_bytes",
+        "Size of results of tools, as stored.",
+        lambda worker: worker.stats.tools.result_bytes,
+        labels=("tool",),
+    ),
+)
+
+JOBS: tuple[Family[Worker], ...] = (
+    histogram(
+        "job_seconds",
+        "Time of runs of housekeeping.",
+        lambda worker: worker.stats.job_seconds,
+        labels=("job", "success"),
+    ),
+    counter(
+        "records_purged_total",
+        "Rows that housekeeping removed.",
+        lambda worker: worker.stats.purged,
+        labels=("type",),
+        known=("tool_runs",),
+    ),
+    counter(
+        "auto_archived_total",
+        "Chats archived because nobody used them, subagents included.",
+        lambda worker: worker.stats.auto_archived,
+    ),
+)
+
+PARTS: tuple[Family[Worker], ...] = (
+    gauge("part_buffer_episodes", "Episodes of live parts in memory.", lambda worker: worker.buffer.stats().episodes),
+    gauge("part_buffer_bytes", "Size of live parts in memory.", lambda worker: worker.buffer.stats().size_bytes),
+    counter(
+        "part_buffer_dropped_total",
+        "Live parts that were not kept because their episode was full; the answer itself is complete.",
+        lambda worker: worker.buffer.stats().dropped,
+    ),
+    counter(
+        "part_buffer_slow_total",
+        "Readers of live parts that were given up because they did not read.",
+        lambda worker: worker.buffer.stats().evicted,
+    ),
+)
+
+
+def _errors(calls: Counter[tuple[str, str]]) -> dict[str, int]:
+    """Every tool that was called, so that a rate of errors has something to start from."""
+    found = {tool: 0 for tool, _ in calls}
+    return found | {tool: count for (tool, outcome), count in calls.items() if outcome == "error"}

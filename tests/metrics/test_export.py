@@ -1,0 +1,228 @@
+"""What a scrape shows of a replica that has worked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import parser as openmetrics_parser
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+
+from rookery.chat.messages import ChatId
+from rookery.llm.scripted import CallTool, Count, Fail, Say, Script, Step, Wait
+from rookery.llm.types import Call, ErrorKind, Purpose, Usage
+from rookery.loop import scripted
+from rookery.metrics.export import TABLES, Metrics, Sources
+from rookery.metrics.families import PREFIX
+from rookery.metrics.process import Build
+from rookery.metrics.text import Kind
+from tests.metrics.whole import all_sources
+from tests.waiting import until
+from tests.worker.house import House, in_turn, open_house
+
+USAGE = Usage(input=1000, cache_read=200, cache_write=30, output=50, reasoning=20, total=1280, context_tokens=1000)
+OPENMETRICS_KIND = "application/openmetrics-text"
+OPENMETRICS = f"{OPENMETRICS_KIND};version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2"
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def samples(families: Iterable[Metric]) -> Samples:
+    found: Samples = {}
+    for family in families:
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return found
+
+
+def now(metrics: Metrics) -> Samples:
+    return samples(parse_plain(metrics.render()[1].decode()))
+
+
+def value(found: Samples, name: str, **labels: str) -> float:
+    """The one sample that has these labels."""
+    (only,) = [number for each, number in found[PREFIX + name] if labels.items() <= each.items()]
+    return only
+
+
+def names_of(name: str, kind: Kind) -> list[str]:
+    return [name] if kind is not Kind.HISTOGRAM else [f"{name}{end}" for end in ("_sum", "_count")]
+
+
+def script(*turns: Sequence[Step]) -> Script:
+    play = in_turn(*turns)
+
+    def chosen(call: Call) -> Sequence[Step]:
+        assert callable(play)
+        return (Say("They said hello."),) if call.purpose is Purpose.COMPACTION else play(call)
+
+    return chosen
+
+
+async def work(house: House, hang: scripted.ScriptedTool) -> ChatId:
+    """A turn with a retry, tools that exist and one that does not; another that is stopped; a summary; and jobs."""
+    await house.sql("UPDATE model_configs SET price_input = 3, price_output = 15 WHERE id = $1", house.model)
+    house.forget()
+    house.script = script(
+        (Fail(ErrorKind.OVERLOADED),),
+        (Count(USAGE), CallTool("echo"), CallTool("huge"), CallTool("invented_by_the_model")),
+        (Count(USAGE), Say("done")),
+        (CallTool("hang"),),
+    )
+    chat_id = await house.ask("hello")
+    await house.rested(chat_id)
+    await house.send(chat_id, "and on")
+    await hang.started.wait()
+    await house.interrupt(chat_id)
+    await house.rested(chat_id)
+    await house.compact(chat_id)
+    await house.rested(chat_id)
+    await house.worker.leases.beat()
+    for job in house.worker.housekeeping.jobs:
+        await house.worker.housekeeping.run_once(job)
+    await house.worker.wait_idle()
+    return chat_id
+
+
+def touch(sources: Sources) -> None:
+    """What no worker does: requests, and a provider that says something new."""
+    http, models = sources.http, sources.models
+    assert http is not None
+    assert models is not None
+    with http.serving("GET", "/api/v1/chats/{chat}"):
+        http.observe("GET", "/api/v1/chats/{chat}", 200, 0.02)
+    http.websocket_closed("/api/v1/chats/{chat}/stream", 90.0)
+    http.too_large("/api/v1/files", "body")
+    http.rate_limited("login")
+    http.auth_failure("expired")
+    http.authz_denied("chat", "update")
+    models.unknown_events("anthropic", {"new_event": 2})
+
+
+async def test_every_family_has_a_sample_after_work(database_url: str) -> None:
+    hang = scripted.hanging("hang")
+    tools = [scripted.echo("echo"), scripted.huge(3_000_000, "huge"), hang]
+    async with open_house(database_url, tools=tools) as house, all_sources(house) as sources:
+        assert sources.pubsub is not None
+        assert sources.lag is not None
+        probe, lag = sources.pubsub.probe, sources.lag
+        await work(house, hang)
+        touch(sources)
+        await until(lambda: probe.latency_seconds is not None and lag.measured.count)
+
+        kind, text = Metrics(sources).render()
+
+    assert kind == "text/plain; version=0.0.4; charset=utf-8"
+    families = list(parse_plain(text.decode()))
+    assert not [family.name for family in families if family.type == "unknown"]
+    found = samples(families)
+    expected = [name for table in TABLES for family in table.families for name in names_of(family.name, family.kind)]
+    assert [name for name in expected if name not in found] == []
+    assert "process_resident_memory_bytes" in found
+    assert "python_gc_collections_total" in found
+    _check_turns(found)
+    _check_tools(found)
+    _check_models(found)
+
+
+def _check_turns(found: Samples) -> None:
+    # The first went to its end and the second was stopped; the summary was nobody's turn.
+    assert value(found, "turns_total", outcome="complete") == 1
+    assert value(found, "turns_total", outcome="interrupted") == 1
+    assert value(found, "turns_total", outcome="error") == 0
+    assert value(found, "turn_seconds_count", outcome="interrupted") == 1
+    assert value(found, "acquire_total", outcome="won") == value(found, "acquire_lag_seconds_count") >= 3
+    assert value(found, "cancel_unwind_seconds_count", kind="generation") >= 1
+    assert value(found, "job_seconds_count", job="capacity_gauges", success="true") >= 1
+    assert value(found, "db_pool", pool="api", state="in_use") == 0
+    assert value(found, "build_info", version="1.2.3", schema="7") == 1
+
+
+def _check_tools(found: Samples) -> None:
+    assert value(found, "tool_calls_total", tool="echo", outcome="ok") == 1
+    assert value(found, "tool_calls_total", tool="unknown", outcome="error") == 1
+    assert value(found, "tool_errors_total", tool="unknown") == 1
+    assert value(found, "tool_result_truncated_total", tool="huge") == 1
+    labels = {labels["tool"] for labels, _ in found[f"{PREFIX}tool_calls_total"]}
+    assert "invented_by_the_model" not in labels
+
+
+def _check_models(found: Samples) -> None:
+    turn = {"provider": "scripted", "model": "test", "purpose": "turn"}
+    # Two answers of the first turn and the call of the second; the failure before them is no step.
+    assert value(found, "steps_total", **turn) == 3
+    assert value(found, "model_call_seconds_count", **turn, outcome="failed") == 1
+    assert value(found, "stream_retries_total", provider="scripted", model="test", kind="overloaded") == 1
+    assert value(found, "tokens_total", **turn, type="cache_read") == 400
+    assert value(found, "tokens_total", **turn, type="reasoning") == 40
+    assert value(found, "cost_micros_total", **turn) >= 2 * (1230 * 3 + 50 * 15)
+    assert value(found, "compaction_total", provider="scripted", model="test", source="manual", result="success") == 1
+    assert value(found, "steps_total", provider="scripted", model="test", purpose="compaction") == 1
+    assert value(found, "steps_total", provider="scripted", model="quick", purpose="quickgen") >= 1
+    # Requests, not answers: the one that failed had a prompt as well.
+    assert value(found, "message_count_count", provider="scripted", model="test") == 5
+
+
+async def test_runners_are_counted_by_what_they_are_at(database_url: str) -> None:
+    hang = scripted.hanging("hang")
+    async with open_house(database_url, tools=[hang], script=(CallTool("hang"),)) as house:
+        metrics = Metrics(Sources(build=Build("1", 1), worker=house.worker))
+        with_tool = await house.ask("hello")
+        await hang.started.wait()
+        assert value(now(metrics), "runners", state="tools") == 1
+
+        house.script = (Say("well"), Wait(3600))
+        streaming = await house.ask("hello")
+        await until(lambda: value(now(metrics), "runners", state="streaming") == 1)
+
+        for chat_id in (with_tool, streaming):
+            await house.interrupt(chat_id)
+            await house.rested(chat_id)
+        await house.worker.wait_idle()
+        found = now(metrics)
+        assert [number for _, number in found[f"{PREFIX}runners"]] == [0] * 5
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", "text/plain", "application/openmetrics-text;q=0", "garbage;;,"])
+def test_text_format_is_what_everybody_gets(accept: str) -> None:
+    kind, text = Metrics(Sources(build=Build("1", 1))).render(accept)
+
+    assert kind == "text/plain; version=0.0.4; charset=utf-8"
+    assert b'rookery_build_info{version="1",schema="1"} 1\n' in text
+
+
+@pytest.mark.parametrize("accept", [OPENMETRICS, OPENMETRICS_KIND, f"{OPENMETRICS_KIND};version=x"])
+def test_openmetrics_is_for_whoever_names_it(accept: str) -> None:
+    kind, text = Metrics(Sources(build=Build("1", 1))).render(accept)
+
+    assert kind == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert text.endswith(b"# EOF\n")
+
+
+async def test_openmetrics_of_a_whole_replica_can_be_read(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("hi"),)) as house, all_sources(house) as sources:
+        await house.rested(await house.ask("hello"))
+        touch(sources)
+
+        _, text = Metrics(sources).render(OPENMETRICS)
+
+    parse: Callable[[str], Iterable[Metric]] = openmetrics_parser.text_string_to_metric_families
+    families = list(parse(text.decode()))
+    assert {family.name for family in families} >= {"rookery_turns", "rookery_ttft_seconds", "rookery_build_info"}
+
+
+def test_what_has_no_source_is_not_exported() -> None:
+    found = now(Metrics(Sources(build=Build("1", 1))))
+
+    assert [name for name in found if name.startswith(PREFIX)] == ["rookery_build_info"]
+
+
+async def test_two_replicas_of_one_process_do_not_share_numbers(database_url: str) -> None:
+    async with open_house(database_url, script=(Say("hi"),), workers=2) as house:
+        await house.rested(await house.ask("hello"))
+        await house.worker.wait_idle()
+
+        both = [Metrics(Sources(build=Build("1", 1), worker=each.worker)) for each in house.replicas]
+        turns = [value(now(each), "turns_total", outcome="complete") for each in both]
+
+    assert sorted(turns) == [0, 1]
