@@ -413,6 +413,8 @@ async def test_setting_that_cannot_be_read_fails_only_the_jobs_that_need_it(hous
         "search_backfill": True,
         "usage_rollup": True,
         "purge_tool_runs": True,
+        "purge_auth": True,
+        "purge_audit": True,
         "capacity_gauges": False,
     }
     assert {key for key, _ in house.stats.job_seconds.items()} == set(outcome.items())

@@ -28,6 +28,7 @@ from rookery.store.errors import LockTimeout
 from rookery.store.machine import Bundle, Machine, count_pools, set_family_archived
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker.purging import AuditPurge, AuthPurge
 from rookery.worker.stats import WorkerStats
 
 log = get_logger("worker.housekeeping")
@@ -135,6 +136,8 @@ def make_jobs(
         Job("search_backfill", config.search_interval_seconds, SearchBackfill(pool)),
         Job("usage_rollup", ROLL_UP_SECONDS, UsageRollUp(pool, clock=clock)),
         Job("purge_tool_runs", PURGE_SECONDS, ToolRunPurge(pool, stats=stats)),
+        Job("purge_auth", PURGE_SECONDS, AuthPurge(pool, clock=clock, stats=stats)),
+        Job("purge_audit", PURGE_SECONDS, AuditPurge(pool, clock=clock, stats=stats)),
         Job("capacity_gauges", config.capacity_interval_seconds, gauges, first_seconds=0.0),
     )
 

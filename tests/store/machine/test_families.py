@@ -247,6 +247,17 @@ async def test_deletion_announces_every_member_as_gone_and_asks_for_no_owner(rig
     assert rig.published.ownership() == []
 
 
+async def test_deletion_tells_the_readers_who_can_look_up_nothing_any_more(rig: Rig) -> None:
+    members = await family(rig, State.W)
+    reader = await rig.value("INSERT INTO users (username) VALUES ('grace') RETURNING id")
+    for user in (reader, None):
+        await rig.sql("INSERT INTO chat_shares (chat_id, user_id, created_at) VALUES ($1, $2, now())", members[0], user)
+
+    await delete(rig, members[0])
+
+    assert [(h.chat_id, h.users) for h in rig.published.watch()] == [(member, (reader,)) for member in members]
+
+
 async def test_archived_family_can_be_deleted(rig: Rig) -> None:
     members = await family(rig, State.W)
     await set_archived(rig, members[0])

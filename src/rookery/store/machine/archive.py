@@ -15,6 +15,7 @@ from rookery.store import pins
 from rookery.store.machine.bundle import Bundle, Tx, transition
 
 _LIST_MEMBERS = "SELECT id FROM chats WHERE root_chat_id = $1 ORDER BY created_at, id"
+_LIST_READERS = "SELECT user_id FROM chat_shares WHERE chat_id = $1 AND user_id IS NOT NULL"
 _DELETE = "DELETE FROM chats WHERE id = $1"
 
 
@@ -62,10 +63,12 @@ async def delete_family(bundle: Bundle, root_id: UUID) -> list[Chat]:
             raise bundle.refuse(InvalidState(tx.chat.id))
         if tx.state.is_runnable:
             raise bundle.refuse(ChatBusy(tx.chat.id))
+    # At most shares.MAX_ENTRIES, so that they fit into one notification.
+    readers = tuple(record["user_id"] for record in await bundle.conn.fetch(_LIST_READERS, root_id))
     await pins.drop_pins(bundle.conn, members[0].chat.id)
     await bundle.conn.execute(_DELETE, root_id)
     for tx in members:
-        tx.gone = True
+        tx.gone, tx.readers = True, readers
     return [tx.chat for tx in members]
 
 

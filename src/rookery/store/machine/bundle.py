@@ -67,12 +67,24 @@ class Tx:
     `conn` is for validation reads and metadata writes that must be atomic with a transition.
     """
 
-    __slots__ = ("_entered", "_source", "acquired", "bundle", "chat", "gone", "lease_is_current", "moved_with_family")
+    __slots__ = (
+        "_entered",
+        "_source",
+        "acquired",
+        "bundle",
+        "chat",
+        "gone",
+        "lease_is_current",
+        "moved_with_family",
+        "readers",
+    )
 
     def __init__(self, bundle: Bundle, chat: Chat, *, entered: Chat | None) -> None:
         self.bundle = bundle
         self.chat = chat
         self.gone = False
+        # Whom to tell besides the owner when it is gone: nobody can look that up any more.
+        self.readers: tuple[UUID, ...] = ()
         # Acquired in this bundle, by a worker whose process its peers may not know (any more): no owner is asked for.
         self.acquired = False
         # The statement that locks may have waited, and it sees leases as they were before the wait.
@@ -164,7 +176,13 @@ class Tx:
             hints.append(OwnershipHint(chat_id=chat.id, snapshot_version=chat.snapshot_version))
         if kind := self._watch_kind():
             hints.append(
-                WatchHint(user_id=chat.owner_id, kind=kind, chat_id=chat.id, snapshot_version=chat.snapshot_version)
+                WatchHint(
+                    user_id=chat.owner_id,
+                    kind=kind,
+                    chat_id=chat.id,
+                    snapshot_version=chat.snapshot_version,
+                    users=self.readers,
+                )
             )
         return hints
 

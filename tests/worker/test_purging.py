@@ -1,0 +1,77 @@
+"""What is removed of logins and of the audit log, and what stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from rookery.chat.rights import SystemActor, SystemName
+from rookery.store import audit, idempotency, links, sessions
+from rookery.store.audit import Event
+from rookery.store.links import LinkKind
+from rookery.testing.clock import FakeClock
+from rookery.worker.purging import AuditPurge, AuthPurge
+from rookery.worker.stats import WorkerStats
+from tests.store.accounts import person
+from tests.store.machine.rig import Rig, make_rig
+
+NOW = datetime(2030, 1, 31, 15, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+async def rig(database_url: str) -> AsyncIterator[Rig]:
+    async with make_rig(database_url) as opened:
+        yield opened
+
+
+async def test_what_is_no_longer_good_of_logins_goes_and_the_rest_stays(rig: Rig) -> None:
+    for name, at in (("grace", NOW - timedelta(days=40)), ("alan", NOW)):
+        async with rig.pool.acquire() as conn:
+            user = (await person(conn, name)).id
+            await sessions.create_session(conn, user, now=at)
+            await links.create_link(conn, user, kind=LinkKind.RESET, now=at)
+            request = idempotency.Request(user_id=user, key="k", operation="x", body=b"")
+            await idempotency.store_answer(conn, request, answer=b"{}", now=at)
+        await rig.sql("INSERT INTO login_failures VALUES ($1, 1, $2, $2)", uuid4().bytes * 2, at)
+    stats = WorkerStats()
+
+    await AuthPurge(rig.pool, clock=FakeClock(NOW), stats=stats)()
+
+    kinds = ("sessions", "one_time_links", "login_failures", "idempotency_keys")
+    assert dict(stats.purged) == dict.fromkeys(kinds, 1)
+    assert [await rig.value(f"SELECT count(*) FROM {kind}") for kind in kinds] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("stored", "kept"), [(None, 2), ({"retention_days": 5}, 1), ({"retention_days": 0}, 6)])
+async def test_audit_log_is_kept_for_as_long_as_administrators_want(
+    rig: Rig, stored: dict[str, int] | None, kept: int
+) -> None:
+    async with rig.pool.acquire() as conn:
+        for days in (1, 10, 370, 380, 390, 400):
+            event = Event(action="x", resource_type="user", resource_id=None)
+            await audit.record(conn, event, actor=SystemActor(SystemName.SETUP), now=NOW - timedelta(days=days))
+    if stored is not None:
+        await rig.sql("INSERT INTO settings (key, value) VALUES ('audit', $1)", json.dumps(stored))
+    stats = WorkerStats()
+
+    await AuditPurge(rig.pool, clock=FakeClock(NOW), stats=stats, batch=2)()
+
+    assert await rig.value("SELECT count(*) FROM audit_log") == kept
+    assert stats.purged["audit_log"] == 6 - kept
+
+
+async def test_retention_that_cannot_be_read_removes_nothing(rig: Rig) -> None:
+    async with rig.pool.acquire() as conn:
+        event = Event(action="x", resource_type="user", resource_id=None)
+        await audit.record(conn, event, actor=SystemActor(SystemName.SETUP), now=NOW - timedelta(days=4000))
+    await rig.sql("INSERT INTO settings (key, value) VALUES ('audit', $1)", json.dumps({"retention_days": "long"}))
+
+    with pytest.raises(msgspec.ValidationError):
+        await AuditPurge(rig.pool, clock=FakeClock(NOW), stats=WorkerStats())()
+
+    assert await rig.value("SELECT count(*) FROM audit_log") == 1
