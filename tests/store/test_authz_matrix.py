@@ -19,6 +19,7 @@ from rookery.chat.messages import ChatId, MessageId, NewMessage, NewQueuedMessag
 from rookery.chat.parts import Text
 from rookery.chat.rights import Action, Actor, OwnerActor, Scope, SystemActor, SystemName, UserActor
 from rookery.chat.rights import Role as UserRole
+from rookery.store import idempotency
 from rookery.store.access_errors import (
     Denied,
     FileNotFound,
@@ -166,6 +167,10 @@ def spec(store: ActorStore, town: Town) -> ChatSpec:
     return ChatSpec(owner_id=me(store), title="t", model_config_id=town.world.model_id, messages=(first,))
 
 
+def request(store: ActorStore) -> idempotency.Request:
+    return idempotency.Request(me(store), "key", "chats.create", b"{}")
+
+
 def address() -> str:
     return f"{uuid4().hex}@example.org"
 
@@ -194,8 +199,12 @@ CALLS: dict[str, Call] = {
     "chats.leave": lambda s, t, x: s.chats.leave(x),
     "chats.list_accesses": lambda s, t, x: s.chats.list_accesses(x),
     "turns.create": lambda s, t, x: s.turns.create(spec(s, t)),
+    "turns.find_answer": lambda s, t, x: s.turns.find_answer(request(s)),
+    "turns.find_spend_limit": lambda s, t, x: s.turns.find_spend_limit(),
     "turns.send": lambda s, t, x: s.turns.send(x, message(s)),
     "turns.edit": lambda s, t, x: s.turns.edit(x, NO_ROW, content=TEXT),
+    "turns.find_titled": lambda s, t, x: s.turns.find_titled(x),
+    "turns.write_title": lambda s, t, x: s.turns.write_title(x, uuid4().hex, seen_title="t"),
     "turns.interrupt": lambda s, t, x: s.turns.interrupt(x),
     "turns.retry": lambda s, t, x: s.turns.retry(x),
     "turns.compact": lambda s, t, x: s.turns.compact(x),
