@@ -10,6 +10,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
 from rookery.chat.messages import ChatId
+from rookery.chat.retrying import RetryPolicy
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Script, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.loop import scripted
@@ -181,6 +182,23 @@ async def test_runners_are_counted_by_what_they_are_at(database_url: str) -> Non
         await house.worker.wait_idle()
         found = now(metrics)
         assert [number for _, number in found[f"{PREFIX}runners"]] == [0] * 5
+
+
+async def test_runners_that_wait_are_told_apart(database_url: str) -> None:
+    dynamic = '[{"name": "pick", "description": "", "input_schema": {"type": "object"}}]'
+    script = (Fail(ErrorKind.OVERLOADED),)
+    async with open_house(database_url, script=script, retry=RetryPolicy()) as house:
+        metrics = Metrics(Sources(build=Build("1", 1), worker=house.worker))
+        failing = await house.ask("hello")
+        await until(lambda: value(now(metrics), "runners", state="retry_wait") == 1)
+
+        house.script = (CallTool("pick"),)
+        asking = await house.ask("hello", dynamic_tools=dynamic)
+        await until(lambda: value(now(metrics), "runners", state="requires_action") == 1)
+
+        for chat_id in (failing, asking):
+            await house.interrupt(chat_id)
+            await house.rested(chat_id)
 
 
 @pytest.mark.parametrize("accept", ["", "*/*", "text/plain", "application/openmetrics-text;q=0", "garbage;;,"])

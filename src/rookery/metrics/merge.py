@@ -37,32 +37,20 @@ class Gathering:
 
     async def scrape(self, accept: str) -> tuple[str, bytes]:
         processes = self._processes()
-        texts = await asyncio.gather(*(self._fetch(name, fetch) for name, fetch in processes.items()))
-        # Beside the loop: a text has thousands of lines, and this process minds the others.
-        found = await asyncio.gather(
-            *(
-                asyncio.to_thread(self._read, name, text)
-                for name, text in zip(processes, texts, strict=True)
-                if text is not None
-            )
-        )
-        sections = combine({name: sections for name, sections in found if sections is not None})
-        return await asyncio.to_thread(render, [*sections, self._count(processes)], accept)
+        asked = await asyncio.gather(*(self._ask(name, fetch) for name, fetch in processes.items()))
+        answered = {name: found for name, found in zip(processes, asked, strict=True) if found is not None}
+        errors = self._count(processes)
+        return await asyncio.to_thread(lambda: render([*combine(answered), errors], accept))
 
-    async def _fetch(self, name: str, fetch: Fetch) -> bytes | None:
+    async def _ask(self, name: str, fetch: Fetch) -> list[Section] | None:
         try:
             async with asyncio.timeout(self._silent_seconds):
-                return await fetch()
+                text = await fetch()
+            # Beside the loop: a text has thousands of lines, and this process minds the others.
+            return await asyncio.to_thread(parse, text)
         except Exception as error:
             self._failed(name, error)
             return None
-
-    def _read(self, name: str, text: bytes) -> tuple[str, list[Section] | None]:
-        try:
-            return name, parse(text)
-        except ValueError as error:
-            self._failed(name, error)
-            return name, None
 
     def _failed(self, name: str, error: Exception) -> None:
         self.errors[name] += 1
