@@ -1,0 +1,255 @@
+"""`rookery chat`: the terminal client. It talks to a server over its public API and knows nothing else of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from uuid import UUID
+
+import msgspec
+
+from rookery.cli import chat_follow
+from rookery.cli.admin_run_screen import Screen
+from rookery.cli.chat_failures import Refused
+from rookery.cli.chat_follow import Follower, Interrupts, Leaving
+from rookery.cli.exits import Exit
+from rookery.cli.output import Output
+from rookery.client import AsyncRookery, Chat
+from rookery.client.content import BusyBehavior
+from rookery.client.models import SendAnswer
+from rookery.client.reducer import View
+from rookery.clock import Clock, SystemClock
+
+MAX_PROMPT_BYTES = 256 * 1024
+MIN_PREFIX = 4
+SHORT_ID = 8
+# Chosen: how many chats a shortened id is looked for in.
+MAX_LOOKED_AT = 1000
+
+_PREFIX = re.compile(r"[0-9a-f-]+")
+
+
+class Terminal(msgspec.Struct, frozen=True, kw_only=True):
+    """A client, and where it shows things. With `lines` events are printed as JSON."""
+
+    client: AsyncRookery
+    out: Output
+    screen: Screen
+    lines: bool = False
+    clock: Clock = msgspec.field(default_factory=SystemClock)
+
+
+def terminal(
+    client: AsyncRookery, out: Output, environ: Mapping[str, str], *, quiet: bool = False, lines: bool = False
+) -> Terminal:
+    return Terminal(client=client, out=out, screen=Screen(out, quiet=quiet or lines, environ=environ), lines=lines)
+
+
+def read_prompt(given: str) -> str:
+    """The prompt; `-` reads it from stdin, before an event loop would keep Ctrl-C from ending that."""
+    text = given
+    if given == "-":
+        data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise Refused(f"The prompt on stdin is not UTF-8 text (byte {error.start}).", code=Exit.USAGE) from None
+    prompt = text.strip()
+    if not prompt:
+        raise Refused("The prompt is empty. Say what to do, or pipe it in with `-`.", code=Exit.USAGE)
+    if len(prompt.encode("utf-8", "replace")) > MAX_PROMPT_BYTES:
+        raise Refused(f"The prompt is longer than {MAX_PROMPT_BYTES // 1024} KiB.", code=Exit.USAGE)
+    return prompt
+
+
+# The commands
+
+
+async def new(at: Terminal, prompt: str, *, model: str | None, wait: bool) -> int:
+    """Start a chat and show its first turn."""
+    chat = await create(at, prompt, model=model)
+    if at.lines:
+        at.out.text(msgspec.json.encode({"type": "chat", "chat": chat}).decode() + "\n")
+    if not wait:
+        at.out.line(str(chat.id))
+        return Exit.OK
+    at.screen.busy("asking the model")
+    return await turn(at, chat.id, since=chat.snapshot_version)
+
+
+async def send(at: Terminal, reference: str, prompt: str, *, busy: BusyBehavior, wait: bool) -> int:
+    """Send a message to a chat and show what comes of it."""
+    chat_id = await find_chat(at.client, reference)
+    sent, after_id = await say(at, chat_id, prompt, busy=busy)
+    if at.lines:
+        at.out.text(msgspec.json.encode({"type": "sent", "sent": sent}).decode() + "\n")
+    if not wait:
+        at.out.line("queued" if sent.queued else "sent")
+        return Exit.OK
+    at.screen.busy("asking the model")
+    return await turn(at, chat_id, since=sent.chat.snapshot_version, after_id=after_id)
+
+
+async def attach(at: Terminal, reference: str, *, tail: int) -> int:
+    """Show the last messages of a chat and follow it until it rests. Ctrl-C leaves; the chat goes on."""
+    chat_id = await find_chat(at.client, reference)
+    async with at.client.chats.stream(chat_id, tail=tail) as live:
+        follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, lines=at.lines, prompts=True)
+        return verdict(at, await follower.to_rest(), is_stopped=False)
+
+
+async def interrupt(at: Terminal, reference: str) -> int:
+    """Stop the running turn of a chat."""
+    chat_id = await find_chat(at.client, reference)
+    chat = await at.client.chats.interrupt(chat_id)
+    at.out.line(f"Chat {short(chat.id)} is {chat.status}.")
+    at.out.result({"chat_id": chat.id, "status": chat.status})
+    return Exit.OK
+
+
+async def list_chats(at: Terminal, q: str | None, *, limit: int) -> int:
+    """Show chats, the pinned first, then the last active."""
+    found: list[Chat] = []
+    async for chat in at.client.chats.iterate(q, page_size=min(limit, 200)):
+        found.append(chat)
+        if len(found) == limit:
+            break
+    now = datetime.now(UTC)
+    rows = [[short(chat.id), chat.status, ago(chat.last_activity_at, now), chat.title] for chat in found]
+    if rows:
+        at.out.table(["id", "status", "active", "title"], rows)
+    else:
+        at.out.line('There are no chats. Start one: rookery chat new "..."' if q is None else "No chat matches.")
+    at.out.result({"chats": found})
+    return Exit.OK
+
+
+# What they are made of
+
+
+async def create(at: Terminal, prompt: str, *, model: str | None) -> Chat:
+    if model is None:
+        return await at.client.chats.create(prompt, client_type="cli")
+    found = await at.client.models.find(model)
+    if found is None:
+        raise Refused(
+            f"There is no model {model}. `rookery chat models` lists those that can be used.", code=Exit.USAGE
+        )
+    return await at.client.chats.create(prompt, client_type="cli", model_config_id=found.id)
+
+
+async def list_models(at: Terminal) -> int:
+    providers = await at.client.models.list()
+    rows = [
+        [model.model, provider.display_name, model.is_default, "" if provider.available else "no key"]
+        for provider in providers
+        for model in provider.models
+    ]
+    at.out.table(["model", "provider", "default", ""], rows)
+    at.out.result({"providers": providers})
+    return Exit.OK
+
+
+async def say(at: Terminal, chat_id: UUID, prompt: str, *, busy: BusyBehavior) -> tuple[SendAnswer, int]:
+    """Send a message; the answer, and the last message before whatever comes of it."""
+    known = await at.client.messages.list(chat_id, limit=1)
+    before = known.items[0].id if known.items else 0
+    sent = await at.client.messages.send(chat_id, prompt, busy_behavior=busy)
+    for warning in sent.warnings:
+        at.screen.note(warning)
+    if sent.queued:
+        at.screen.note("The chat is busy; the message waits for its turn.")
+    return sent, max([before, *(message.id for message in sent.messages)])
+
+
+async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0) -> int:
+    """Show a chat until it rests, stop it at Ctrl-C, and say what it took."""
+    started_at = at.clock.monotonic()
+    interrupts = Interrupts(at.client, chat_id, at.screen)
+    try:
+        with interrupts.watching():
+            async with at.client.chats.stream(chat_id, after_id=after_id) as live:
+                follower = Follower(
+                    live, screen=at.screen, out=at.out, clock=at.clock, after_id=after_id, lines=at.lines
+                )
+                state = await follower.to_rest(since)
+            await interrupts.settle()
+    except Leaving:
+        return left(at, chat_id)
+    code = verdict(at, state, is_stopped=interrupts.is_stopped)
+    seconds = at.clock.monotonic() - started_at
+    at.screen.note(f"{chat_follow.figures(state, after_id)}{seconds:.1f} s, chat {short(chat_id)}")
+    return code
+
+
+async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
+    """Show the last messages of a chat, and the turn that runs to its end. Ctrl-C stops that one."""
+    interrupts = Interrupts(at.client, chat_id, at.screen)
+    try:
+        with interrupts.watching():
+            async with at.client.chats.stream(chat_id, tail=tail) as live:
+                follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, prompts=True)
+                state = await follower.to_rest()
+            await interrupts.settle()
+    except Leaving:
+        left(at, chat_id)
+        return
+    verdict(at, state, is_stopped=interrupts.is_stopped)
+
+
+def left(at: Terminal, chat_id: UUID) -> int:
+    at.screen.close()
+    at.screen.error(f"Left. The chat goes on: rookery chat attach {short(chat_id)}")
+    return Exit.INTERRUPTED
+
+
+def verdict(at: Terminal, state: View, *, is_stopped: bool) -> int:
+    """The exit code of a turn that is over, and what is to be said about one that did not end by itself."""
+    if state.status == "error":
+        error = state.error or {}
+        detail = f" {error['detail']}" if error.get("detail") else ""
+        at.screen.error(f"{error.get('message') or 'The turn failed.'}{detail}")
+        return Exit.FAILED
+    if is_stopped:
+        at.screen.error("Interrupted. What was said so far is saved.")
+        return Exit.INTERRUPTED
+    return Exit.OK
+
+
+async def find_chat(client: AsyncRookery, reference: str) -> UUID:
+    """The chat with this id, or with an id that begins so and no other does."""
+    text = reference.strip().lower()
+    try:
+        return UUID(text)
+    except ValueError:
+        pass
+    if not _PREFIX.fullmatch(text) or len(text) < MIN_PREFIX:
+        rule = f"A chat is named by its id, or by its first {MIN_PREFIX} characters or more."
+        raise Refused(f"{reference!r} is not the id of a chat. {rule}", code=Exit.USAGE)
+    found: list[Chat] = []
+    looked_at = 0
+    async for chat in client.chats.iterate("archived:any", page_size=200):
+        found += [each for each in (chat, *chat.children) if str(each.id).startswith(text)]
+        looked_at += 1
+        if looked_at == MAX_LOOKED_AT:
+            break
+    if len(found) == 1:
+        return found[0].id
+    if not found:
+        raise Refused(f"None of your chats has an id that begins with {text}. `rookery chat list` shows them.")
+    names = ", ".join(f"{chat.id} ({chat.title})" for chat in found[:5])
+    raise Refused(f"{len(found)} chats have ids that begin with {text}: {names}. Write more of it.", code=Exit.USAGE)
+
+
+def short(chat_id: UUID) -> str:
+    return str(chat_id)[:SHORT_ID]
+
+
+def ago(then: datetime, now: datetime) -> str:
+    seconds = max((now - then).total_seconds(), 0.0)
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} ago"
+    return "just now"

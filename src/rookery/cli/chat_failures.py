@@ -1,0 +1,86 @@
+"""What goes wrong for somebody at a terminal: one sentence that says what to do next, and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from rookery.cli.exits import Exit
+from rookery.cli.output import Output
+from rookery.client import errors
+from rookery.client.errors import ApiError, RookeryError
+from rookery.client.http import is_loopback
+
+LOG_IN = "Run `rookery chat login`."
+DEFAULT_PORT = 7117
+
+
+class Refused(Exception):
+    """The command cannot be done as it was given; the message says what to do."""
+
+    def __init__(self, message: str, *, code: Exit = Exit.FAILED) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class Attempt:
+    """A command on its way: the server it is for, once that is known, and the exit code it ends with."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.has_token = False
+        self.code: int = Exit.OK
+
+
+@contextmanager
+def failures(out: Output) -> Iterator[Attempt]:
+    """Turn what the client raises into one line for people, an error for programs, and an exit code."""
+    attempt = Attempt()
+    try:
+        yield attempt
+    except Refused as error:
+        attempt.code = tell(out, error.code, str(error))
+    except RookeryError as error:
+        code, text = explain(error, attempt.url, has_token=attempt.has_token)
+        more = {"code": error.code, "request_id": error.request_id} if isinstance(error, ApiError) else {}
+        attempt.code = tell(out, code, text, **more)
+
+
+def tell(out: Output, code: Exit, text: str, **more: object) -> int:
+    out.error(text)
+    out.result({"error": {"exit_code": int(code), "message": text, **more}})
+    return code
+
+
+def explain(error: RookeryError, url: str, *, has_token: bool) -> tuple[Exit, str]:
+    """The exit code, and what to say."""
+    match error:
+        case errors.Unreachable():
+            return Exit.UNREACHABLE, _unreachable(error, url)
+        case errors.SetupRequired():
+            return (
+                Exit.NOT_ALLOWED,
+                f"The server at {url} has no account yet. `rookery chat login` makes the first one.",
+            )
+        case errors.Unauthenticated() if not has_token:
+            return Exit.NOT_ALLOWED, f"You are not logged in at {url}. {LOG_IN}"
+        case errors.Unauthenticated() if error.code != "invalid_credentials":
+            return Exit.NOT_ALLOWED, f"The server at {url} does not accept the token any more. {LOG_IN}"
+        case errors.LoggedOut():
+            return Exit.NOT_ALLOWED, f"The token for {url} was revoked or has expired. {LOG_IN}"
+        case errors.Unauthenticated() | errors.Forbidden() | errors.AccessWithdrawn():
+            return Exit.NOT_ALLOWED, str(error)
+        case errors.Invalid():
+            return Exit.USAGE, str(error)
+        case errors.ServerError(request_id=str(request_id)):
+            return Exit.FAILED, f"{error} (request {request_id})"
+    return Exit.FAILED, str(error)
+
+
+def _unreachable(error: errors.Unreachable, url: str) -> str:
+    if not is_loopback(url):
+        return str(error)
+    port = urlsplit(url).port
+    command = "rookery serve" if port in (None, DEFAULT_PORT) else f"rookery serve --listen 127.0.0.1:{port}"
+    return f"Nothing answers at {url}. Start it with `{command}`."
