@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from rookery import __version__, settings
-from rookery.cli import admin_commands
+from rookery.cli import admin_commands, chat_commands
 from rookery.cli.exits import Exit, exit_code
 from rookery.settings import Loaded, SettingsError
 
@@ -88,6 +88,10 @@ def _guarded(command: Callable[[Output], int], out: Output) -> int:
 
 
 def _execute(arguments: argparse.Namespace, out: Output) -> int:
+    if not hasattr(arguments, "strict_config"):
+        # A client: the settings of a server on this machine, right or wrong, are nothing to it.
+        code: int = arguments.run(arguments, out)
+        return code
     flags = {key.name: value for key in settings.KEYS if (value := getattr(arguments, key.field, None)) is not None}
     loaded = settings.load(flags, os.environ, strict=arguments.strict_config)
     for name, literal in settings.secret_literals(loaded.settings):
@@ -142,6 +146,10 @@ def _run_admin(command: Coroutine[Any, Any, int], loaded: Loaded, out: Output) -
     is_default = loaded.sources["log_level"] == settings.DEFAULT
     level = "warning" if is_default else loaded.settings.log_level
     return run_async(command, out, log_format=loaded.settings.log_format, log_level=level)
+
+
+def _run_client(command: Coroutine[Any, Any, int], out: Output) -> int:
+    return run_async(command, out, log_format="auto", log_level="warning")
 
 
 def run_async(command: Coroutine[Any, Any, int], out: Output, *, log_format: str, log_level: str) -> int:
@@ -264,6 +272,7 @@ def parser() -> argparse.ArgumentParser:
     config = _add(tasks, "config", _config, "show the effective settings, with secrets masked")
     config.add_argument("--sources", action="store_true", help="say where each value came from")
     admin_commands.add_to(tasks, _add, _run_admin)
+    chat_commands.add_to(commands, _run_client)
     return top
 
 
