@@ -83,6 +83,8 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         log_level="info",
         log_format="auto",
         log_access=True,
+        metrics_listen=None,
+        metrics_token=None,
     )
     assert loaded.warnings == ()
     assert loaded.sources["external_url"] == "derived from listen"
@@ -578,3 +580,14 @@ def test_relay_settings_that_fit_together(home: Path, given: dict[str, str]) -> 
 )
 def test_relay_settings_that_do_not_fit_together_are_refused(home: Path, given: dict[str, str], said: str) -> None:
     assert any(said in problem for problem in problems(home, environ=given))
+
+
+def test_metrics_beyond_this_machine_need_a_token(home: Path) -> None:
+    token = {"ROOKERY_METRICS_TOKEN": "sixteen-letters-or-more"}
+
+    assert load(home, ROOKERY_METRICS_LISTEN="127.0.0.1:9100").settings.metrics_listen == Address("127.0.0.1", 9100)
+    assert load(home, environ=token, ROOKERY_METRICS_LISTEN=":9100").settings.metrics_token
+    (found,) = problems(home, ROOKERY_METRICS_LISTEN=":9100")
+    assert "needs metrics_token" in found
+    (short,) = problems(home, ROOKERY_METRICS_LISTEN=":9100", ROOKERY_METRICS_TOKEN="hunter2")
+    assert "hunter2" not in short

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random, SystemRandom
 from uuid import UUID, uuid4
 
@@ -28,6 +29,9 @@ from rookery.llm.directory import Directory
 from rookery.llm.scripted import Scripts
 from rookery.llm.secrets import KeyRing
 from rookery.log import bind, get_logger
+from rookery.metrics.endpoint import metrics_endpoint
+from rookery.metrics.export import Metrics, Sources
+from rookery.metrics.process import Build, PubSub
 from rookery.redaction import SecretRegistry
 from rookery.relaying import relay_sockets
 from rookery.settings import Problem, Settings, SettingsError
@@ -226,6 +230,7 @@ class Replica:
     logins: Logins
     application: ASGIApp
     health: ReplicaHealth
+    metrics: Metrics
 
     async def announce_stop(self) -> None:
         """Tell load balancers and peers that this replica ends on purpose; it goes on serving what it has."""
@@ -297,7 +302,7 @@ async def running_replica(
                 await replica.listener.wait_connected()
                 loops.append(group.create_task(replica.probe.run(), name="notify-probe"))
                 loops.append(group.create_task(replica.worker.run(), name="worker"))
-                async with replica.relay.running(), replica.streams.running():
+                async with replica.relay.running(partial(_with_metrics, replica.metrics)), replica.streams.running():
                     try:
                         yield replica
                     finally:
@@ -307,6 +312,10 @@ async def running_replica(
                 await replica.notifier.close()
                 for loop in loops:
                     loop.cancel()
+
+
+def _with_metrics(metrics: Metrics, relay: ASGIApp) -> ASGIApp:
+    return metrics_endpoint(metrics, otherwise=relay)
 
 
 def _wire(
@@ -426,4 +435,16 @@ def _wire(
         logins=logins,
         application=create_application(parts),
         health=health,
+        metrics=Metrics(
+            Sources(
+                build=Build(__version__, migrate.SCHEMA_VERSION),
+                worker=worker,
+                streams=streams,
+                relay=relay,
+                database=database,
+                pubsub=PubSub(notifier, listener, probe),
+                lag=lag,
+                presence=presence,
+            )
+        ),
     )

@@ -80,6 +80,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str
     log_format: str
     log_access: bool
+    metrics_listen: Address | None
+    metrics_token: str | None
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -153,6 +155,10 @@ def _setup_token_problem(token: str) -> str | None:
     return None if len(token) >= 20 and not re.search(r"\s", token) else "is shorter than 20 characters, or has spaces"
 
 
+def _metrics_token_problem(token: str) -> str | None:
+    return None if len(token) >= 16 and not re.search(r"\s", token) else "is shorter than 16 characters, or has spaces"
+
+
 # One key, one line: the column of meanings is what `--help` and the reference say.
 # fmt: off
 KEYS: tuple[Key, ...] = (
@@ -196,6 +202,9 @@ KEYS: tuple[Key, ...] = (
     Key("log_level", _LEVEL, "info", "Least level that is logged."),
     Key("log_format", _FORMAT, "auto", "`auto` is text on a terminal and JSON lines elsewhere."),
     Key("log_access", BOOLEAN, True, "Log one line for each request."),
+    Key("metrics_listen", ADDRESS, None, "Address that serves `/metrics` for all replicas of this server.", "off"),
+    Key("metrics_token", TEXT, None, "What scrapers send as bearer token; needed beyond this machine.", "none",
+        secret=True, check=_metrics_token_problem),
 )
 # fmt: on
 
@@ -240,6 +249,7 @@ class _Loading:
                 self._settle(key)
         self._settle_external_url()
         self._check_relay()
+        self._check_metrics()
         self._look_for_unknown_variables()
 
     def _settle(self, key: Key) -> None:
@@ -354,6 +364,17 @@ class _Loading:
             self._relay_problem("relay_url", "beyond this machine it begins with wss://")
         if url is not None and urlsplit(url).port is None and (self.values["replicas"] or 1) > 1:
             self._relay_problem("relay_url", "with several replicas it needs a port, which each of them counts up")
+
+    def _check_metrics(self) -> None:
+        address = self.values["metrics_listen"]
+        if address is None or self.values["metrics_token"] is not None or self._has_problem("metrics_token"):
+            return
+        if address.host in ANY_HOST or not is_loopback(address.host):
+            message = "beyond this machine it needs metrics_token."
+            self._problem("metrics_listen", self.sources["metrics_listen"], message)
+
+    def _has_problem(self, key: str) -> bool:
+        return any(problem.key == key for problem in self.problems)
 
     def _relay_problem(self, key: str, message: str) -> None:
         self._problem(key, self.sources[key], f"{message}.")

@@ -12,13 +12,15 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from rookery import __version__, app, log
-from rookery.cli import first_run, port
+from rookery.cli import first_run, metrics, port
 from rookery.cli.children import HURRY, STOP, Child, Orders
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.cli.stopping import Stop
+from rookery.metrics.merge import Fetch, Gathering
 from rookery.settings import Settings
 from rookery.store.embedded.data_dir import Use
 from rookery.store.pool import Database
@@ -44,7 +46,7 @@ class CannotServe(Exception):
 async def serve(settings: Settings, out: Output, stop: Stop) -> None:
     """Serve with several replicas until somebody asks to stop."""
     async with app.held_data_dir(settings, out.progress) as lock:
-        with port.bound(settings.listen) as listening:
+        with port.bound(settings.listen) as listening, metrics.bound(settings) as scraped:
             async with app.served_url(settings, lock, out.progress) as url:
                 token = await _prepare(settings, url)
                 minder = Minder(settings, url, listening)
@@ -52,8 +54,10 @@ async def serve(settings: Settings, out: Output, stop: Stop) -> None:
                 def on_ready() -> None:
                     lock.change_use(Use.SERVING)
                     _say_ready(settings, listening, token, out=out)
+                    metrics.show(scraped, out)
 
-                await minder.run(stop, on_ready=on_ready)
+                async with metrics.served(settings, Gathering(minder.processes), scraped):
+                    await minder.run(stop, on_ready=on_ready)
 
 
 async def _prepare(settings: Settings, url: str) -> str | None:
@@ -84,9 +88,13 @@ class Minder:
         self._stopping = asyncio.Event()
         self._codes: list[int] = []
 
-    def children(self) -> list[Child]:
-        """Those that serve."""
-        return [child for child in self._places if child is not None and child.ready is not None]
+    def processes(self) -> dict[str, Fetch]:
+        """How to get the metrics of those that serve, by their place."""
+        return {
+            str(child.index): partial(metrics.fetch, child.ready.internal)
+            for child in self._places
+            if child is not None and child.ready is not None and child.ready.internal is not None
+        }
 
     async def run(self, stop: Stop, *, on_ready: Callable[[], None]) -> None:
         """Until somebody asks to stop and all children have ended. Raises `CannotServe` when it makes no sense."""

@@ -26,12 +26,12 @@ class CannotListen(Exception):
 
 
 @contextmanager
-def bound(address: Address) -> Iterator[socket.socket]:
+def bound(address: Address, flag: str = "--listen") -> Iterator[socket.socket]:
     """The port is taken before anything is started, so that a second server fails within milliseconds."""
     try:
         listening = _listen(address)
     except OSError as error:
-        raise CannotListen(_why_not(error, address)) from error
+        raise CannotListen(_why_not(error, address, flag)) from error
     with listening:
         limit_unacknowledged(listening)
         yield listening
@@ -119,12 +119,12 @@ def _listen(address: Address) -> socket.socket:
     return socket.create_server(target[:2], family=family, backlog=BACKLOG)
 
 
-def _why_not(error: OSError, address: Address) -> str:
+def _why_not(error: OSError, address: Address, flag: str) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return f"{address} is already in use. Stop what listens there, or choose another address with --listen."
+            return f"{address} is already in use. Stop what listens there, or choose another address with {flag}."
         case errno.EACCES:
-            return f"{address} may not be used by this user. Choose a port above 1023 with --listen."
+            return f"{address} may not be used by this user. Choose a port above 1023 with {flag}."
         case errno.EADDRNOTAVAIL:
-            return f"{address} is not an address of this machine. Choose another with --listen."
-    return f"Cannot listen on {address}: {error.strerror or error}. Choose another address with --listen."
+            return f"{address} is not an address of this machine. Choose another with {flag}."
+    return f"Cannot listen on {address}: {error.strerror or error}. Choose another address with {flag}."

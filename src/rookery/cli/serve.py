@@ -8,7 +8,7 @@ import socket
 
 from rookery import __version__, app, log
 from rookery.app import Replica
-from rookery.cli import first_run, parent, port
+from rookery.cli import first_run, metrics, parent, port
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.cli.parent import CannotServe
@@ -47,7 +47,7 @@ async def run(settings: Settings, out: Output) -> int:
 
 async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
     async with app.held_data_dir(settings, out.progress) as lock:
-        with port.bound(settings.listen) as listening:
+        with port.bound(settings.listen) as listening, metrics.bound(settings) as scraped:
             async with app.served_database(settings, lock, out.progress) as database:
                 await app.prepare_schema(settings, database)
                 ring = await app.prepare_models(settings, database, os.environ, with_offline=True)
@@ -62,8 +62,10 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
                     async def on_ready() -> None:
                         lock.change_use(Use.SERVING)
                         await _say_ready(settings, replica, listening, out=out)
+                        metrics.show(scraped, out)
 
-                    await port.serve_until_stopped(settings, replica, listening, stop=stop, on_ready=on_ready)
+                    async with metrics.served(settings, replica.metrics, scraped):
+                        await port.serve_until_stopped(settings, replica, listening, stop=stop, on_ready=on_ready)
 
 
 async def _say_ready(settings: Settings, replica: Replica, listening: socket.socket, *, out: Output) -> None:

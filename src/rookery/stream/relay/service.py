@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,16 +130,21 @@ class Relay:
         self.hub = RelayHub(replica_id, buffer, dialer)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Serve and dial until the end of the block; then links hear that their selections end here."""
+    async def running(self, around: Callable[[Any], Any] = lambda application: application) -> AsyncIterator[None]:
+        """Serve and dial until the end of the block; then links hear that their selections end here.
+
+        `around` puts more on the socket of this machine; from other machines there is the relay alone.
+        """
         if self._listening is None:
             yield
             return
+        found = self._listening
         async with AsyncExitStack() as stack:
-            for listening, options in self._listeners(self._listening):
-                await stack.enter_async_context(
-                    serving(self.endpoint, listening, ws_max_size=INTERNAL_MAX_BYTES, **options)
-                )
+            inside = serving(around(self.endpoint), found.unix, ws_max_size=INTERNAL_MAX_BYTES)
+            await stack.enter_async_context(inside)
+            if found.tcp is not None:
+                outside = serving(self.endpoint, found.tcp, ws_max_size=INTERNAL_MAX_BYTES, **(found.tls or {}))
+                await stack.enter_async_context(outside)
             sweeping = asyncio.create_task(self.hub.run(), name="relay-sweep")
             try:
                 yield
@@ -152,11 +157,6 @@ class Relay:
         """Others get nothing more from here; what this replica shows of theirs goes on."""
         if self.endpoint is not None:
             self.endpoint.drain()
-
-    def _listeners(self, found: Listening) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
-        yield found.unix, {}
-        if found.tcp is not None:
-            yield found.tcp, found.tls or {}
 
     async def _find(self, replica_id: UUID) -> Replica | None:
         async with self._pool.acquire() as conn:
