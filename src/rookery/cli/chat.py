@@ -95,7 +95,7 @@ async def send(at: Terminal, reference: str, prompt: str, *, busy: BusyBehavior,
 async def attach(at: Terminal, reference: str, *, tail: int) -> int:
     """Show the last messages of a chat and follow it until it rests. Ctrl-C leaves; the chat goes on."""
     chat_id = await find_chat(at.client, reference)
-    async with at.client.chats.stream(chat_id, tail=tail) as live:
+    async with at.client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
         follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, lines=at.lines, prompts=True)
         return verdict(at, await follower.to_rest(), is_stopped=False)
 
@@ -170,7 +170,7 @@ async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0) ->
     interrupts = Interrupts(at.client, chat_id, at.screen)
     try:
         with interrupts.watching():
-            async with at.client.chats.stream(chat_id, after_id=after_id) as live:
+            async with at.client.chats.stream(chat_id, after_id=after_id, mark_read=True) as live:
                 follower = Follower(
                     live, screen=at.screen, out=at.out, clock=at.clock, after_id=after_id, lines=at.lines
                 )
@@ -189,7 +189,7 @@ async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
     interrupts = Interrupts(at.client, chat_id, at.screen)
     try:
         with interrupts.watching():
-            async with at.client.chats.stream(chat_id, tail=tail) as live:
+            async with at.client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
                 follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, prompts=True)
                 state = await follower.to_rest()
             await interrupts.settle()

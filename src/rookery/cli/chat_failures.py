@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+import msgspec
+
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.client import errors
@@ -30,6 +32,7 @@ class Attempt:
     def __init__(self) -> None:
         self.url = ""
         self.has_token = False
+        self.lines = False  # whether programs read what is printed, line by line
         self.code: int = Exit.OK
 
 
@@ -40,17 +43,20 @@ def failures(out: Output) -> Iterator[Attempt]:
     try:
         yield attempt
     except Refused as error:
-        attempt.code = tell(out, error.code, str(error))
+        attempt.code = tell(out, error.code, str(error), lines=attempt.lines)
     except RookeryError as error:
         code, text = explain(error, attempt.url, has_token=attempt.has_token)
         more = {"code": error.code, "request_id": error.request_id} if isinstance(error, ApiError) else {}
-        attempt.code = tell(out, code, text, **more)
+        attempt.code = tell(out, code, text, lines=attempt.lines, **more)
 
 
-def tell(out: Output, code: Exit, text: str, **more: object) -> int:
+def tell(out: Output, exit_code: Exit, text: str, *, lines: bool = False, **more: object) -> int:
+    document = {"error": {"exit_code": int(exit_code), "message": text, **more}}
     out.error(text)
-    out.result({"error": {"exit_code": int(code), "message": text, **more}})
-    return code
+    out.result(document)
+    if lines:
+        out.text(msgspec.json.encode(document).decode() + "\n")
+    return exit_code
 
 
 def explain(error: RookeryError, url: str, *, has_token: bool) -> tuple[Exit, str]:

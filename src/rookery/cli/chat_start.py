@@ -118,6 +118,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output, Run], int]] = {
 
 def _act(attempt: Attempt, arguments: argparse.Namespace, out: Output, run: Run, act: Act) -> None:
     """Do it at the server that is meant."""
+    attempt.lines = arguments.lines
     found = _found(attempt, arguments, out)
 
     async def acting() -> int:
@@ -156,7 +157,7 @@ def _talk(arguments: argparse.Namespace, out: Output, *, reference: str | None) 
 async def _begin(at: Terminal, reference: str | None, *, tail: int) -> UUID | None:
     """Nobody should type a message to find out that there is no server. The chat to go on with, if one is named."""
     user = await at.client.me()
-    at.screen.lines(f"{user.username} at {at.client.base_url}")
+    at.screen.lines(f"At {at.client.base_url} as {user.username}.")
     if reference is None:
         return None
     chat_id = await chat.find_chat(at.client, reference)
