@@ -60,6 +60,7 @@ chaos: $(DEV_STAMP) ## Kill processes a thousand times and judge what is left (A
 docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
 	$(BIN)/python -c 'from rookery import settings; print(settings.reference_markdown(), end="")' > docs/reference/settings.md
 	$(BIN)/python -c 'from rookery.chat import transitions; print(transitions.reference_markdown(), end="")' > docs/reference/transitions.md
+	$(BIN)/python -c 'from rookery.api import description; print(description.text(), end="")' > docs/api/openapi.json
 	$(BIN)/python -c 'from rookery.metrics import reference; print(reference.reference_markdown(), end="")' > docs/reference/metrics.md
 
 lock: $(DEV_STAMP) ## Resolve the dependencies anew into the lock files

@@ -1,7 +1,12 @@
-"""The OpenAPI document: paths and parameters from the routes, schemas from the structs of bodies and answers."""
+"""The OpenAPI document: paths and parameters from the routes, schemas from the structs of bodies and answers.
+
+Three libraries know a part of it (FastAPI the parameters, pydantic the bodies, msgspec the answers and events), and
+each names its schemas by itself. Here they become one document, in which a name has one meaning.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any, Union
@@ -9,26 +14,52 @@ from typing import Any, Union
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
+from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
 from rookery.api.bodies import Body
 from rookery.api.errors import ErrorBody
 from rookery.api.routes import DECLARED, Operation
 from rookery.stream.events import Event
+from rookery.stream.params import MAX_TAIL, StreamParams
+from rookery.worker.deltas import MessagePart
 
-REF = "#/components/schemas/{model}"
 PREFIX = "/api/v1"
+REF = "#/components/schemas/"
+CSV = "text/csv"
 
 SECURITY = {
     "token": {"type": "http", "scheme": "bearer", "description": "An API token, `rk_...`."},
-    "session": {"type": "apiKey", "in": "cookie", "name": "__Host-rookery_session"},
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "__Host-rookery_session",
+        "description": "The cookie of a login; over plain http it is called `rookery_session`.",
+    },
+}
+_STREAM_ERRORS = {400, 401, 403, 404, 429, 500, 503}
+# Bodies that are no JSON, of operations that read them as they come.
+_RAW_BODIES = frozenset({"files.upload"})
+_BYTES = {"type": "string", "format": "binary"}
+_LOGGED_IN: list[dict[str, list[str]]] = [{"token": []}, {"session": []}]
+# FastAPI's own answer to a bad parameter, which nobody gets here.
+_UNUSED = frozenset({"HTTPValidationError", "ValidationError"})
+_NAME = re.compile(r"[A-Za-z0-9_]+")
+# Structs that have the same name in two modules; those that mean the same are one here.
+_NAMED = {
+    "rookery.chat.rights.Role": "UserRole",
+    "rookery.chat.messages.Role": "MessageRole",
+    "rookery.store.chat_views.ChatView": "ChatView",
+    "rookery.stream.views.ChatView": "WatchedChatView",
+    "rookery.store.chat_views.ChatErrorView": "ChatErrorView",
+    "rookery.stream.views.ChatErrorView": "ChatErrorView",
+    "Role": "UserRole",  # in bodies and parameters
 }
 
 
 def document(application: FastAPI) -> dict[str, Any]:
     """The document of an application whose routes were declared through `Routes`."""
-    found = dict(operations(application.routes))
+    found = dict(operations(application))
     made = get_openapi(
         title=application.title,
         version=application.version,
@@ -36,68 +67,197 @@ def document(application: FastAPI) -> dict[str, Any]:
         summary="Durable AI agent chats.",
         routes=application.routes,
     )
-    schemas = _schemas(found.values())
+    schemas = _Schemas(found.values())
+    schemas.add(made.get("components", {}).get("schemas", {}))
+    made["paths"] = _renamed(made["paths"])
     for path in made["paths"].values():
         for method, described in path.items():
-            operation = found.get(described.get("operationId", ""))
-            if operation is not None:
-                path[method] = _described(described, operation, schemas.names)
-    made["components"] = {"schemas": dict(sorted(schemas.components.items())), "securitySchemes": SECURITY}
-    return msgspec.to_builtins(made)  # type: ignore[no-any-return]
+            path[method] = _described(described, found[described["operationId"]], schemas.names)
+    made["paths"].update(_streams())
+    made["servers"] = [{"url": "/"}]
+    statuses = {status for each in found.values() for status in each.errors} | _STREAM_ERRORS
+    made["components"] = {
+        "schemas": dict(sorted(schemas.components.items())),
+        "responses": {f"Error{status}": _explained(status, schemas.names) for status in sorted(statuses)},
+        "securitySchemes": SECURITY,
+    }
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(_without_titles(made)))
+    return plain
 
 
-def operations(routes: Iterable[Any]) -> Iterator[tuple[str, Operation]]:
+def operations(application: FastAPI) -> Iterator[tuple[str, Operation]]:
     """What routers have declared, by name."""
-    for route in routes:
-        if isinstance(route, APIRoute) and (operation := DECLARED.get(route.endpoint)) is not None:
+    for context in iter_route_contexts(application.routes):
+        operation = DECLARED.get(context.endpoint) if callable(context.endpoint) else None
+        if operation is not None:
             yield operation.name, operation
 
 
-class _Schemas(msgspec.Struct):
-    components: dict[str, Any]
-    names: dict[Any, dict[str, Any]]
+class _Schemas:
+    """All schemas by name, and how each body and answer refers to its own."""
+
+    def __init__(self, found: Iterable[Operation]) -> None:
+        self.components: dict[str, Any] = {}
+        self.names: dict[Any, dict[str, Any]] = {}
+        known = list(found)
+        self._add_answers([each.returns for each in known if _is_struct(each.returns)])
+        self._add_bodies([each.body for each in known if each.body is not None])
+
+    def add(self, schemas: dict[str, Any]) -> None:
+        """Schemas under the names they have. A name that stands for two things is a mistake of ours."""
+        for given, described in schemas.items():
+            name, schema = _NAMED.get(given, given), _renamed(described)
+            if name in _UNUSED:
+                continue
+            assert _NAME.fullmatch(name), f"{name} is no name for a schema: two structs are called so"
+            known = self.components.setdefault(name, schema)
+            assert _same(known, schema), f"two schemas are called {name}"
+
+    def _add_answers(self, returned: Iterable[Any]) -> None:
+        events: Any = Union[(*Event.__subclasses__(), MessagePart)]
+        answers = [ErrorBody, *dict.fromkeys(returned), events]
+        schemas, components = msgspec.json.schema_components(
+            answers, ref_template=f"{REF}{{name}}", schema_hook=_any_value
+        )
+        self.add(components)
+        self.add({"StreamEvent": schemas[-1]})
+        self.names.update(zip(answers[:-1], map(_renamed, schemas[:-1]), strict=True))
+
+    def _add_bodies(self, sent: Iterable[type[Body]]) -> None:
+        bodies = list(dict.fromkeys(sent))
+        by_body, defined = models_json_schema([(body, "validation") for body in bodies], ref_template=f"{REF}{{model}}")
+        self.add({name: _without_void_defaults(schema) for name, schema in defined.get("$defs", {}).items()})
+        self.names.update((body, by_body[body, "validation"]) for body in bodies)
 
 
-def _schemas(found: Iterable[Operation]) -> _Schemas:
-    known = list(found)
-    events: Any = Union[tuple(Event.__subclasses__())]  # noqa: UP007 -- made from a list
-    answers = [ErrorBody, *dict.fromkeys(each.returns for each in known if _is_struct(each.returns)), events]
-    schemas, components = msgspec.json.schema_components(answers, ref_template="#/components/schemas/{name}")
-    names = dict(zip(answers[:-1], schemas[:-1], strict=True))
-    components["StreamEvent"] = schemas[-1]
-    bodies: list[type[Body]] = list(dict.fromkeys(each.body for each in known if each.body is not None))
-    by_body, defined = models_json_schema([(body, "validation") for body in bodies], ref_template=REF)
-    for body in bodies:
-        names[body] = by_body[body, "validation"]
-    return _Schemas({**components, **defined.get("$defs", {})}, names)
+def _renamed(value: Any) -> Any:
+    """The same with references by the names of this document."""
+    match value:
+        case str() if value.startswith(REF):
+            name = value.removeprefix(REF)
+            return REF + _NAMED.get(name, name)
+        case dict():
+            return {key: _renamed(each) for key, each in value.items()}
+        case list():
+            return [_renamed(each) for each in value]
+        case _:
+            return value
+
+
+def _any_value(kind: type) -> dict[str, Any]:
+    if kind is object:
+        return {"description": "Any JSON."}
+    raise NotImplementedError
 
 
 def _is_struct(kind: Any) -> bool:
     return kind is not None and kind is not bytes and kind is not dict
 
 
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Enums are described by all three libraries, in their own order and with or without a type."""
+    if "enum" in one and "enum" in other:
+        return sorted(one["enum"]) == sorted(other["enum"])
+    return one == other
+
+
 def _described(described: dict[str, Any], operation: Operation, names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    responses: dict[str, Any] = {str(operation.status): _success(operation, names)}
+    described["summary"] = described.get("description", "").split("\n")[0].split(". ")[0].rstrip(".")
+    responses: dict[str, Any] = {str(operation.status): _success(described, operation, names)}
     for status in operation.errors:
-        content = {"application/json": {"schema": names[ErrorBody]}}
-        responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
+        responses[str(status)] = _error(status)
     described["responses"] = responses
     if operation.body is not None:
         content = {"application/json": {"schema": names[operation.body]}}
         described["requestBody"] = {"required": True, "content": content}
-    described["security"] = [] if operation.is_public else [{"token": []}, {"session": []}]
+    elif operation.name in _RAW_BODIES:
+        described["requestBody"] = {"required": True, "content": {"*/*": {"schema": _BYTES}}}
+    described["security"] = [] if operation.is_public else _LOGGED_IN
     return described
 
 
-def _success(operation: Operation, names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    described: dict[str, Any] = {"description": HTTPStatus(operation.status).phrase}
+def _success(described: dict[str, Any], operation: Operation, names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    answered: dict[str, Any] = {"description": HTTPStatus(operation.status).phrase}
     if operation.returns is None:
-        return described
+        return answered
     if operation.returns is bytes:
-        schema: dict[str, Any] = {"type": "string", "format": "binary"}
+        schema: dict[str, Any] = _BYTES
     elif operation.returns is dict:
         schema = {"type": "object"}
     else:
         schema = names[operation.returns]
-    described["content"] = {operation.media_type: {"schema": schema}}
-    return described
+    answered["content"] = {operation.media_type: {"schema": schema}}
+    if any(parameter["name"] == "format" for parameter in described.get("parameters", ())):
+        answered["content"][CSV] = {"schema": {"type": "string"}}
+    return answered
+
+
+def _error(status: int) -> dict[str, Any]:
+    return {"$ref": f"#/components/responses/Error{status}"}
+
+
+def _explained(status: int, names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    return {"description": HTTPStatus(status).phrase, "content": {"application/json": {"schema": names[ErrorBody]}}}
+
+
+def _streams() -> dict[str, Any]:
+    """The live endpoints, which no router declares."""
+    limits = {"after_id": {"minimum": 0}, "tail": {"minimum": 0, "maximum": MAX_TAIL}}
+    wanted = [
+        _parameter(
+            name,
+            type="boolean" if isinstance(default, bool) else "integer",
+            default=default,
+            **limits.get(name, {}),
+        )
+        for name, default in msgspec.structs.asdict(StreamParams()).items()
+    ]
+    chat = {**_parameter("chat", type="string", format="uuid"), "in": "path", "required": True}
+    last = {**_parameter("Last-Event-ID", type="string"), "in": "header"}
+    return {
+        f"{PREFIX}/chats/watch": {"get": _stream("chats.watch", "Follow the list of one's chats", [])},
+        f"{PREFIX}/chats/{{chat}}/stream": {"get": _stream("chats.stream", "Follow one chat", [chat, *wanted, last])},
+    }
+
+
+def _parameter(name: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema}
+
+
+def _stream(name: str, summary: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    events = {"text/event-stream": {"schema": {"$ref": f"{REF}StreamEvent"}}}
+    return {
+        "tags": ["streams"],
+        "summary": summary,
+        "description": "Server-sent events, or the same events as frames of JSON arrays when upgraded to a WebSocket.",
+        "operationId": name,
+        "parameters": parameters,
+        "responses": {
+            "101": {"description": "Switching Protocols"},
+            "200": {"description": "OK", "content": events},
+            **{str(status): _error(status) for status in sorted(_STREAM_ERRORS)},
+        },
+        "security": _LOGGED_IN,
+    }
+
+
+def _without_void_defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    """A body that leaves a member out does not send null: a default that the member's type forbids is none."""
+    for member in schema.get("properties", {}).values():
+        nullable = {"type": "null"} in member.get("anyOf", ()) or member.get("type") == "null"
+        if "default" in member and member["default"] is None and not nullable:
+            del member["default"]
+    return schema
+
+
+def _without_titles(value: Any, *, is_named: bool = False) -> Any:
+    """Titles that only repeat the name of a member say nothing. `is_named`: the keys here are names of members."""
+    if isinstance(value, list):
+        return [_without_titles(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _without_titles(each, is_named=key == "properties" and not is_named)
+        for key, each in value.items()
+        if is_named or key != "title" or not isinstance(each, str) or "version" in value
+    }

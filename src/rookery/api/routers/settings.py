@@ -121,22 +121,24 @@ def _add(routes: Routes, group: Group, parts: ApiParts) -> None:
     name = group.name
     path, body_type = f"/settings/{name}", BODIES[name]
 
-    @routes.get(path, f"settings.get_{name}", returns=VIEWS[name])
     async def get(caller: CallerDep) -> Response:
         found = await _read(caller)
         if name not in found:
             raise Forbidden
         return answer(_view(name, found[name], await parts.directory.snapshot()))
 
-    @routes.put(path, f"settings.put_{name}", body=body_type, returns=VIEWS[name], errors=(409, 412))
     async def put(caller: CallerDep, if_match: IfMatch = None) -> Response:
-        """Change some keys. One that the environment pins is refused with 409, all others with it."""
         body = await caller.read(body_type, may=caller.store.settings.require)
         seen = None if if_match is None else _seen(if_match)
         written = await caller.store.settings.write(name, _change(body), seen=seen)
         return answer(_view(name, written, await parts.directory.snapshot()))
 
-    get.__doc__ = f"The group `{name}`."
+    get.__doc__ = f"The settings of the group `{name}`."
+    put.__doc__ = (
+        f"Change settings of the group `{name}`. 409 for a key that the environment pins: then none is changed."
+    )
+    routes.get(path, f"settings.get_{name}", returns=VIEWS[name])(get)
+    routes.put(path, f"settings.put_{name}", body=body_type, returns=VIEWS[name], errors=(409, 412))(put)
 
 
 async def _read(caller: Caller) -> dict[str, GroupState]:

@@ -73,8 +73,8 @@ class UsageRow(FiguresView, frozen=True, kw_only=True):
 
 
 # `from` is a word of the language.
-UsageView = msgspec.defstruct(
-    "UsageView",
+UsageReportView = msgspec.defstruct(
+    "UsageReportView",
     [("from", datetime), ("to", datetime), ("group_by", GroupBy), ("items", tuple[UsageRow, ...])],
     frozen=True,
 )
@@ -110,7 +110,7 @@ def router(parts: ApiParts) -> APIRouter:
         found = await caller.store.reports.spend(caller.user.id)
         return answer(SpendView(found.period, found.spent_micros, found.limit_micros))
 
-    @routes.get("/usage", "usage.report", returns=UsageView)
+    @routes.get("/usage", "usage.report", returns=UsageReportView)
     async def report(
         caller: CallerDep,
         start: Start = None,
@@ -126,7 +126,7 @@ def router(parts: ApiParts) -> APIRouter:
         rows = tuple(_row(key, figures, found) for key, figures in found.figures.items())
         if format is Format.CSV:
             return _csv(rows, group_by)
-        return answer(UsageView(begin, end, group_by, rows))
+        return answer(UsageReportView(begin, end, group_by, rows))
 
     return routes.router
 

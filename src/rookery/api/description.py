@@ -1,0 +1,26 @@
+"""The OpenAPI document without a server: routers declare their operations before they need anything of one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from rookery.api import openapi
+from rookery.api.application import create_api
+from rookery.api.parts import ApiParts
+
+
+def describe() -> dict[str, Any]:
+    """The document as every replica serves it."""
+    nothing: dict[str, Any] = {
+        field.name: None
+        for field in dataclasses.fields(ApiParts)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    return openapi.document(create_api(ApiParts(**nothing)))
+
+
+def text() -> str:
+    """The file docs/api/openapi.json."""
+    return json.dumps(describe(), indent=2, ensure_ascii=False) + "\n"

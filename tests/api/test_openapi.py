@@ -1,0 +1,111 @@
+"""The document is valid, says the same as the code, and is what clients are made from."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from rookery.api import description
+from rookery.stream.events import Event
+from tests.api.house import House, Person
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "api" / "openapi.json"
+METHODS = ("get", "put", "post", "patch", "delete")
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return description.describe()
+
+
+def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path in document["paths"].values():
+        yield from (path[method] for method in METHODS if method in path)
+
+
+def references(value: object) -> Iterator[str]:
+    match value:
+        case dict():
+            for key, each in value.items():
+                if key == "$ref" and isinstance(each, str):
+                    yield each
+                elif key == "mapping":
+                    yield from each.values()
+                else:
+                    yield from references(each)
+        case list():
+            for each in value:
+                yield from references(each)
+
+
+def test_committed_document_is_current() -> None:
+    assert COMMITTED.read_text() == description.text(), "run: make docs"
+
+
+def test_document_is_valid_openapi(document: dict[str, Any]) -> None:
+    assert [error.message for error in OpenAPIV31SpecValidator(document).iter_errors()] == []
+
+
+def test_every_reference_leads_to_something_and_nothing_is_left_over(document: dict[str, Any]) -> None:
+    named = {
+        f"#/components/{kind}/{name}" for kind in ("schemas", "responses") for name in document["components"][kind]
+    }
+
+    assert set(references(document)) - named == set()
+    assert named - set(references(document)) == set()
+
+
+def test_operations_have_stable_names_that_are_their_own(document: dict[str, Any]) -> None:
+    names = [operation["operationId"] for operation in operations(document)]
+
+    assert len(names) == len(set(names))
+    assert [name for name in names if not re.fullmatch(r"[a-z_]+\.[a-z_]+", name)] == []
+
+
+def test_every_operation_says_what_it_does_and_how_it_fails(document: dict[str, Any]) -> None:
+    for operation in operations(document):
+        assert operation["summary"], operation["operationId"]
+        assert {"400", "401", "403", "429", "500", "503"} <= set(operation["responses"]), operation["operationId"]
+        assert any(status.startswith("2") for status in operation["responses"]), operation["operationId"]
+        assert "422" not in operation["responses"], operation["operationId"]
+
+
+def test_whatever_is_not_for_strangers_needs_a_token_or_a_session(document: dict[str, Any]) -> None:
+    open_ones = {each["operationId"] for each in operations(document) if not each["security"]}
+
+    assert open_ones == {"setup.get", "setup.complete", "auth.login", "links.get", "links.use", "files.download"}
+
+
+def test_events_of_streams_are_described(document: dict[str, Any]) -> None:
+    kinds = document["components"]["schemas"]["StreamEvent"]["discriminator"]["mapping"]
+
+    assert {str(kind.__struct_config__.tag) for kind in Event.__subclasses__()} <= set(kinds)
+    assert "message_part" in kinds
+
+
+def test_absent_members_of_bodies_have_no_default_that_could_not_be_sent(document: dict[str, Any]) -> None:
+    for name, schema in document["components"]["schemas"].items():
+        for key, member in schema.get("properties", {}).items():
+            if "default" in member and member["default"] is None:
+                takes_anything = member.keys() <= {"default", "description"}
+                assert takes_anything or {"type": "null"} in member.get("anyOf", ()), f"{name}.{key}"
+
+
+def test_keys_and_passwords_go_in_and_never_out(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    secret = {"api_key", "password", "password_hash", "secret", "api_key_enc", "key_enc"}
+    holders = {name for name, schema in schemas.items() if secret & schema.get("properties", {}).keys()}
+
+    assert [name for name in holders if name.endswith("View")] == []
+    assert "example" not in json.dumps(document)
+
+
+async def test_server_gives_the_document_to_whoever_is_logged_in(house: House, ada: Person) -> None:
+    assert (await ada.http.get("/api/v1/openapi.json")).json() == json.loads(COMMITTED.read_text())
+    assert (await house.nobody.get("/api/v1/openapi.json")).status_code == 401
