@@ -41,7 +41,8 @@ class Served:
         ]
         for reader in self._readers:
             reader.start()
-        self.url = self._wait_for_url()
+        self.said: list[str] = []
+        self.url = self.wait_for_line(READY)[1]
 
     def _read_lines(self) -> None:
         assert self.process.stdout is not None
@@ -55,12 +56,19 @@ class Served:
         with self.process.stderr as stream:
             self.errors.extend(stream)
 
-    def _wait_for_url(self) -> str:
+    def wait_for_line(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """The next line on stdout that looks so."""
         while (line := self._lines.get(timeout=START_SECONDS)) is not None:
-            if found := READY.search(line):
-                return found[1]
+            self.said.append(line)
+            if found := pattern.search(line):
+                return found
         self.wait()
         raise AssertionError(f"serve ended with {self.process.returncode}: {''.join(self.errors)}")
+
+    def log(self, event: str) -> list[dict[str, Any]]:
+        """Lines of the log about one kind of event, so far."""
+        lines = [json.loads(line) for line in tuple(self.errors) if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -99,6 +107,15 @@ def serving(home: Path, *arguments: str, **variables: str) -> Iterator[Served]:
 
 def environment(home: Path, **variables: str) -> dict[str, str]:
     return {"HOME": str(home), "PATH": os.environ["PATH"], **variables}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that only waits to be reaped does not."""
+    try:
+        state = Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in (b"Z", b"X")
 
 
 def rookery(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

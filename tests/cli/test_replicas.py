@@ -1,0 +1,170 @@
+"""`rookery serve --replicas N` as an operator meets it: processes that die, are killed, and end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from rookery.store.embedded.server import running_url
+from tests.cli.fleet import FIRST, REST, open_fleet
+from tests.cli.served import is_alive, rookery, servers_of, serving
+from tests.waiting import until
+
+DRAIN_SECONDS = 10
+METRICS = re.compile(r"Metrics are at (http://\S+)")
+SETUP = re.compile(r"(http://\S+)/setup#token=(rk_setup_[0-9a-f]{64})")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+async def test_replicas_share_a_port_and_their_numbers_are_served_together(home: Path, database_url: str) -> None:
+    async with open_fleet(database_url, home, replicas=3, options=("--metrics-listen", "127.0.0.1:0")) as fleet:
+        metrics_url = await asyncio.to_thread(fleet.served.wait_for_line, METRICS)
+
+        replicas = await fleet.replicas()
+        text = await asyncio.to_thread(lambda: urllib.request.urlopen(metrics_url[1], timeout=10).read().decode())
+        ready = await asyncio.to_thread(fleet.served.readiness)
+
+        assert ready["status"] == "ready"
+        assert len(set(replicas.values()) - {fleet.served.process.pid}) == 3
+        assert set(re.findall(r'rookery_build_info\{process="(\d)"', text)) == {"0", "1", "2"}
+        assert {line["replica"] for line in fleet.served.log("ready")} == {"", *replicas}
+        code = await asyncio.to_thread(fleet.served.stop)
+
+    assert code == 0
+    assert not any(is_alive(pid) for pid in replicas.values())
+    assert list((home / "data" / "run").glob("r*.s")) == []
+
+
+async def test_client_of_another_replica_is_shown_the_answer_as_it_is_written(home: Path, database_url: str) -> None:
+    async with open_fleet(database_url, home, replicas=2) as fleet:
+        chat_id = await fleet.start_chat()
+        owner = await fleet.until_owned(chat_id)
+        follower = await fleet.follow_elsewhere(chat_id, owner)
+
+        await until(lambda: FIRST in follower.preview(), timeout=30)
+        assert await fleet.status(chat_id) == "running"
+        fleet.story.gate.set()
+        await until(lambda: any(FIRST + REST in json.dumps(event) for event in follower.of("message")), timeout=30)
+
+        assert FIRST + REST in follower.preview()
+        await follower.close()
+
+
+async def test_killed_replica_is_started_again_and_its_chats_go_on_elsewhere(home: Path, database_url: str) -> None:
+    async with open_fleet(database_url, home, replicas=2) as fleet:
+        chat_id = await fleet.start_chat()
+        owner = await fleet.until_owned(chat_id)
+        before = await fleet.replicas()
+        follower = await fleet.follow_elsewhere(chat_id, owner)
+
+        os.kill(before[owner], signal.SIGKILL)
+        taker = await fleet.until_owned(chat_id, not_by=owner)
+        fleet.story.gate.set()
+        await until(lambda: any(FIRST + REST in json.dumps(event) for event in follower.of("message")), timeout=30)
+
+        assert taker in before or taker in await fleet.replicas()
+        await until(lambda: len(fleet.served.log("ready")) == 4, timeout=60)
+        after = await fleet.replicas()
+        assert owner not in after
+        assert [is_alive(pid) for pid in after.values()] == [True, True]
+        (ended,) = fleet.served.log("replica_ended")
+        assert ended["code"] == -signal.SIGKILL
+        await follower.close()
+
+
+async def test_stop_sends_clients_elsewhere_and_ends_within_the_drain(home: Path, database_url: str) -> None:
+    options = ("--drain-timeout", f"{DRAIN_SECONDS}s")
+    async with open_fleet(database_url, home, replicas=2, options=options) as fleet:
+        chat_id = await fleet.start_chat()
+        await fleet.until_owned(chat_id)
+        followers = [await fleet.follow(chat_id) for _ in range(4)]
+        began = time.monotonic()
+
+        code = await asyncio.to_thread(fleet.served.stop)
+        took = time.monotonic() - began
+        for follower in followers:
+            await follower.ended()
+
+        assert code == 0
+        assert took < DRAIN_SECONDS + 5
+        assert [follower.close_code for follower in followers] == [1012] * 4
+        assert all(follower.of("goodbye") for follower in followers)
+        assert await fleet.status(chat_id) == "running"
+        assert await fleet.database.fetchval("SELECT count(*) FROM chat_heartbeats") == 0
+        assert await fleet.replicas() == {}
+
+
+async def test_killing_the_parent_leaves_neither_replica_nor_database(home: Path) -> None:
+    data_dir = home / "data"
+
+    def look() -> tuple[list[int], list[str]]:
+        with serving(home, "--data-dir", str(data_dir), "--replicas", "2") as served:
+            setup = served.wait_for_line(SETUP)
+            pids = asyncio.run(pids_of(data_dir))
+            assert asyncio.run(token_is_good(data_dir, setup[2]))
+            served.stop(signal.SIGKILL)
+            # Its stderr is open for as long as a child lives.
+            return pids, [setup[2], *served.errors]
+
+    pids, (token, *said) = await asyncio.to_thread(look)
+
+    await until(lambda: not any(map(is_alive, pids)), timeout=30)
+    await until(lambda: servers_of(data_dir) == [], timeout=30)
+    assert len(pids) == 2
+    assert not any(token in line for line in said)
+
+
+async def pids_of(data_dir: Path) -> list[int]:
+    url = running_url(data_dir)
+    assert url is not None
+    connection = await asyncpg.connect(url)
+    pids = [row["pid"] for row in await connection.fetch("SELECT pid FROM replicas")]
+    await connection.close()
+    return pids
+
+
+async def token_is_good(data_dir: Path, token: str) -> bool:
+    return (data_dir / "setup-token").read_text().strip() == token
+
+
+async def test_replica_that_cannot_start_ends_them_all_with_its_exit_code(home: Path, database_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done: subprocess.CompletedProcess[str] = await asyncio.to_thread(
+            rookery,
+            home,
+            *("serve", "--data-dir", str(home / "data"), "--listen", "127.0.0.1:0", "--replicas", "2"),
+            *("--relay-bind", f"127.0.0.1:{port - 1}"),
+            ROOKERY_DATABASE_URL=database_url,
+        )
+
+    assert done.returncode == 2
+    assert "relay_bind" in done.stderr
+    assert done.stderr.splitlines()[-1] == "rookery: A replica could not start; what it said is above."
+
+
+async def test_more_replicas_than_the_database_has_connections_for_are_refused(home: Path, database_url: str) -> None:
+    done = await asyncio.to_thread(
+        rookery,
+        home,
+        *("serve", "--data-dir", str(home / "data"), "--listen", "127.0.0.1:0", "--replicas", "20"),
+        ROOKERY_DATABASE_URL=database_url,
+    )
+
+    assert done.returncode == 2
+    assert "20 replicas use up to 380 connections" in done.stderr
