@@ -111,7 +111,7 @@ def require_json(request: Request) -> None:
 
 def too_large(limit: int) -> ApiError:
     size = f"{limit // (1024 * 1024)} MiB" if limit >= 1024 * 1024 else f"{limit // 1024} KiB"
-    return ApiError(413, "body_too_large", f"The body is larger than {size}.", headers=_LAST)
+    return ApiError(413, "body_too_large", f"The body is larger than {size}.", headers=_LAST, lingers=True)
 
 
 def field_path(loc: Sequence[int | str]) -> str:

@@ -6,15 +6,19 @@ What is not in the table is a bug; the client gets the request id and nothing el
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import asyncpg
 import msgspec
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from rookery.chat import errors as chat_errors
 from rookery.chat.errors import InvalidInput
 from rookery.chat.states import State
+from rookery.chat.submission import InvalidContent
 from rookery.chat.transitions import Transition
 from rookery.store import access_errors, model_errors
 from rookery.store.authorized.config import StaleSetting
@@ -23,6 +27,7 @@ from rookery.stream.errors import ReplicaDraining, TooManyStreams
 
 NO_STORE = "no-store"
 SOON = {"Retry-After": "1"}
+LINGER_SECONDS = 2.0
 
 # The database is away, restarting or too slow. What else it complains about is a bug of ours.
 _DATABASE_AWAY = (
@@ -69,6 +74,7 @@ class ApiError(Exception):
         fields: Sequence[FieldError] = (),
         headers: Mapping[str, str] | None = None,
         members: Mapping[str, object] | None = None,
+        lingers: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -77,6 +83,7 @@ class ApiError(Exception):
         self.fields = tuple(fields)
         self.headers = dict(headers or {})
         self.members = dict(members or {})
+        self.lingers = lingers
 
     def body(self, request_id: str) -> bytes:
         shown: dict[str, object] = {"code": self.code, "message": self.message, **self.members}
@@ -86,7 +93,24 @@ class ApiError(Exception):
 
     def response(self, request_id: str) -> Response:
         headers = {"Cache-Control": NO_STORE, **self.headers}
-        return Response(self.body(request_id), self.status, headers, media_type="application/json")
+        kind = _Lingering if self.lingers else Response
+        return kind(self.body(request_id), self.status, headers, media_type="application/json")
+
+
+class _Lingering(Response):
+    """An answer to somebody who is still sending: what comes is dropped for a moment before the connection ends.
+
+    Closed at once, most clients would report a broken connection and never see why.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": bytes(self.body), "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while (await receive()).get("more_body", False):
+                    pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class BadFields(ApiError):
@@ -107,6 +131,8 @@ def explain(error: BaseException) -> ApiError | None:
     match error:
         case ApiError():
             return error
+        case InvalidContent():
+            return BadFields([FieldError(fault.field, fault.message) for fault in error.faults])
         case InvalidInput():
             return _invalid(error)
         case chat_errors.ChatError():
