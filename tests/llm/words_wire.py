@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from rookery.llm import errors, refusals
+from rookery.llm.past import Past
 from rookery.llm.types import (
     Call,
     CallWarning,
@@ -31,7 +32,7 @@ class WordsFormat:
         self.wire: Wire = wire
         self._warnings = warnings
 
-    def build(self, call: Call) -> Request:
+    def build(self, call: Call, past: Past | None = None) -> Request:
         body: dict[str, Any] = {
             "drop_stale_thinking": call.drop_stale_thinking,
             "plain_history": call.plain_history,

@@ -12,12 +12,21 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import PromptCall, PromptMessage, PromptPart, PromptReasoning, PromptResult, PromptText
+from rookery.chat.prompt_parts import (
+    PromptCall,
+    PromptMessage,
+    PromptPart,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+    sum_sizes,
+)
 
 NO_RESULT = "interrupted: no result was recorded for this call"
 
@@ -32,11 +41,52 @@ def repair(messages: Iterable[PromptMessage]) -> tuple[PromptMessage, ...]:
     Calls that a provider executes itself never get a result here: theirs stand in assistant messages, and what is
     wrong with those is the business of the wire.
     """
-    pairing = _Pairing()
-    repaired: list[PromptMessage] = []
-    for assistant, rest in _stretches(tidy for message in messages if (tidy := _tidied(message)).parts):
-        repaired += pairing.stretch(assistant, rest)
-    return tuple(repaired)
+    repairing = Repairing()
+    repairing.add(messages)
+    return repairing.result().messages
+
+
+class Repaired(NamedTuple):
+    """`call_ids` are the ids of all calls in the messages."""
+
+    messages: tuple[PromptMessage, ...]
+    size_bytes: int
+    call_ids: frozenset[str]
+
+
+class Repairing:
+    """The repair of a history that grows at its end. What stands before the last assistant message is settled: it is
+    not looked at again, and stays the same objects."""
+
+    def __init__(self) -> None:
+        self._pairing = _Pairing()
+        self._settled: list[PromptMessage] = []
+        self._size_bytes = 0
+        self._assistant: PromptMessage | None = None
+        self._rest: list[PromptMessage] = []
+
+    def add(self, messages: Iterable[PromptMessage]) -> None:
+        for message in messages:
+            tidy = _tidied(message)
+            if not tidy.parts:
+                continue
+            if tidy.role is Role.ASSISTANT:
+                self._settle()
+                self._assistant = tidy
+            else:
+                self._rest.append(tidy)
+
+    def result(self) -> Repaired:
+        """The repair of all that was added so far."""
+        pairing = self._pairing.copy()
+        last = tuple(pairing.stretch(self._assistant, self._rest))
+        return Repaired((*self._settled, *last), self._size_bytes + sum_sizes(last), pairing.call_ids())
+
+    def _settle(self) -> None:
+        done = tuple(self._pairing.stretch(self._assistant, self._rest))
+        self._settled += done
+        self._size_bytes += sum_sizes(done)
+        self._rest = []
 
 
 def _tidied(message: PromptMessage) -> PromptMessage:
@@ -60,19 +110,6 @@ def _with_clean_id(part: PromptPart) -> PromptPart:
     return part if clean == part.id else msgspec.structs.replace(part, id=clean)
 
 
-def _stretches(messages: Iterable[PromptMessage]) -> Iterator[tuple[PromptMessage | None, Sequence[PromptMessage]]]:
-    """Each assistant message with what follows it up to the next one; first what stands before them all."""
-    assistant: PromptMessage | None = None
-    rest: list[PromptMessage] = []
-    for message in messages:
-        if message.role is Role.ASSISTANT:
-            yield assistant, rest
-            assistant, rest = message, []
-        else:
-            rest.append(message)
-    yield assistant, rest
-
-
 class _Pairing:
     """Walks once from the first message to the last. Ids given out depend on earlier messages only."""
 
@@ -81,7 +118,16 @@ class _Pairing:
         # Ids as they were stored, of calls whose own result was found: another result for them is a copy.
         self._answered: set[str] = set()
 
+    def copy(self) -> _Pairing:
+        copied = _Pairing()
+        copied._used, copied._answered = self._used.copy(), self._answered.copy()
+        return copied
+
+    def call_ids(self) -> frozenset[str]:
+        return frozenset(self._used)
+
     def stretch(self, assistant: PromptMessage | None, rest: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
+        """An assistant message with what follows it up to the next one; None for what stands before them all."""
         open_calls = _OpenCalls()
         results: list[PromptResult] = []
         if assistant is not None:

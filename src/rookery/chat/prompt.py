@@ -29,6 +29,8 @@ from rookery.chat.prompt_parts import (
     PromptReasoning,
     PromptResult,
     PromptText,
+    sum_sizes,
+    with_figures,
 )
 
 INTERRUPTED = "interrupted"
@@ -91,21 +93,95 @@ def build_prompt(
     provider's. `files` holds what `list_files` named, as far as it still exists. Raises `UnreadableRow`, and
     `ImageTooLarge` for the message that is being answered.
     """
-    newest = _newest_user_message(rows)
-    messages: list[PromptMessage] = []
-    for row in rows:
-        converted = _convert(
-            row, _writer(row, writers), target=target, files=files, rules=rules, is_newest=row.message is newest
+    builder = PromptBuilder(target, rules)
+    builder.add(rows, writers=writers, files=files)
+    return builder.prompt(turn_blocks, plan_path=plan_path)
+
+
+class PromptBuilder:
+    """The prompt of one chat for one model, growing with the chat: what was added is not converted again.
+
+    Use it for the rows of one step after the other, from one thread at a time, as long as `can_continue` says so; a
+    builder whose `add` raised is of no more use.
+    """
+
+    def __init__(self, target: ModelIdentity, rules: FileRules) -> None:
+        self._target = target
+        self._rules = rules
+        self._rows: tuple[PromptRow, ...] = ()
+        self._repairing = pairing.Repairing()
+        self._system_count = 0
+        # What the conversion of the rows so far depended on.
+        self._writers: dict[UUID, ModelIdentity | None] = {}
+        self._files: dict[UUID, StoredFile | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def can_continue(
+        self,
+        rows: Sequence[PromptRow],
+        *,
+        target: ModelIdentity,
+        writers: Mapping[UUID, ModelIdentity],
+        files: Mapping[UUID, StoredFile],
+        rules: FileRules,
+    ) -> bool:
+        """Whether the rows only follow what was added, and nothing that was added would be converted otherwise now."""
+        # Rows are shared between steps, so that this compares identities.
+        return (
+            (target, rules) == (self._target, self._rules)
+            and tuple(rows[: len(self._rows)]) == self._rows
+            and all(writers.get(config_id) == known for config_id, known in self._writers.items())
+            and all(files.get(file_id) == known for file_id, known in self._files.items())
         )
-        if converted.parts:
-            messages.append(converted)
-    return Prompt(_with_blocks(pairing.repair(messages), turn_blocks, plan_path=plan_path))
+
+    def add(
+        self,
+        rows: Sequence[PromptRow],
+        *,
+        writers: Mapping[UUID, ModelIdentity],
+        files: Mapping[UUID, StoredFile],
+    ) -> None:
+        """Take in the rows behind those that were added before; `rows` are all of them."""
+        newest = _newest_user_message(rows)
+        added = rows[len(self._rows) :]
+        converted: list[PromptMessage] = []
+        for row in added:
+            is_newest = row.message is newest
+            message = _convert(
+                row,
+                _writer(row, writers),
+                target=self._target,
+                files=files,
+                rules=self._rules,
+                is_newest=is_newest,
+            )
+            if message.parts:
+                converted.append(message)
+                self._system_count += message.role is Role.SYSTEM
+        self._repairing.add(converted)
+        self._rows = tuple(rows)
+        self._files |= {file_id: files.get(file_id) for file_id in list_files(added)}
+        self._writers |= {config_id: writers.get(config_id) for config_id in model_config_ids(added)}
+
+    def prompt(self, turn_blocks: Sequence[str] = (), *, plan_path: str | None = None) -> Prompt:
+        """The prompt of all rows so far."""
+        repaired = self._repairing.result()
+        leading = _count_leading_system(repaired.messages)
+        head = _with_blocks(repaired.messages[:leading], turn_blocks, plan_path=plan_path)
+        rest = repaired.messages[leading:]
+        if self._system_count > leading:
+            rest = _with_plan_paths(rest, plan_path)
+        size_bytes = repaired.size_bytes + sum_sizes(head) - sum_sizes(repaired.messages[:leading])
+        return with_figures(Prompt((*head, *rest)), size_bytes=size_bytes, call_ids=repaired.call_ids)
 
 
 def with_notice(prompt: Prompt, notice: str) -> Prompt:
     """The prompt with a word from the server at its end: there it costs nothing of the prefix."""
     told = PromptMessage(role=Role.USER, parts=(PromptText(f"<notice>\n{notice}\n</notice>"),))
-    return Prompt((*prompt.messages, told))
+    size_bytes = prompt.size_bytes + sum_sizes((told,))
+    return with_figures(Prompt((*prompt.messages, told)), size_bytes=size_bytes, call_ids=prompt.call_ids)
 
 
 def list_files(rows: Iterable[PromptRow]) -> frozenset[UUID]:
@@ -119,6 +195,12 @@ def list_files(rows: Iterable[PromptRow]) -> frozenset[UUID]:
             except ContentError:
                 continue
     return frozenset(named)
+
+
+def model_config_ids(rows: Iterable[PromptRow]) -> frozenset[UUID]:
+    """The models that wrote the answers among the rows."""
+    named = {row.message.model_config_id for row in rows if row.message.role is Role.ASSISTANT}
+    return frozenset(config_id for config_id in named if config_id is not None)
 
 
 def _newest_user_message(rows: Sequence[PromptRow]) -> Message | None:
@@ -353,16 +435,22 @@ def _words(value: parts.Json) -> Iterator[str]:
                 yield from _words(value.get(key))
 
 
+def _count_leading_system(messages: Sequence[PromptMessage]) -> int:
+    return next((place for place, each in enumerate(messages) if each.role is not Role.SYSTEM), len(messages))
+
+
 def _with_blocks(
-    messages: Sequence[PromptMessage], turn_blocks: Iterable[str], *, plan_path: str | None
+    leading: Sequence[PromptMessage], turn_blocks: Iterable[str], *, plan_path: str | None
 ) -> tuple[PromptMessage, ...]:
     """The turn's blocks stand behind the chat's own system rows; the plan's path is known only now."""
-    leading = next((place for place, each in enumerate(messages) if each.role is not Role.SYSTEM), len(messages))
     inserted = [PromptMessage(role=Role.SYSTEM, parts=(PromptText(block),)) for block in turn_blocks if block.strip()]
-    placed = (*messages[:leading], *inserted, *messages[leading:])
+    return _with_plan_paths((*leading, *inserted), plan_path)
+
+
+def _with_plan_paths(messages: Iterable[PromptMessage], plan_path: str | None) -> tuple[PromptMessage, ...]:
     return tuple(
         with_path
-        for message in placed
+        for message in messages
         if (with_path := _with_plan_path(message, plan_path) if message.role is Role.SYSTEM else message).parts
     )
 

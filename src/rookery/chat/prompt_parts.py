@@ -6,6 +6,8 @@ provider data (`meta`) too: builders decide what their wire can replay.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import msgspec
@@ -92,5 +94,27 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prefix_fp: bytes | None = None
 
 
-class Prompt(msgspec.Struct, frozen=True, gc=False):
+class Prompt(msgspec.Struct, frozen=True, dict=True):
+    """The figures are worked out when they are asked for; who grows a prompt knows them already (`with_figures`)."""
+
     messages: tuple[PromptMessage, ...]
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Roughly what it takes in a request."""
+        return sum_sizes(self.messages)
+
+    @cached_property
+    def call_ids(self) -> frozenset[str]:
+        """The ids of all calls in it."""
+        return frozenset(part.id for message in self.messages for part in message.parts if isinstance(part, PromptCall))
+
+
+def with_figures(prompt: Prompt, *, size_bytes: int, call_ids: frozenset[str]) -> Prompt:
+    """The prompt, told what it would have to go through all of its messages for."""
+    vars(prompt).update(size_bytes=size_bytes, call_ids=call_ids)
+    return prompt
+
+
+def sum_sizes(messages: Iterable[PromptMessage]) -> int:
+    return sum(size(part) for message in messages for part in message.parts)

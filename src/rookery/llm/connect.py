@@ -23,6 +23,7 @@ from rookery.llm.directory import ReadyModel
 from rookery.llm.guide import guide, tour
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
+from rookery.llm.past import Pasts
 from rookery.llm.replay_memory import ReplayMemory
 from rookery.llm.reported import Report, Reports, Source
 from rookery.llm.responses.wire import ResponsesFormat, wire_of
@@ -117,6 +118,7 @@ class Connector:
         self._stats = stats or NoStats()
         self._tokens_per_second = tokens_per_second
         self._memory = ReplayMemory()
+        self._pasts = Pasts()
         self._reports = Reports(self._clients, clock=self._clock)
         self._bridge_clients: BridgeClients | None = None
         self.scripts = scripts or default_scripts()
@@ -163,6 +165,7 @@ class Connector:
             clock=self._clock,
             stats=self._stats,
             memory=self._memory,
+            pasts=self._pasts,
         )
 
     def wire(self, ready: ReadyModel) -> Wire:

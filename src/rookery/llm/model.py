@@ -15,12 +15,13 @@ import msgspec
 
 from rookery import __version__
 from rookery.chat import pairing
-from rookery.chat.prompt_parts import Prompt, size
+from rookery.chat.prompt_parts import Prompt
 from rookery.clock import Clock, SystemClock
 from rookery.llm import errors, refusals
 from rookery.llm.answer import Answer, AnswerReader, media_type
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClient, HttpStream
+from rookery.llm.past import Pasts
 from rookery.llm.replay_memory import Key, ReplayMemory
 from rookery.llm.secrets import SecretStr
 from rookery.llm.stats import ModelStats, NoStats
@@ -88,6 +89,7 @@ class WireModel:
         new_id: Callable[[], UUID] = uuid4,
         stats: ModelStats | None = None,
         memory: ReplayMemory | None = None,
+        pasts: Pasts | None = None,
     ) -> None:
         self.provider_id = provider_id
         self.provider_type = provider_type
@@ -104,6 +106,7 @@ class WireModel:
         self._new_id = new_id
         self._stats = stats or NoStats()
         self._memory = ReplayMemory() if memory is None else memory
+        self._pasts = Pasts() if pasts is None else pasts
         self._secrets = _known_secrets(auth, extra_headers)
 
     def __repr__(self) -> str:
@@ -195,7 +198,7 @@ class WireModel:
 
         Repairs change the prefix too: that is no news.
         """
-        request, body = await asyncio.to_thread(self._encoded, call) if _is_long(call.prompt) else self._encoded(call)
+        request, body = await self._encoded(call)
         if request.broken_prefix is not None and is_first:
             key = self._memory_key(call)
             if key is None or self._memory.is_new_break(key, request.broken_prefix):
@@ -205,9 +208,17 @@ class WireModel:
             self._remember_stale_thinking(call)
         return request, body
 
-    def _encoded(self, call: Call) -> tuple[Request, bytes]:
-        request = self._format.build(call)
-        return request, _encoder.encode(request.body)
+    async def _encoded(self, call: Call) -> tuple[Request, bytes]:
+        key = self._memory_key(call)
+        past = self._pasts.take(key)
+
+        def encode() -> tuple[Request, bytes]:
+            request = self._format.build(call, past)
+            return request, _encoder.encode(request.body)
+
+        built = await asyncio.to_thread(encode) if _is_long(call.prompt) else encode()
+        self._pasts.keep(key, past)
+        return built
 
     def _with_known_troubles(self, call: Call) -> Call:
         """The call as this chat's earlier ones had to be changed: what a provider refused once is not sent again."""
@@ -246,7 +257,7 @@ def _is_long(prompt: Prompt) -> bool:
     """Whether making the request would keep the event loop from everybody else's tokens."""
     if len(prompt.messages) > _MESSAGES_ON_LOOP:
         return True
-    return sum(size(part) for message in prompt.messages for part in message.parts) > _BYTES_ON_LOOP
+    return prompt.size_bytes > _BYTES_ON_LOOP
 
 
 def _opening(parts: Sequence[StreamPart], request: Request) -> Iterator[StreamPart]:

@@ -1,46 +1,148 @@
-"""The running hash over what a request says before its answer; an answer keeps it as `prefix_fp`.
+"""The pieces of a request's history as bytes, kept between the requests of a chat, and the running hash over them.
 
-Providers cache by prefix, and some bind thinking to it. The hash grows piece by piece, so the fingerprint of an
-earlier request is a state on the way to that of any later one with the same beginning.
+Providers cache by prefix, and some bind thinking to it; an answer keeps the hash of what it was given for as
+`prefix_fp`. The hash grows piece by piece, so the fingerprint of an earlier request is a state on the way to that of
+any later one with the same beginning. For the same reason most of a request was written for the one before it: writing
+goes on at a mark of that one, and costs what is new.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Raw
 
 from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt
+from rookery.chat.prompt_parts import Prompt, PromptMessage
+from rookery.llm.past import Past
+from rookery.llm.types import Call, CallWarning
 
 FP_BYTES = 16
+# Where the end of the newest answer's request is looked for first.
+_RECENT = 200
+# Chosen: what a piece takes in memory besides its bytes.
+_OBJECT_BYTES = 200
 
 
-class Prefix:
-    """Fed with the pieces of one request in order. `seed` is what stands before all messages: model and tools."""
+class _Mark(NamedTuple):
+    """Where writing can go on: behind so many messages, pieces, ids and notes, with the hash of that place."""
 
-    __slots__ = ("_hash", "_is_met", "_newest")
+    messages: int
+    turn_start: int
+    pieces: int
+    ids: int
+    notes: int
+    size_bytes: int
+    hash: Any
 
-    def __init__(self, seed: bytes, prompt: Prompt) -> None:
+
+class Pieces:
+    """Written in order by one wire. `seed` is what stands before all messages; `key` is whatever else the bytes of a
+    message depend on besides the message itself."""
+
+    __slots__ = ("_digests", "_hash", "_ids", "_key", "_marks", "_messages", "_seed", "notes", "sent", "size_bytes")
+
+    def __init__(self, seed: bytes, key: object = None) -> None:
+        self._seed = seed
+        self._key = key
+        self._messages: tuple[PromptMessage, ...] = ()
+        self._marks: list[_Mark] = []
+        self.sent: list[Raw] = []
+        self.notes: list[CallWarning] = []
+        self.size_bytes = 0
+        # What the hash was before each piece.
+        self._digests: list[bytes] = []
+        self._ids: dict[str, None] = {}
         self._hash = hashlib.blake2b(seed, digest_size=FP_BYTES)
-        self._newest = newest_fp(prompt)
-        self._is_met = False
 
-    def add(self, piece: bytes) -> None:
-        if not self._is_met and self._newest is not None:
-            self._is_met = self._hash.digest() == self._newest
-        self._hash.update(piece)
+    def is_for(self, seed: bytes, key: object) -> bool:
+        return self._seed == seed and self._key == key
+
+    def resume(self, messages: tuple[PromptMessage, ...], turn_start: int = 0) -> int:
+        """Go back to the last mark that these messages pass, too, and say how many of them are written already.
+
+        `turn_start` is where the current turn begins, for wires that write the messages of it in another way.
+        """
+        known, self._messages = self._messages, messages
+        while self._marks:
+            mark = self._marks[-1]
+            count = mark.messages
+            # Messages are shared between the prompts of a chat, so that this compares identities.
+            if mark.turn_start == min(turn_start, count) and known[: count + 1] == messages[: count + 1]:
+                self._rewind(mark)
+                return count
+            self._marks.pop()
+        self._rewind(_Mark(0, 0, 0, 0, 0, 0, hashlib.blake2b(self._seed, digest_size=FP_BYTES)))
+        return 0
+
+    def mark(self, messages: int, turn_start: int = 0) -> None:
+        """Writing may go on here, before the message of this number. Of all that follows, only that message may have a
+        say in what was written."""
+        if self._marks and self._marks[-1].messages == messages:
+            return
+        counts = (len(self.sent), len(self._ids), len(self.notes), self.size_bytes)
+        self._marks.append(_Mark(messages, min(turn_start, messages), *counts, self._hash.copy()))
+
+    def unmark(self, messages: int) -> None:
+        """Take back the marks up to this message."""
+        self._marks = [mark for mark in self._marks if mark.messages > messages]
+
+    def add(self, piece: Raw) -> None:
+        data = bytes(piece)
+        self._digests.append(self._hash.digest())
+        self._hash.update(data)
+        self.sent.append(piece)
+        self.size_bytes += len(data) + _OBJECT_BYTES
+
+    def is_new_id(self, call_id: str) -> bool:
+        """Whether no call so far has this id; from now on one has."""
+        if call_id in self._ids:
+            return False
+        self._ids[call_id] = None
+        return True
 
     def digest(self) -> bytes:
         return self._hash.digest()
 
-    @property
-    def broken(self) -> bytes | None:
+    def broken(self, prompt: Prompt) -> bytes | None:
         """The fingerprint of the newest answer, if this request did not pass through it. Asked after the last piece."""
-        return None if self._is_met else self._newest
+        newest = newest_fp(prompt)
+        # From the end, where it is in all but broken requests.
+        if newest is None or newest in self._digests[-_RECENT:] or newest in self._digests:
+            return None
+        return newest
+
+    def _rewind(self, mark: _Mark) -> None:
+        del self.sent[mark.pieces :], self._digests[mark.pieces :], self.notes[mark.notes :]
+        while len(self._ids) > mark.ids:
+            self._ids.popitem()
+        self.size_bytes = mark.size_bytes
+        self._hash = mark.hash.copy()
+
+
+def pieces_of(past: Past, call: Call, seed: bytes, *, key: object) -> Pieces:
+    """What was written for the last request, if it can be gone on with; it is kept in the past again."""
+    variant = (call.plain_history,)
+    pieces: Pieces | None = past.written.pop(variant, None)
+    if pieces is None or not pieces.is_for(seed, key):
+        pieces = Pieces(seed, key)
+    past.written = {variant: pieces}
+    return pieces
 
 
 def newest_fp(prompt: Prompt) -> bytes | None:
     """What the newest answer of the provider that is asked now was given for. Others' answers prove nothing."""
-    for message in reversed(prompt.messages):
-        if message.role is Role.ASSISTANT:
-            return message.prefix_fp if message.is_native else None
-    return None
+    place = last_of(prompt.messages, Role.ASSISTANT)
+    if place < 0 or not prompt.messages[place].is_native:
+        return None
+    return prompt.messages[place].prefix_fp
+
+
+def last_of(messages: Sequence[PromptMessage], role: Role) -> int:
+    """Where the last message of this role stands; -1 when there is none."""
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place].role is role:
+            return place
+    return -1

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from rookery.llm.past import Past
 from rookery.llm.refusals import Hide, by_look
 from rookery.llm.types import Call, CallWarning, StreamPart, Wire
 
@@ -70,6 +71,8 @@ class WireFormat(Protocol):
 
     wire: Wire
 
-    def build(self, call: Call) -> Request: ...
+    def build(self, call: Call, past: Past | None = None) -> Request:
+        """The request. `past` is of this wire and chat; the bytes are the same without it, and take longer."""
+        ...
 
     def fold(self, call: Call) -> Fold: ...

@@ -19,7 +19,6 @@ import msgspec
 
 from rookery.chat import parts
 from rookery.chat.parts import Part, Reasoning, Text, ToolCall
-from rookery.chat.prompt_parts import Prompt, size
 from rookery.clock import Clock, DeadlineExceeded
 from rookery.llm import errors
 from rookery.llm.errors import CallFailed
@@ -166,7 +165,7 @@ async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup)
     draft = StepDraft(
         model, call.prompt, publish=setup.publish, now=setup.clock.now, new_id=setup.new_id, server_id=server_id
     )
-    setup.stats.step_started(model, messages=len(call.prompt.messages), prompt_bytes=_size(call.prompt))
+    setup.stats.step_started(model, messages=len(call.prompt.messages), prompt_bytes=call.prompt.size_bytes)
     finish = await _consume(model, call, draft, setup)
     meter = setup.meter
     runtime_ms, finished_at = meter.runtime_ms(setup.clock.monotonic()), setup.clock.now()
@@ -350,7 +349,3 @@ def _means_window(key: str) -> bool:
     if "context" not in has or has & _COUNTERS:
         return False
     return "limit" in has or ("window" in has and bool(has & {"size", "max"})) or {"length", "max"} <= has
-
-
-def _size(prompt: Prompt) -> int:
-    return sum(size(part) for message in prompt.messages for part in message.parts)

@@ -18,7 +18,7 @@ import msgspec
 from rookery.chat import parts
 from rookery.chat.messages import Role
 from rookery.chat.parts import Part
-from rookery.chat.prompt_parts import Meta, Prompt, PromptCall
+from rookery.chat.prompt_parts import Meta, Prompt
 from rookery.llm import types as llm
 from rookery.llm.types import LanguageModel, Usage
 from rookery.loop import tool_input
@@ -278,7 +278,7 @@ class StepDraft:
             return call_id
         if self._used_ids is None:
             # Not before a call is made: most answers make none, and the prompt may be long.
-            self._used_ids = _call_ids(self._prompt)
+            self._used_ids = set(self._prompt.call_ids)
         if call_id in self._used_ids or not _CALL_ID.fullmatch(call_id):
             call_id = f"call_{self._new_id().hex}"
         self._used_ids.add(call_id)
@@ -325,10 +325,6 @@ class StepDraft:
 
     def _stamped(self, meta: Meta | None) -> Meta | None:
         return {**self._stamp, **meta} if meta else None
-
-
-def _call_ids(prompt: Prompt) -> set[str]:
-    return {part.id for message in prompt.messages for part in message.parts if isinstance(part, PromptCall)}
 
 
 def _nothing(part: llm.ToolInputEnd) -> None:

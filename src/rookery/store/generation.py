@@ -20,6 +20,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from rookery.chat import prompt
 from rookery.chat.chats import Chat, Fence
 from rookery.chat.errors import StaleFence
 from rookery.chat.messages import ChatId, Message, MessageId, Role, Visibility
@@ -139,7 +140,8 @@ class LoadedHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one history version, ascending.
 
     `rows` are for the decision (`chat.history.read`), of any visibility and none of them deleted; `prompt` is what the
-    model is told, the same rows as `messages.list_prompt`. `size_bytes` is a guess at what they take in memory.
+    model is told, the same rows as `messages.list_prompt`. `model_config_ids` wrote the answers in the prompt,
+    `file_ids` are those whose bytes it needs. `size_bytes` is a guess at what the rows take in memory.
     """
 
     chat_id: ChatId
@@ -148,17 +150,13 @@ class LoadedHistory(msgspec.Struct, frozen=True, kw_only=True):
     prompt: tuple[PromptRow, ...]
     boundary_id: MessageId | None
     size_bytes: int
+    model_config_ids: frozenset[UUID] = frozenset()
+    file_ids: frozenset[UUID] = frozenset()
 
     @property
     def visible(self) -> tuple[PromptRow, ...]:
         """The rows that people see."""
         return tuple(row for row in self.rows if row.message.visibility is not Visibility.MODEL)
-
-    @property
-    def model_config_ids(self) -> frozenset[UUID]:
-        """The models that wrote what is in the prompt."""
-        named = {row.message.model_config_id for row in self.prompt if row.message.role is Role.ASSISTANT}
-        return frozenset(config_id for config_id in named if config_id is not None)
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -298,11 +296,14 @@ async def _continued(base: LoadedHistory | None, records: Sequence[asyncpg.Recor
     deleted = {record["id"] for record in records if record["deleted"]}
     if deleted or any(_is_boundary(row.message) for row in added):
         return _arranged([*(row for row in base.rows if row.message.id not in deleted), *added], chat)
+    told = [row for row in added if _is_told(row.message, base.boundary_id or 0)]
     return msgspec.structs.replace(
         base,
         history_version=chat.history_version,
         rows=(*base.rows, *added),
-        prompt=(*base.prompt, *(row for row in added if _is_told(row.message, base.boundary_id or 0))),
+        prompt=(*base.prompt, *told),
+        model_config_ids=base.model_config_ids | prompt.model_config_ids(told),
+        file_ids=base.file_ids | prompt.list_files(told),
         size_bytes=base.size_bytes + sum(map(_size, added)),
     )
 
@@ -330,12 +331,15 @@ def _arranged(rows: Sequence[PromptRow], chat: Chat) -> LoadedHistory:
     boundary = next((row.message.id for row in reversed(rows) if _is_boundary(row.message)), None)
     floor = 0 if boundary is None else min(boundary, _turn_id(rows))
     wanted = [row for row in rows if row.message.id >= floor or _is_told(row.message, floor)]
+    told = tuple(row for row in wanted if _is_told(row.message, boundary or 0))
     return LoadedHistory(
         chat_id=chat.id,
         history_version=chat.history_version,
         rows=tuple(wanted),
-        prompt=tuple(row for row in wanted if _is_told(row.message, boundary or 0)),
+        prompt=told,
         boundary_id=boundary,
+        model_config_ids=prompt.model_config_ids(told),
+        file_ids=prompt.list_files(told),
         size_bytes=sum(map(_size, wanted)),
     )
 

@@ -31,7 +31,7 @@ from rookery.worker import failures, shielded
 from rookery.worker.acting import ActParts, Acts
 from rookery.worker.config import WorkerConfig
 from rookery.worker.failures import Classified, StepFailed
-from rookery.worker.prepare import Prepared, is_long, stored_retry
+from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
 from rookery.worker.stats import FAILED
 from rookery.worker.tasks import TaskError, TaskHandle, normalised
 from rookery.worker.toolbox import ToolsUnavailable
@@ -212,7 +212,7 @@ class _Run:
 
 
 async def _read(step: Step) -> History:
-    if is_long(step):
+    if is_turn_long(step):
         return await asyncio.to_thread(history.read, step.history.rows)
     return history.read(step.history.rows)
 

@@ -8,10 +8,11 @@ model: those that run tools or end a turn do without.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -24,8 +25,8 @@ from rookery.chat.blocks import Mode, TurnContext
 from rookery.chat.chats import Chat, RetryState
 from rookery.chat.compaction import Assessment
 from rookery.chat.decide import Rules
-from rookery.chat.messages import Effort, Role, Visibility
-from rookery.chat.prompt import ModelIdentity
+from rookery.chat.messages import Effort, Role, StepFigures, Visibility
+from rookery.chat.prompt import ModelIdentity, PromptBuilder, PromptRow
 from rookery.chat.prompt_parts import Prompt
 from rookery.clock import Clock, DeadlineExceeded
 from rookery.llm import efforts, resolve
@@ -33,16 +34,17 @@ from rookery.llm.connect import Connector, Origin, identity_of, make_call
 from rookery.llm.cost import Prices
 from rookery.llm.directory import Directory, ReadyModel
 from rookery.llm.resolve import Choice
-from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose
+from rookery.llm.types import Call, Capabilities, LanguageModel, ProviderError, Purpose
 from rookery.log import get_logger
 from rookery.store import chat_settings, files, spending
 from rookery.store.chat_settings import ChatSettings
 from rookery.store.files import FileCache
-from rookery.store.generation import Step
+from rookery.store.generation import LoadedHistory, Step
 from rookery.store.model_configs import ModelConfig
 from rookery.store.usage import KeySource
 from rookery.worker import failures
 from rookery.worker.failures import StepFailed
+from rookery.worker.prompts import PromptCache
 from rookery.worker.toolbox import Toolbox, ToolsUnavailable, TurnTools, mode_of
 
 log = get_logger("worker.prepare")
@@ -55,6 +57,7 @@ _ROWS_ON_LOOP = 200
 # No more than `cost.list_prices` remembers.
 _MAX_PRICED = 1000
 _BYTES_ON_LOOP = 1024 * 1024
+_NO_FIGURES = StepFigures()
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +157,7 @@ class Preparer:
         self._pool = pool
         self._clock = clock
         self._files = FileCache()
+        self._prompts = PromptCache()
         self._priced: set[tuple[str, str, date]] = set()
 
     async def prepare(self, step: Step, stack: AsyncExitStack) -> Prepared:
@@ -184,7 +188,7 @@ class Preparer:
             plan_instructions=planned.result(),
             has_advisor=turn_tools.has_advisor,
         )
-        rows = step.history.prompt
+        rows = assessed_rows(step.history)
         limit = compaction.effective_limit(asked.ready.config.context_limit, summary_limit)
         turn_blocks = blocks.turn_blocks(context)
         return Prepared(
@@ -292,19 +296,22 @@ class Preparer:
         turn_blocks: tuple[str, ...],
         plan_path: str | None,
     ) -> Prompt:
-        ready, rows = asked.ready, step.history.prompt
+        ready, rows, chat_id = asked.ready, step.history.prompt, step.chat.id
         max_image = _ANTHROPIC_IMAGE_BYTES if ready.provider.type in _ANTHROPIC_TYPES else None
-        arguments: dict[str, Any] = {
-            "target": identity_of(ready.provider, ready.config),
-            "writers": await self._writers(step),
-            "files": stored,
-            "rules": FileRules(accepts=asked.model.caps.accepts, max_image_bytes=max_image),
-            "turn_blocks": turn_blocks,
-            "plan_path": plan_path,
-        }
-        if is_long(step):
-            return await asyncio.to_thread(prompt.build_prompt, rows, **arguments)
-        return prompt.build_prompt(rows, **arguments)
+        target = identity_of(ready.provider, ready.config)
+        rules = _file_rules(asked.model.caps, max_image)
+        writers = await self._writers(step)
+        builder = self._prompts.take(chat_id)
+        if builder is None or not builder.can_continue(rows, target=target, writers=writers, files=stored, rules=rules):
+            builder = PromptBuilder(target, rules)
+
+        def build() -> Prompt:
+            builder.add(rows, writers=writers, files=stored)
+            return builder.prompt(turn_blocks, plan_path=plan_path)
+
+        told = await asyncio.to_thread(build) if _is_long(rows[len(builder) :]) else build()
+        self._prompts.keep(chat_id, builder, size_bytes=step.history.size_bytes)
+        return told
 
     async def _writers(self, step: Step) -> dict[UUID, ModelIdentity]:
         snapshot = await self._directory.snapshot()
@@ -315,7 +322,7 @@ class Preparer:
         }
 
     async def _load_files(self, step: Step) -> Mapping[UUID, StoredFile]:
-        named = prompt.list_files(step.history.prompt)
+        named = step.history.file_ids
         if not named:
             return {}
         async with self._pool.acquire() as conn:
@@ -358,9 +365,46 @@ class Preparer:
         )
 
 
-def is_long(step: Step) -> bool:
-    """Whether going through the history takes so long that it must not happen on the event loop."""
-    return len(step.history.rows) > _ROWS_ON_LOOP or step.history.size_bytes > _BYTES_ON_LOOP
+@lru_cache(maxsize=256)
+def _file_rules(caps: Capabilities, max_image_bytes: int | None) -> FileRules:
+    """The same object for the same rules, although models are made anew for every step: prompts are kept by it."""
+    return FileRules(accepts=caps.accepts, max_image_bytes=max_image_bytes)
+
+
+def _is_long(rows: Sequence[PromptRow]) -> bool:
+    return len(rows) > _ROWS_ON_LOOP or sum(len(row.message.content) for row in rows) > _BYTES_ON_LOOP // 2
+
+
+def is_turn_long(step: Step) -> bool:
+    """Whether going through the turn takes so long that it must not happen on the event loop."""
+    rows = step.history.rows[-_ROWS_ON_LOOP:]
+    size = 0
+    for row in reversed(rows):
+        message = row.message
+        size += len(message.content)
+        if size > _BYTES_ON_LOOP // 2:
+            return True
+        if message.role is Role.USER and message.visibility is not Visibility.MODEL:
+            return False
+    return len(step.history.rows) > _ROWS_ON_LOOP
+
+
+def assessed_rows(history: LoadedHistory) -> tuple[PromptRow, ...]:
+    """The rows of the prompt that `compaction.assess` goes by; between them a long chat has many that it does not."""
+    rows = history.prompt
+    newest = len(rows) - 1
+    while newest > 0 and not _is_counted(rows[newest]):
+        newest -= 1
+    if history.boundary_id is None:
+        return rows[newest:]
+    boundary = next(place for place, row in enumerate(rows) if row.message.id == history.boundary_id)
+    after = range(boundary, len(rows))
+    first = next((place for place in after if rows[place].message.role is Role.ASSISTANT), boundary)
+    return rows[boundary:] if newest <= first else (*rows[boundary : first + 1], *rows[newest:])
+
+
+def _is_counted(row: PromptRow) -> bool:
+    return row.figures != _NO_FIGURES and compaction.count_tokens((row,), files={}) is not None
 
 
 def stored_retry(chat: Chat) -> RetryState | None:

@@ -1,32 +1,23 @@
 """A prompt as the `system` and `messages` of an Anthropic Messages request.
 
 Every block is encoded here, once: its bytes go into the body and into the running hash that tells whether the prefix of
-an earlier answer is still the same. Cache marks are not hashed, because they move with every step.
+an earlier answer is still the same. Cache marks are not hashed, because they move with every step. What no later
+message can change any more is settled, and kept for the next request of the chat.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw
 
 from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import (
-    Meta,
-    Prompt,
-    PromptCall,
-    PromptFile,
-    PromptMedia,
-    PromptMessage,
-    PromptReasoning,
-    PromptResult,
-    PromptText,
-)
+from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.llm.anthropic.blocks import Block, Kind, blocks_of
+from rookery.llm.past import Past
 from rookery.llm.wire import PromptInvalid
 
 Json: TypeAlias = dict[str, Any]
@@ -34,13 +25,10 @@ Json: TypeAlias = dict[str, Any]
 # What a request needs and a chat does not have: a first word of the user, and a last one.
 OPENING = "(The conversation starts here.)"
 GO_ON = "Continue."
-
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_DOCUMENT_TITLE = re.compile(r"[^A-Za-z0-9\-()\[\]]+")
+# Chosen: what a message takes in memory besides its bytes.
+_OBJECT_BYTES = 500
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
-# For blocks that come back from the database, which does not keep the order of keys.
-_sorted_encoder = msgspec.json.Encoder(decimal_format="number", order="sorted")
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,28 +46,15 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     has_thinking: bool
 
 
-Kind: TypeAlias = Literal["plain", "thinking", "call", "result", "server_call", "server_result", "unknown"]
-
-
-class _Block(msgspec.Struct, frozen=True):
-    """One content block. `id` pairs calls and results; `text` is what remains of a result that lost its call."""
-
-    kind: Kind
-    json: Json
-    id: str = ""
-    text: str = ""
-
-    def is_markable(self) -> bool:
-        if self.kind in ("thinking", "unknown"):
-            return False
-        return self.kind != "result" or bool(self.json["content"])
-
-
 class _Row(msgspec.Struct, frozen=True):
-    """A message of the prompt and its blocks. Rows of one side that stand together become one message."""
+    """A message of the prompt and its blocks. Rows of one side that stand together become one message.
+
+    `place` is its number among what was said, -1 for what was never said.
+    """
 
     message: PromptMessage
-    blocks: list[_Block]
+    blocks: list[Block]
+    place: int = -1
 
     def is_signed(self) -> bool:
         return self.has("thinking")
@@ -87,12 +62,16 @@ class _Row(msgspec.Struct, frozen=True):
     def has(self, kind: Kind) -> bool:
         return any(block.kind == kind for block in self.blocks)
 
+    def is_sure(self) -> bool:
+        """Whether something of it is sent whatever comes behind it: only what the provider executed depends on that."""
+        return any(block.kind not in ("server_call", "server_result") for block in self.blocks)
+
 
 class _Turn(msgspec.Struct, frozen=True):
     role: Literal["user", "assistant"]
     rows: list[_Row]
 
-    def blocks(self) -> list[_Block]:
+    def blocks(self) -> list[Block]:
         """In sending order: the API wants the results of tools before anything else a user says."""
         found = [block for row in self.rows for block in row.blocks]
         if self.role == "assistant":
@@ -107,155 +86,174 @@ def build(
     mark: Mapping[str, str],
     plain: bool = False,
     keep_thinking: bool = True,
+    past: Past | None = None,
 ) -> Sent:
     """System blocks and messages. `seed` is what else belongs to the prefix: the model and the tools.
 
     `plain` leaves out reasoning and everything the provider executed itself.
     """
-    rows = [
-        _Row(message, list(_blocks(message, plain=plain, keep_thinking=keep_thinking)))
-        for message in prompt.messages
-        if message.role is not Role.SYSTEM
-    ]
-    repaired = _repair(rows)
-    if repaired is None:
-        return build(prompt, seed=seed, mark=mark, plain=True)
-    turns = _turns(row for row in repaired if row.blocks)
-    _check_ends(turns)
-    _check_pairs(turns)
-    system = _system(prompt)
-    hashed = hashlib.blake2b(_encoder.encode([seed, system]), digest_size=16)
-    messages, breaks, broken = _encoded(turns, hashed, _marks(turns), mark)
+    system, said = _divided(prompt)
+    head, variant = _encoder.encode([seed, system]), (plain, keep_thinking)
+    settled: _Settled | None = None if past is None else past.written.pop(variant, None)
+    if settled is None or not settled.begins(head, said):
+        settled = _Settled(head)
+    rows, turns = _read(said, settled, plain=plain, keep_thinking=keep_thinking)
+    if settled.count and turns is not None and not _holds_marks(turns):
+        settled = _Settled(head)
+        rows, turns = _read(said, settled, plain=plain, keep_thinking=keep_thinking)
+    if turns is None:
+        return build(prompt, seed=seed, mark=mark, plain=True, past=past)
+    _check_ends(turns, is_start=not settled.count)
+    _check_pairs(turns, settled.call_ids)
+    marked = _marks(turns)
+    border = _find_border(turns)
+    settled.settle(said, rows, turns, border=border)
+    if past is not None:
+        past.written[variant] = settled
+    last = settled.written.copy()
+    last.add(turns[border:], marked, mark)
     return Sent(
         system=[_encode(block, mark if block is system[-1] else None) for block in system],
-        messages=messages,
-        prefix_fp=hashed.digest(),
-        breaks=breaks,
-        broken_prefix=broken,
-        has_thinking=any(row.is_signed() for turn in turns for row in turn.rows),
+        messages=last.messages,
+        prefix_fp=last.hash.digest(),
+        breaks=last.breaks,
+        broken_prefix=last.broken,
+        has_thinking=last.has_thinking,
     )
 
 
-def _system(prompt: Prompt) -> list[Json]:
+def _divided(prompt: Prompt) -> tuple[list[Json], tuple[PromptMessage, ...]]:
+    """The system blocks, and what was said."""
+    messages = prompt.messages
+    system = [message for message in messages if message.role is Role.SYSTEM]
+    said = messages[len(system) :]
+    if list(messages[: len(system)]) != system:
+        said = tuple(message for message in messages if message.role is not Role.SYSTEM)
     texts = (
         "\n\n".join(part.text for part in message.parts if isinstance(part, PromptText) and part.text.strip())
-        for message in prompt.messages
-        if message.role is Role.SYSTEM
+        for message in system
     )
-    return [{"type": "text", "text": text} for text in texts if text]
+    return [{"type": "text", "text": text} for text in texts if text], said
 
 
-# Parts to blocks
+# What is kept
 
 
-def _blocks(message: PromptMessage, *, plain: bool, keep_thinking: bool) -> Iterator[_Block]:
-    # What the provider executed itself it takes back from any of its models; the rest only the same family does.
-    is_faithful = message.is_native and not plain
-    for part in message.parts:
-        match part:
-            case PromptText() | PromptReasoning() if (raw := _raw(part.meta)) is not None:
-                if is_faithful:
-                    yield _Block("unknown", _stable(raw))
-            case PromptText():
-                if part.text.strip():
-                    yield _Block("plain", {"type": "text", "text": part.text})
-            case PromptReasoning():
-                if is_faithful and message.is_whole and keep_thinking:
-                    yield from _thinking(part)
-            case PromptFile():
-                if message.role is not Role.ASSISTANT:
-                    yield _Block("plain", _file(part))
-            case PromptCall() | PromptResult() if part.provider_executed:
-                if not plain:
-                    yield from _server_block(part)
-            case PromptCall():
-                block = {"type": "tool_use", "id": part.id, "name": part.name, "input": part.input}
-                yield _Block("call", block, part.id)
-            case PromptResult():
-                yield _Block("result", _result(part), part.id)
+class _Settled:
+    """The first messages of a chat's requests, as bytes. Kept for the next request of the chat.
+
+    `count` of the messages that were said are in here. The one behind them is an answer, and belongs to the prefix too:
+    it ends the turn before it, and tells which of the provider's calls before it were answered.
+    """
+
+    __slots__ = ("_head", "_said", "call_ids", "count", "pairs", "written")
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+        self._said: tuple[PromptMessage, ...] = ()
+        self.count = 0
+        self.call_ids: set[str] = set()
+        self.pairs = _ServerPairs()
+        self.written = _Writing(hashlib.blake2b(head, digest_size=16))
+
+    @property
+    def size_bytes(self) -> int:
+        return self.written.size_bytes
+
+    def begins(self, head: bytes, said: tuple[PromptMessage, ...]) -> bool:
+        # Messages are shared between the prompts of a chat, so that this compares identities.
+        return head == self._head and said[: len(self._said)] == self._said
+
+    def settle(
+        self, said: tuple[PromptMessage, ...], rows: Iterable[_Row], turns: Sequence[_Turn], *, border: int
+    ) -> None:
+        """Take in the turns before the border. `rows` are those that the turns were made of."""
+        if not border:
+            return
+        self.written.add(turns[:border], set(), {})
+        self.call_ids.update(call_id for turn in turns[:border] for call_id in _ids(turn, "call"))
+        self.count = turns[border].rows[0].place
+        self._said = said[: self.count + 1]
+        for row in rows:
+            if row.place < self.count and row.message.role is Role.ASSISTANT:
+                self.pairs.add(row.blocks)
 
 
-def _raw(meta: Meta | None) -> Json | None:
-    raw = (meta or {}).get("raw")
-    return raw if isinstance(raw, dict) and isinstance(raw.get("type"), str) else None
+def _find_border(turns: Sequence[_Turn]) -> int:
+    """How many of the turns are settled: those before an answer behind which the user spoke and was answered again.
+
+    The last answers and what the user said between them carry cache marks, and may still look different in the next
+    request. 0 when none are.
+    """
+    answers = [number for number, turn in enumerate(turns) if turn.role == "assistant"]
+    heard = max((number for number in range(answers[-1]) if turns[number].role == "user"), default=0) if answers else 0
+    for number in reversed(answers):
+        if 0 < number < heard and turns[number - 1].role == "user" and turns[number].rows[0].is_sure():
+            return number
+    return 0
 
 
-def _stable(raw: Json) -> Json:
-    """A kept block with its keys in a fixed order. Only the outermost level stays open, for the cache mark."""
-    return {
-        key: raw[key] if isinstance(raw[key], str) else Raw(_sorted_encoder.encode(raw[key])) for key in sorted(raw)
-    }
-
-
-def _thinking(part: PromptReasoning) -> Iterator[_Block]:
-    meta = part.meta or {}
-    if signature := meta.get("signature"):
-        yield _Block("thinking", {"type": "thinking", "thinking": part.text, "signature": signature})
-    elif data := meta.get("redacted_data"):
-        yield _Block("thinking", {"type": "redacted_thinking", "data": data})
-
-
-def _server_block(part: PromptCall | PromptResult) -> Iterator[_Block]:
-    """From the block that was kept. A result without one has no pair, and becomes text where pairs are repaired."""
-    raw = _raw(part.meta) or {}
-    kind = str(raw.get("type"))
-    if isinstance(part, PromptResult):
-        call_id = raw.get("tool_use_id") if kind.endswith("_tool_result") else None
-        yield _Block("server_result", _stable(raw), str(call_id or ""), part.text)
-    elif kind.endswith("_tool_use") and isinstance(raw.get("input"), dict) and raw.get("id"):
-        yield _Block("server_call", _stable(raw), str(raw["id"]))
-
-
-def _file(file: PromptFile) -> Json:
-    media_type = file.media_type.partition(";")[0].strip().lower().replace("image/jpg", "image/jpeg")
-    if media_type in IMAGE_TYPES:
-        return _image(media_type, _base64(file.data))
-    title = _DOCUMENT_TITLE.sub(" ", file.name or "").strip() or "Document"
-    if media_type == "application/pdf":
-        source = {"type": "base64", "media_type": media_type, "data": _base64(file.data)}
-        return {"type": "document", "source": source, "title": title}
-    if media_type.startswith("text/"):
-        text = file.data.decode("utf-8", "replace")
-        return {
-            "type": "document",
-            "source": {"type": "text", "media_type": "text/plain", "data": text},
-            "title": title,
-        }
-    return {"type": "text", "text": f'<attachment-omitted name="{title}" type="{media_type}"/>'}
-
-
-def _image(media_type: str, data: str) -> Json:
-    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _result(part: PromptResult) -> Json:
-    block: Json = {"type": "tool_result", "tool_use_id": part.id, "content": _result_content(part)}
-    if part.is_error:
-        block["is_error"] = True
-    return block
-
-
-def _result_content(part: PromptResult) -> str | list[Json]:
-    if not isinstance(part.media, PromptMedia) or part.media.media_type not in IMAGE_TYPES:
-        return part.text
-    image = _image(part.media.media_type, part.media.data)
-    return [image, {"type": "text", "text": part.text}] if part.text.strip() else [image]
+def _holds_marks(turns: Sequence[_Turn]) -> bool:
+    """Whether all blocks to mark are in these turns, which are not the first ones."""
+    answers = [number for number, turn in enumerate(turns) if turn.role == "assistant"]
+    return bool(answers) and any(turn.role == "user" for turn in turns[: answers[-1]])
 
 
 # Pairs of the provider's own tools
 
 
-def _repair(rows: Sequence[_Row]) -> list[_Row] | None:
+class _ServerPairs:
+    """Pairs of calls and results that are valid: the result follows its call, at most one answer later."""
+
+    __slots__ = ("_answered", "_answers", "_calls")
+
+    def __init__(self) -> None:
+        self._answers = 0
+        self._calls: dict[str, tuple[int, Block]] = {}
+        self._answered: set[str] = set()
+
+    def copy(self) -> _ServerPairs:
+        copied = _ServerPairs()
+        copied._answers, copied._calls, copied._answered = self._answers, self._calls.copy(), self._answered.copy()
+        return copied
+
+    def add(self, blocks: Iterable[Block]) -> set[int]:
+        """Take in the next answer; the identities of the blocks of pairs that it completes."""
+        valid: set[int] = set()
+        number = self._answers
+        self._answers += 1
+        for block in blocks:
+            if block.kind == "server_call":
+                self._calls.setdefault(block.id, (number, block))
+            elif block.kind == "server_result" and block.id in self._calls and block.id not in self._answered:
+                asked, call = self._calls[block.id]
+                if number - asked <= 1:
+                    self._answered.add(block.id)
+                    valid |= {id(call), id(block)}
+        return valid
+
+
+def _read(
+    said: Sequence[PromptMessage], settled: _Settled, *, plain: bool, keep_thinking: bool
+) -> tuple[list[_Row], list[_Turn] | None]:
+    """The rows behind what is settled, and the turns they make; None when only a plain history can be sent."""
+    rows = [
+        _Row(said[place], list(blocks_of(said[place], plain=plain, keep_thinking=keep_thinking)), place)
+        for place in range(settled.count, len(said))
+    ]
+    repaired = _repair(rows, settled.pairs.copy())
+    return rows, None if repaired is None else _turns(row for row in repaired if row.blocks)
+
+
+def _repair(rows: Sequence[_Row], pairs: _ServerPairs) -> list[_Row] | None:
     """The rows with only valid pairs of provider-executed calls and results.
 
     None when that would change an answer whose thinking the provider still checks: then all of it has to go.
     """
     answers = [row for row in rows if row.message.role is Role.ASSISTANT]
-    valid = _valid_pairs(answers)
+    valid: set[int] = set()
+    for answer in answers:
+        valid |= pairs.add(answer.blocks)
     newest = answers[-1] if answers else None
     is_open = newest is not None and _may_stay_open(newest, is_last=newest is rows[-1])
     repaired = []
@@ -266,28 +264,11 @@ def _repair(rows: Sequence[_Row]) -> list[_Row] | None:
                 if row is newest and row.is_signed():
                     return None
                 if block.text.strip():
-                    kept.append(_Block("plain", {"type": "text", "text": block.text}))
+                    kept.append(Block("plain", {"type": "text", "text": block.text}))
             elif block.kind != "server_call" or id(block) in valid or (row is newest and is_open):
                 kept.append(block)
-        repaired.append(_Row(row.message, kept))
+        repaired.append(_Row(row.message, kept, row.place))
     return repaired
-
-
-def _valid_pairs(answers: Sequence[_Row]) -> set[int]:
-    """The identities of the blocks of valid pairs: the result follows its call, at most one answer later."""
-    valid: set[int] = set()
-    calls: dict[str, tuple[int, _Block]] = {}
-    answered: set[str] = set()
-    for number, row in enumerate(answers):
-        for block in row.blocks:
-            if block.kind == "server_call":
-                calls.setdefault(block.id, (number, block))
-            elif block.kind == "server_result" and block.id in calls and block.id not in answered:
-                asked, call = calls[block.id]
-                if number - asked <= 1:
-                    answered.add(block.id)
-                    valid |= {id(call), id(block)}
-    return valid
 
 
 def _may_stay_open(newest: _Row, *, is_last: bool) -> bool:
@@ -314,11 +295,11 @@ def _turns(rows: Iterable[_Row]) -> list[_Turn]:
     return turns
 
 
-def _check_ends(turns: list[_Turn]) -> None:
+def _check_ends(turns: list[_Turn], *, is_start: bool) -> None:
     """A request starts with the user and ends with the user, or with an answer that the provider paused."""
     if not turns:
         raise PromptInvalid("The prompt has no message besides system messages.")
-    if turns[0].role == "assistant":
+    if is_start and turns[0].role == "assistant":
         turns.insert(0, _said(OPENING))
     if turns[-1].role == "user":
         return
@@ -332,28 +313,31 @@ def _check_ends(turns: list[_Turn]) -> None:
 
 def _said(text: str) -> _Turn:
     message = PromptMessage(role=Role.USER, parts=(PromptText(text),))
-    return _Turn("user", [_Row(message, [_Block("plain", {"type": "text", "text": text})])])
+    return _Turn("user", [_Row(message, [Block("plain", {"type": "text", "text": text})])])
 
 
-def _check_pairs(turns: Sequence[_Turn]) -> None:
+def _check_pairs(turns: Sequence[_Turn], settled: Set[str]) -> None:
     """Every local call is answered in the message after it, every result answers one, every id is used once."""
     seen: set[str] = set()
     waiting: list[str] = []
     for turn in turns:
-        blocks = turn.blocks()
         if turn.role == "assistant":
-            calls = [block.id for block in blocks if block.kind == "call"]
-            if len(set(calls)) < len(calls) or seen.intersection(calls):
+            calls = _ids(turn, "call")
+            if len(set(calls)) < len(calls) or not seen.isdisjoint(calls) or not settled.isdisjoint(calls):
                 raise PromptInvalid(f"A call id is used twice among {calls}.")
             seen.update(calls)
             waiting.extend(calls)
             continue
-        results = [block.id for block in blocks if block.kind == "result"]
+        results = _ids(turn, "result")
         if sorted(results) != sorted(waiting):
             raise PromptInvalid(f"The calls {waiting} are followed by results of {results}.")
         waiting.clear()
     if waiting:
         raise PromptInvalid(f"No results follow the calls {waiting}.")
+
+
+def _ids(turn: _Turn, kind: Kind) -> list[str]:
+    return [block.id for row in turn.rows for block in row.blocks if block.kind == kind]
 
 
 # Bytes
@@ -373,30 +357,49 @@ def _marks(turns: Sequence[_Turn]) -> set[int]:
     return marked
 
 
-def _encoded(
-    turns: Sequence[_Turn], hashed: hashlib.blake2b, marked: set[int], mark: Mapping[str, str]
-) -> tuple[list[Json], int, bytes | None]:
-    """The messages as sent, how many signed answers had another prefix when they were given, and the newest's if it
-    had."""
-    messages: list[Json] = []
-    breaks = 0
-    broken: bytes | None = None
-    for turn in turns:
-        content: list[Raw] = []
-        messages.append({"role": turn.role, "content": content})
-        # Row by row for answers, because each has a prefix of its own.
-        is_answer = turn.role == "assistant"
-        groups = [(row, row.blocks) for row in turn.rows] if is_answer else [(turn.rows[0], turn.blocks())]
-        for row, blocks in groups:
-            if is_answer:
-                is_broken = row.message.prefix_fp not in (None, hashed.digest())
-                broken = row.message.prefix_fp if is_broken and row.message.is_native else None
-                breaks += is_broken and row.is_signed()
-            for block in blocks:
-                plain = _encode(block.json, None)
-                hashed.update(turn.role.encode() + bytes(plain))
-                content.append(_encode(block.json, mark) if id(block) in marked else plain)
-    return messages, breaks, broken
+class _Writing:
+    """Messages as sent, with the hash over their blocks, how many signed answers had another prefix when they were
+    given, and the newest answer's if it had."""
+
+    __slots__ = ("breaks", "broken", "has_thinking", "hash", "messages", "size_bytes")
+
+    def __init__(self, hashed: hashlib.blake2b) -> None:
+        self.messages: list[Json] = []
+        self.hash = hashed
+        self.breaks = 0
+        self.broken: bytes | None = None
+        self.has_thinking = False
+        self.size_bytes = 0
+
+    def copy(self) -> _Writing:
+        copied = _Writing(self.hash.copy())
+        copied.messages = self.messages.copy()
+        copied.breaks, copied.broken, copied.has_thinking = self.breaks, self.broken, self.has_thinking
+        return copied
+
+    def add(self, turns: Iterable[_Turn], marked: Set[int], mark: Mapping[str, str]) -> None:
+        for turn in turns:
+            content: list[Raw] = []
+            self.messages.append({"role": turn.role, "content": content})
+            self.size_bytes += _OBJECT_BYTES
+            # Row by row for answers, because each has a prefix of its own.
+            is_answer = turn.role == "assistant"
+            groups = [(row, row.blocks) for row in turn.rows] if is_answer else [(turn.rows[0], turn.blocks())]
+            for row, blocks in groups:
+                if is_answer:
+                    self._meet(row)
+                for block in blocks:
+                    plain = _encode(block.json, None)
+                    self.hash.update(turn.role.encode() + bytes(plain))
+                    self.size_bytes += len(bytes(plain)) + _OBJECT_BYTES
+                    content.append(_encode(block.json, mark) if id(block) in marked else plain)
+
+    def _meet(self, answer: _Row) -> None:
+        is_broken = answer.message.prefix_fp not in (None, self.hash.digest())
+        self.broken = answer.message.prefix_fp if is_broken and answer.message.is_native else None
+        is_signed = answer.is_signed()
+        self.breaks += is_broken and is_signed
+        self.has_thinking = self.has_thinking or is_signed
 
 
 def _encode(block: Json, mark: Mapping[str, str] | None) -> Raw:

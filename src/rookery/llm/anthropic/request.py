@@ -15,6 +15,7 @@ import msgspec
 from rookery.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.anthropic import messages
+from rookery.llm.past import Past
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 from rookery.llm.wire import Request
 
@@ -54,13 +55,18 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     user_hash: str | None = None
 
 
-def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str) -> Request:
-    """The request. Pure: same call, same bytes. `PromptInvalid` when the prompt breaks the rules of this wire."""
+def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str, past: Past) -> Request:
+    """The request. Pure: same call, same bytes, whatever the past.
+
+    `PromptInvalid` when the prompt breaks the rules of this wire.
+    """
     options = call.options if isinstance(call.options, AnthropicOptions) else AnthropicOptions()
     notes = _Notes()
     thinking, effort = choose_thinking(call.effort, caps, options, notes)
     tools = _tools(call, notes)
-    sent, thinking, drops = _messages(model, caps, call, options=options, tools=tools, thinking=thinking, notes=notes)
+    sent, thinking, drops = _messages(
+        model, caps, call, options=options, tools=tools, thinking=thinking, notes=notes, past=past
+    )
     max_tokens, thinking = _limits(call, caps, thinking)
     if tools:
         tools[-1] = {**tools[-1], "cache_control": _mark(options)}
@@ -171,6 +177,7 @@ def _messages(
     tools: list[Json],
     thinking: Json | None,
     notes: _Notes,
+    past: Past,
 ) -> tuple[messages.Sent, Json | None, bool]:
     """The messages, the `thinking` field, and whether stale thinking is dropped: by the provider, or here.
 
@@ -185,6 +192,7 @@ def _messages(
             mark=_mark(options),
             plain=call.plain_history,
             keep_thinking=keep_thinking,
+            past=past,
         )
 
     sent = made(options.send_reasoning)

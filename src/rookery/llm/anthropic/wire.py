@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from rookery.llm.anthropic import request
 from rookery.llm.anthropic.request import NEW_VERSION, OLD_VERSION, AnthropicOptions
 from rookery.llm.anthropic.stream import AnthropicFold
+from rookery.llm.past import Past
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 
@@ -45,9 +46,9 @@ class AnthropicFormat:
         # Gateways are often configured with the `/v1` that OpenAI's clients want.
         self._path = "/messages" if urlsplit(base_url).path.rstrip("/").endswith("/v1") else "/v1/messages"
 
-    def build(self, call: Call) -> Request:
+    def build(self, call: Call, past: Past | None = None) -> Request:
         """The request; `PromptInvalid` when the prompt breaks the rules of this wire."""
-        return request.build(self._model, self._caps, call, version=self._version, path=self._path)
+        return request.build(self._model, self._caps, call, version=self._version, path=self._path, past=past or Past())
 
     def fold(self, call: Call) -> AnthropicFold:
         return AnthropicFold(self._provider)

@@ -7,9 +7,10 @@ Images that tools returned therefore wait for the end of their batch, and follow
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from rookery.chat import parts
 from rookery.chat.messages import Role
 from rookery.chat.prompt_parts import (
     Meta,
@@ -23,6 +24,7 @@ from rookery.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm.completions.options import Dialect, ReplayReasoning
+from rookery.llm.prefix import Pieces, last_of
 from rookery.llm.types import Call, Capabilities
 from rookery.llm.wire import PromptInvalid
 
@@ -40,30 +42,42 @@ _NOT_SHOWN = "(the tool returned an image; this model cannot see images)"
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 
-def messages_of(call: Call, dialect: Dialect, *, caps: Capabilities, replay: ReplayReasoning) -> list[Json]:
+def write(call: Call, pieces: Pieces, dialect: Dialect, *, caps: Capabilities, replay: ReplayReasoning) -> None:
     """All messages of a request, in order; `PromptInvalid` when they break the rule of this wire."""
-    built = _system_messages(call.prompt, dialect)
+    messages = call.prompt.messages
+    turn_start, last_answer = last_of(messages, Role.USER), last_of(messages, Role.ASSISTANT)
+    start = pieces.resume(messages, turn_start)
+    last_system = last_of(messages[start:], Role.SYSTEM)
+    if start and last_system >= 0:
+        # System messages stand at the top, wherever they came.
+        pieces.unmark(len(messages))
+        start = pieces.resume(messages, turn_start)
+        last_system = last_of(messages, Role.SYSTEM)
+    pairs = _Pairs(pieces)
+    if not start:
+        pairs.add(_system_messages(call.prompt, dialect))
     images: list[Json] = []
-    turn_start = _turn_start(call.prompt.messages)
-    for index, message in enumerate(call.prompt.messages):
+    for index in range(start, len(messages)):
+        message = messages[index]
         if message.role is Role.SYSTEM:
             continue
         if message.role is Role.TOOL:
-            built += _tool_messages(message, caps, images=images)
+            pairs.add(_tool_messages(message, caps, images=images))
             continue
-        built += _image_message(images)
+        pairs.add(_image_message(images))
         images = []
+        if index in (turn_start, last_answer) and pairs.are_closed and index > last_system:
+            pieces.mark(index, turn_start)
         if message.role is Role.USER:
-            built += _user_message(message)
+            pairs.add(_user_message(message))
         else:
             is_current = index > turn_start
             keeps_meta = message.is_native and not call.plain_history
             replays = keeps_meta and message.is_whole and _replays(replay, message, is_current=is_current)
             signs = dialect.wants_thought_signatures and is_current
-            built += _assistant_message(message, replays=replays, keeps_meta=keeps_meta, signs=signs)
-    built += _image_message(images)
-    _check_pairs(built)
-    return built
+            pairs.add(_assistant_message(message, replays=replays, keeps_meta=keeps_meta, signs=signs))
+    pairs.add(_image_message(images))
+    pairs.close()
 
 
 def merge_details(chunks: Iterable[Meta]) -> list[Meta]:
@@ -94,11 +108,6 @@ def _continues(last: Meta, chunk: Meta) -> bool:
     return bool(last.get("index") == chunk.get("index"))
 
 
-def _turn_start(messages: Sequence[PromptMessage]) -> int:
-    """Where the last user message stands; all behind it is the current turn."""
-    return max((index for index, message in enumerate(messages) if message.role is Role.USER), default=-1)
-
-
 def _replays(replay: ReplayReasoning, message: PromptMessage, *, is_current: bool) -> bool:
     if replay == "auto":
         return is_current and any(isinstance(p, PromptCall) and not p.provider_executed for p in message.parts)
@@ -116,13 +125,13 @@ def _text_of(message: PromptMessage) -> str:
 
 
 def _user_message(message: PromptMessage) -> list[Json]:
-    parts = [part for part in message.parts if isinstance(part, PromptText | PromptFile)]
-    match parts:
+    said = [part for part in message.parts if isinstance(part, PromptText | PromptFile)]
+    match said:
         case []:
             return []
         case [PromptText(text=text)]:
             return [{"role": "user", "content": text}]
-    return [{"role": "user", "content": [_content_part(part) for part in parts]}]
+    return [{"role": "user", "content": [_content_part(part) for part in said]}]
 
 
 def _content_part(part: PromptText | PromptFile) -> Json:
@@ -219,19 +228,34 @@ def _image_message(images: list[Json]) -> list[Json]:
     return [{"role": "user", "content": images}] if images else []
 
 
-def _check_pairs(messages: Iterable[Json]) -> None:
-    """Tool messages answer all calls of the message before them, each once, with nothing in between."""
-    open_calls: list[str] = []
-    for message in messages:
-        if message["role"] == "tool":
-            if message["tool_call_id"] not in open_calls:
-                raise PromptInvalid(f"The result of {message['tool_call_id']} does not follow its call.")
-            open_calls.remove(message["tool_call_id"])
-            continue
-        if open_calls:
-            break
-        open_calls = [call["id"] for call in message.get("tool_calls", ())]
-        if len(set(open_calls)) < len(open_calls):
-            raise PromptInvalid("A message uses one call id twice.")
-    if open_calls:
-        raise PromptInvalid(f"No result follows the calls {', '.join(open_calls)}.")
+class _Pairs:
+    """Writes messages that keep the rule: tool messages answer all calls of the message before them, each once, with
+    nothing in between."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._open: list[str] = []
+
+    @property
+    def are_closed(self) -> bool:
+        return not self._open
+
+    def add(self, messages: Iterable[Json]) -> None:
+        for message in messages:
+            if message["role"] == "tool":
+                self._answer(message["tool_call_id"])
+            else:
+                self.close()
+                self._open = [call["id"] for call in message.get("tool_calls", ())]
+                if len(set(self._open)) < len(self._open):
+                    raise PromptInvalid("A message uses one call id twice.")
+            self._pieces.add(parts.json_raw(message))
+
+    def close(self) -> None:
+        if self._open:
+            raise PromptInvalid(f"No result follows the calls {', '.join(self._open)}.")
+
+    def _answer(self, call_id: str) -> None:
+        if call_id not in self._open:
+            raise PromptInvalid(f"The result of {call_id} does not follow its call.")
+        self._open.remove(call_id)

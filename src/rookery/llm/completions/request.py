@@ -16,7 +16,8 @@ from rookery.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.completions import messages
 from rookery.llm.completions.options import CompletionsOptions, Dialect
-from rookery.llm.prefix import Prefix
+from rookery.llm.past import Past
+from rookery.llm.prefix import pieces_of
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool
 from rookery.llm.wire import Request
 
@@ -33,15 +34,14 @@ def build(
     caps: Capabilities,
     options: CompletionsOptions,
     headers: Mapping[str, str],
+    past: Past | None = None,
 ) -> Request:
-    """The request of this call. Pure: the same call gives the same bytes."""
+    """The request of this call. Pure: the same call gives the same bytes, whatever the past."""
     warnings: list[CallWarning] = []
     tools = _tools(call.tools, dialect, options=options)
-    said = messages.messages_of(call, dialect, caps=caps, replay=options.replay_reasoning)
-    history = [parts.json_raw(message) for message in said]
-    prefix = Prefix(_seed(model, tools), call.prompt)
-    for encoded in history:
-        prefix.add(bytes(encoded))
+    replay = options.replay_reasoning
+    pieces = pieces_of(past or Past(), call, _seed(model, tools), key=(dialect, caps, replay))
+    messages.write(call, pieces, dialect, caps=caps, replay=replay)
     body: dict[str, Json] = {"model": model, "stream": True}
     if options.include_usage:
         body["stream_options"] = {"include_usage": True}
@@ -58,14 +58,14 @@ def build(
         warnings.append(CallWarning("unsupported_tool", "web_search", "This endpoint has no web search of its own."))
     # Laid over before the messages: these stay last, for the sake of the prefix.
     body |= options.extra_body
-    body.setdefault("messages", history)
+    body.setdefault("messages", list(pieces.sent))
     return Request(
         path=PATH,
         body=body,
         headers=headers,
         warnings=tuple(warnings),
-        prefix_fp=prefix.digest(),
-        broken_prefix=prefix.broken,
+        prefix_fp=pieces.digest(),
+        broken_prefix=pieces.broken(call.prompt),
     )
 
 

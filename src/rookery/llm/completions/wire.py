@@ -13,6 +13,7 @@ from typing import Final
 from rookery.llm.completions import request
 from rookery.llm.completions.options import CompletionsOptions, dialect_of
 from rookery.llm.completions.stream import CompletionsFold
+from rookery.llm.past import Past
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 
@@ -45,7 +46,7 @@ class CompletionsFormat:
         self._dialect = dialect_of(provider_type, caps, base_url=base_url)
         self._headers = _account_headers(organization, project)
 
-    def build(self, call: Call) -> Request:
+    def build(self, call: Call, past: Past | None = None) -> Request:
         """The request; `PromptInvalid` when calls and results of the prompt do not pair up."""
         options = _options(call)
         return request.build(
@@ -55,6 +56,7 @@ class CompletionsFormat:
             caps=self._caps,
             options=options,
             headers={**self._headers, **options.headers},
+            past=past,
         )
 
     def fold(self, call: Call) -> CompletionsFold:

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Raw
 
 from rookery.chat.messages import Effort, Role
 from rookery.chat.prompt_parts import (
     Meta,
-    Prompt,
     PromptCall,
     PromptFile,
     PromptMessage,
@@ -29,12 +29,14 @@ from rookery.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm import efforts
-from rookery.llm.prefix import Prefix
+from rookery.llm.past import Past
+from rookery.llm.prefix import Pieces, last_of, pieces_of
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
-from rookery.llm.wire import PromptInvalid
+from rookery.llm.wire import PromptInvalid, Request
 
 Item: TypeAlias = dict[str, Any]
 
+PATH = "/responses"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 SEARCH_SOURCES = "web_search_call.action.sources"
 LOGPROBS = "message.output_text.logprobs"
@@ -71,8 +73,25 @@ class ResponsesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     top_logprobs: int | None = None
 
 
-def body(model: str, caps: Capabilities, call: Call) -> tuple[dict[str, Any], tuple[CallWarning, ...]]:
-    """The request body and what of the call it could not say. Pure: same call, same bytes."""
+def build(model: str, caps: Capabilities, call: Call, *, headers: Mapping[str, str], past: Past) -> Request:
+    """The request. Pure: same call, same bytes, whatever the past. `PromptInvalid` when calls and outputs of the prompt
+    do not pair up."""
+    fields, warnings = _settings(model, caps, call)
+    seed = _encoder.encode([model, fields.get("tools")])
+    pieces = pieces_of(past, call, seed, key=caps.reasoning_model)
+    _write(call, caps, pieces)
+    return Request(
+        path=PATH,
+        body={**fields, "input": list(pieces.sent)},
+        headers=headers,
+        warnings=(*warnings, *pieces.notes),
+        prefix_fp=pieces.digest(),
+        broken_prefix=pieces.broken(call.prompt),
+    )
+
+
+def _settings(model: str, caps: Capabilities, call: Call) -> tuple[dict[str, Any], list[CallWarning]]:
+    """Everything but the history, and what of the call could not be said."""
     options = call.options if isinstance(call.options, ResponsesOptions) else ResponsesOptions()
     warnings: list[CallWarning] = []
     effort = chosen_effort(call.effort, caps)
@@ -93,17 +112,8 @@ def body(model: str, caps: Capabilities, call: Call) -> tuple[dict[str, Any], tu
         "service_tier": options.service_tier,
         "metadata": dict(options.metadata) if options.metadata else None,
         **_tool_fields(call, options, warnings),
-        "input": input_items(call, caps, warnings),
     }
-    return {name: value for name, value in fields.items() if value is not None}, tuple(warnings)
-
-
-def prefix_of(sent: Mapping[str, Any], prompt: Prompt) -> Prefix:
-    """The hash of what a provider's cache and its reasoning depend on: model, tools, and the items in order."""
-    prefix = Prefix(_encoder.encode([sent["model"], sent.get("tools")]), prompt)
-    for item in sent["input"]:
-        prefix.add(_encoder.encode(item))
-    return prefix
+    return {name: value for name, value in fields.items() if value is not None}, warnings
 
 
 def chosen_effort(asked: Effort | None, caps: Capabilities) -> Effort | None:
@@ -240,22 +250,44 @@ def _tool_choice(call: Call, warnings: list[CallWarning]) -> str | Item:
 # Input items
 
 
-def input_items(call: Call, caps: Capabilities, warnings: list[CallWarning]) -> list[Item]:
-    """The prompt as items, in its order."""
-    items: list[Item] = []
-    for message in call.prompt.messages:
-        match message.role:
-            case Role.SYSTEM:
-                items.extend(_system_items(message, "developer" if caps.reasoning_model else "system"))
-            case Role.USER:
-                items.extend(_user_items(message, warnings))
-            case Role.ASSISTANT if not call.plain_history and is_faithful(message):
-                items.extend(_faithful_items(message.parts))
-            case Role.ASSISTANT:
-                items.extend(_plain_items(message.parts))
-            case Role.TOOL:
-                items.extend(_output(part) for part in message.parts if isinstance(part, PromptResult))
-    return items
+def _write(call: Call, caps: Capabilities, pieces: Pieces) -> None:
+    """The prompt as items, in its order: every call with exactly one output somewhere behind it, every id used once."""
+    messages = call.prompt.messages
+    last_answer = last_of(messages, Role.ASSISTANT)
+    open_calls: set[str] = set()
+    for index in range(pieces.resume(messages), len(messages)):
+        if index == last_answer and not open_calls:
+            pieces.mark(index)
+        for item in _items(messages[index], caps, pieces.notes, plain=call.plain_history):
+            _pair(item, open_calls, pieces)
+            pieces.add(Raw(_encoder.encode(item)))
+    if open_calls:
+        raise PromptInvalid(f"No output follows the calls {', '.join(sorted(open_calls))}.")
+
+
+def _pair(item: Item, open_calls: set[str], pieces: Pieces) -> None:
+    if item["type"] == "function_call":
+        if not pieces.is_new_id(item["call_id"]):
+            raise PromptInvalid(f"The call id {item['call_id']} is used twice.")
+        open_calls.add(item["call_id"])
+    elif item["type"] == "function_call_output":
+        if item["call_id"] not in open_calls:
+            raise PromptInvalid(f"The output of {item['call_id']} has no open call before it.")
+        open_calls.discard(item["call_id"])
+
+
+def _items(message: PromptMessage, caps: Capabilities, warnings: list[CallWarning], *, plain: bool) -> Iterable[Item]:
+    match message.role:
+        case Role.SYSTEM:
+            return _system_items(message, "developer" if caps.reasoning_model else "system")
+        case Role.USER:
+            return _user_items(message, warnings)
+        case Role.ASSISTANT if not plain and is_faithful(message):
+            return _faithful_items(message.parts)
+        case Role.ASSISTANT:
+            return _plain_items(message.parts)
+        case Role.TOOL:
+            return (_output(part) for part in message.parts if isinstance(part, PromptResult))
 
 
 def is_faithful(message: PromptMessage) -> bool:
@@ -420,21 +452,3 @@ def _output(part: PromptResult) -> Item:
 
 def _meta(part: PromptPart) -> Meta:
     return {} if isinstance(part, PromptFile) or part.meta is None else part.meta
-
-
-def check_pairs(items: Iterable[Item]) -> None:
-    """Every call has exactly one output somewhere behind it, and every id is used once; else `PromptInvalid`."""
-    open_calls: set[str] = set()
-    seen: set[str] = set()
-    for item in items:
-        if item["type"] == "function_call":
-            if item["call_id"] in seen:
-                raise PromptInvalid(f"The call id {item['call_id']} is used twice.")
-            seen.add(item["call_id"])
-            open_calls.add(item["call_id"])
-        elif item["type"] == "function_call_output":
-            if item["call_id"] not in open_calls:
-                raise PromptInvalid(f"The output of {item['call_id']} has no open call before it.")
-            open_calls.discard(item["call_id"])
-    if open_calls:
-        raise PromptInvalid(f"No output follows the calls {', '.join(sorted(open_calls))}.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from rookery.llm.past import Past
 from rookery.llm.responses import request
 from rookery.llm.responses.request import ResponsesOptions
 from rookery.llm.responses.stream import ResponsesFold
@@ -51,19 +52,9 @@ class ResponsesFormat:
         self._provider = provider
         self._headers = _account_headers(organization, project)
 
-    def build(self, call: Call) -> Request:
+    def build(self, call: Call, past: Past | None = None) -> Request:
         """The request; `PromptInvalid` when calls and outputs of the prompt do not pair up."""
-        body, warnings = request.body(self._model, self._caps, call)
-        request.check_pairs(body["input"])
-        prefix = request.prefix_of(body, call.prompt)
-        return Request(
-            path="/responses",
-            body=body,
-            headers=self._headers,
-            warnings=warnings,
-            prefix_fp=prefix.digest(),
-            broken_prefix=prefix.broken,
-        )
+        return request.build(self._model, self._caps, call, headers=self._headers, past=past or Past())
 
     def fold(self, call: Call) -> ResponsesFold:
         return ResponsesFold(self._provider)
