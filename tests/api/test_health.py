@@ -4,22 +4,25 @@ import asyncio
 import json
 from collections.abc import Mapping
 
+from fastapi import FastAPI
 from starlette.types import Message
 
-from rookery.api.application import create_application
+from rookery.api.routers import health
 from rookery.api.routers.health import CACHE_SECONDS
 from rookery.testing.clock import FakeClock
+from tests.api.house import House
 
 
 class Ask:
-    """Sends requests straight into the ASGI application and keeps what comes back."""
+    """A process that says of itself what the test says. Sends requests straight into the routes of its health."""
 
     def __init__(self, found: dict[str, str]) -> None:
         self.found = found
         self.looks = 0
         self.stopping = False
         self.clock = FakeClock()
-        self.application = create_application(self, clock=self.clock, log_access=True)
+        self.application = FastAPI()
+        self.application.include_router(health.router(self, self.clock))
 
     async def checks(self) -> Mapping[str, str]:
         self.looks += 1
@@ -110,11 +113,19 @@ async def test_front_page_loads_nothing_from_anywhere() -> None:
     assert b"http" not in body.replace(b"charset", b"")
 
 
-async def test_unknown_address_and_wrong_method_are_told_in_the_error_shape() -> None:
-    ask = Ask({})
+async def test_unknown_address_and_wrong_method_are_told_in_the_error_shape(house: House) -> None:
+    missing = await house.nobody.get("/chats/secret-id")
+    wrong = await house.nobody.delete("/healthz")
 
-    missing = await ask.get("/chats/secret-id")
-    wrong = await ask.get("/healthz", method="DELETE")
+    assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "not_allowed")
+    assert missing.json()["request_id"] == missing.headers["x-request-id"]
 
-    assert (missing[0], json.loads(missing[2])["code"]) == (404, "not_found")
-    assert (wrong[0], json.loads(wrong[2])["code"]) == (405, "not_allowed")
+
+async def test_replica_that_runs_is_ready(house: House) -> None:
+    found = await house.nobody.get("/readyz")
+
+    assert found.json() == {
+        "status": "ready",
+        "checks": {"database": "ok", "listener": "ok", "presence": "ok", "event_loop": "ok"},
+    }

@@ -65,7 +65,7 @@ class RateLimits:
         if enough:
             return
         self._on_refused(limit)
-        seconds = max(1, math.ceil((1 - left) * 60 / size))
+        seconds = max(1, math.ceil(round((1 - left) * 60 / size, 6)))
         raise ApiError(
             429,
             "rate_limited",
@@ -82,6 +82,8 @@ def address_key(address: str | None) -> str:
         parsed = ipaddress.ip_address(address.split("%")[0])
     except ValueError:
         return address[:64]
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
-        return str(ipaddress.ip_network((parsed, 64), strict=False))
-    return str(parsed)
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:  # a socket for both families shows the other one like this
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))

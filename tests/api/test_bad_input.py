@@ -1,0 +1,189 @@
+"""What no client should send: too large, too slow, not JSON, not text."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.api.doors import open_door
+from tests.api.house import House, Person
+
+LOGIN = "/api/v1/auth/login"
+TOKENS = "/api/v1/tokens"
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b'{"login": "ada",}',
+        b"\xff\xfe",
+        b'{"login": "\xff", "password": "x"}',
+        b'{"login": "\\ud800", "password": "x"}',
+        b"[" * 100_000,
+    ],
+    ids=["empty", "cut", "comma", "no text", "bad UTF-8", "half a character", "deep"],
+)
+async def test_what_is_no_json_is_malformed(house: House, ada: Person, content: bytes) -> None:
+    strangers = await house.nobody.post(LOGIN, content=content, headers=JSON)
+    known = await ada.http.post(TOKENS, content=content, headers=JSON)
+
+    assert {(each.status_code, each.json()["code"]) for each in (strangers, known)} == {(400, "malformed")}
+    assert strangers.json()["message"].endswith(".")
+
+
+@pytest.mark.parametrize("content", [b"7", b"null", b"[]", b'"text"'])
+async def test_json_that_is_no_object_is_invalid(house: House, content: bytes) -> None:
+    refused = await house.nobody.post(LOGIN, content=content, headers=JSON)
+
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
+    assert [each["field"] for each in refused.json()["fields"]] == ["body"]
+
+
+async def test_wrong_types_and_unknown_members_are_all_named(house: House) -> None:
+    refused = await house.nobody.post(LOGIN, json={"login": 7, "password": ["x"], "remember": True})
+
+    assert {each["field"] for each in refused.json()["fields"]} == {"login", "password", "remember"}
+    assert all(each["message"].endswith(".") for each in refused.json()["fields"])
+
+
+async def test_what_was_typed_is_never_said_back(house: House) -> None:
+    refused = await house.nobody.post(LOGIN, json={"login": 7, "password": {"secret": "tops3cret"}})
+
+    assert "tops3cret" not in refused.text
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_body_that_is_not_declared_as_json_is_refused(house: House, ada: Person, kind: str | None) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+
+    refused = [
+        await house.nobody.post(LOGIN, content=b"{}", headers=headers),
+        await ada.http.post(TOKENS, content=b"{}", headers=headers),
+    ]
+
+    assert {(each.status_code, each.json()["code"]) for each in refused} == {(415, "unsupported_media_type")}
+
+
+async def raw(house: House, request: bytes, *, url: str | None = None) -> bytes:
+    """What is answered to bytes that no library would send. Sends nothing more and reads to the end."""
+    target = httpx2.URL(url or house.url)
+    reader, writer = await asyncio.open_connection(target.host, target.port)
+    try:
+        writer.write(request)
+        await writer.drain()
+        return await asyncio.wait_for(reader.read(), 10)
+    except ConnectionResetError:
+        return b"reset"
+    finally:
+        writer.close()
+
+
+async def test_declared_size_is_refused_before_the_body_is_read(house: House) -> None:
+    head = "POST /api/v1/auth/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+    answered = await raw(house, f"{head}Content-Length: 2097152\r\n\r\n".encode())
+
+    assert answered.startswith(b"HTTP/1.1 413 ")
+    assert b"larger than 1 MiB" in answered
+
+
+async def test_body_without_a_declared_size_is_read_no_further_than_the_limit(house: House, ada: Person) -> None:
+    head = "POST /api/v1/auth/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    endless = f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + b"400\r\n" + b" " * 1024 + b"\r\n401\r\n"
+
+    async with open_door(house, max_body=1024) as url:
+        answered = await raw(house, endless + b" " * 16, url=url)
+        exact = await ada.http.post(f"{url}{TOKENS}", content=b" " * 1024, headers=JSON)
+
+    assert answered.startswith(b"HTTP/1.1 413 ")
+    assert b"larger than 1 KiB" in answered
+    assert exact.status_code == 400
+
+
+async def test_body_that_takes_too_long_is_given_up(house: House) -> None:
+    head = "POST /api/v1/auth/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+    async with open_door(house, read_seconds=0.05) as url:
+        answered = await raw(house, f'{head}Content-Length: 100\r\n\r\n{{"login":'.encode(), url=url)
+
+    assert answered.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"too_slow"' in answered
+    assert b"connection: close" in answered.lower()
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status", "code"),
+    [
+        ("/api/v1/version?" + "q" * 9000, {}, 414, "url_too_long"),
+        ("/api/v1/" + "v" * 9000, {}, 414, "url_too_long"),
+        ("/api/v1/version", {"X-Big": "x" * 33_000}, 431, "headers_too_large"),
+        ("/api/v1/version", {f"X-{n}": "x" * 700 for n in range(50)}, 431, "headers_too_large"),
+    ],
+    ids=["query", "path", "one header", "many headers"],
+)
+async def test_request_with_too_much_before_its_body_is_refused(
+    house: House, ada: Person, path: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    refused = await ada.http.get(path, headers=headers)
+
+    assert (refused.status_code, refused.json()["code"]) == (status, code)
+
+
+async def test_header_that_never_ends_is_cut_off(house: House) -> None:
+    answered = await raw(house, b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Big: " + b"x" * 200_000)
+
+    assert answered.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 ", b"reset"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"GET /api/v1/version HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        b"GET /api/v1/version HTTP/1.1\r\n\r\n",
+        b"GET /api/v1/version HTTP/1.0\r\n\r\n",
+        b"GET /api/v1/version HTTP/1.1\r\nHost: localhost\r\nX-A: a\0b\r\n\r\n",
+        b"NONSENSE\r\n\r\n",
+    ],
+    ids=["two hosts", "no host", "no host, old", "NUL", "no request"],
+)
+async def test_request_that_is_none_is_refused(house: House, lines: bytes) -> None:
+    answered = await raw(house, lines.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+
+    assert answered.split(b" ")[1] == b"400"
+
+
+@pytest.mark.parametrize("cookie", ["", ";;;", "rookery_session", "rookery_session=", "rookery_session=rk_s_x", "\xff"])
+async def test_cookie_that_is_none_is_nobody(house: House, cookie: str) -> None:
+    headers: Any = {"Cookie": cookie.encode("latin-1")}
+
+    refused = await house.nobody.get("/api/v1/version", headers=headers)
+
+    assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
+
+
+@pytest.mark.parametrize("sent", ["", "Bearer", "Bearer rk_", "Bearer \xff", "rk_x", "Basic eDp5"])
+async def test_authorization_that_is_none_is_nobody(house: House, sent: str) -> None:
+    headers: Any = {"Authorization": sent.encode("latin-1")}
+
+    refused = await house.nobody.get("/api/v1/version", headers=headers)
+
+    assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
+
+
+async def test_client_that_leaves_in_the_middle_of_its_body_is_forgotten(house: House, ada: Person) -> None:
+    target = httpx2.URL(house.url)
+    _, writer = await asyncio.open_connection(target.host, target.port)
+    writer.write(
+        b"POST /api/v1/auth/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 100\r\n\r\n{"
+    )
+    await writer.drain()
+    writer.close()
+
+    assert (await ada.http.get("/api/v1/version")).status_code == 200
