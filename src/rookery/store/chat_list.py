@@ -69,25 +69,33 @@ _HAS_UNREAD = f"""coalesce(
                      FROM chat_read_cursors r
                     WHERE r.chat_id = c.id AND r.user_id = $1), 0), false)"""
 
-# Two indexes (chats_title, search_tsv), each scanned once; a hit in a subagent's chat finds its root.
+# A hit in a subagent's chat finds its root. Rare words are looked up in the indexes of words (chats_title, search_tsv)
+# and common ones among the viewer's own chats (chats_owner, chats_root, search_chat), as the planner sees fit.
 _FOUND = """found AS MATERIALIZED (
          SELECT hit.root_id, max(hit.message_id) AS message_id
-           FROM (SELECT coalesce(f.root_chat_id, f.id) AS root_id, NULL::bigint AS message_id
+           FROM ({hits}) hit
+          GROUP BY hit.root_id),"""
+_HITS = """
+                 SELECT coalesce(f.root_chat_id, f.id) AS root_id, NULL::bigint AS message_id
                    FROM chats f
                   WHERE to_tsvector('simple', f.title) @@ ({titles})
-                    AND ({scope})
+                    AND {scope}
                   UNION ALL
                  SELECT coalesce(f.root_chat_id, f.id), s.message_id
                    FROM chat_message_search s
                    JOIN chats f ON f.id = s.chat_id
                   WHERE s.tsv IS NOT NULL
                     AND s.tsv @@ ({messages})
-                    AND ({scope})) hit
-          GROUP BY hit.root_id),"""
+                    AND {scope}"""
 _SCOPES = {
     Source.CREATED_BY_ME: "f.owner_id = $1",
-    Source.SHARED_WITH_ME: """coalesce(f.root_chat_id, f.id) IN (
-                        SELECT mine.chat_id FROM chat_shares mine WHERE mine.user_id = $1)""",
+    Source.SHARED_WITH_ME: """f.id IN (
+                        SELECT mine.chat_id FROM chat_shares mine WHERE mine.user_id = $1
+                         UNION ALL
+                        SELECT k.id
+                          FROM chat_shares mine
+                          JOIN chats k ON k.root_chat_id = mine.chat_id
+                         WHERE mine.user_id = $1)""",
 }
 MATCHES = f"""
     SELECT m.id, m.chat_id, left(t.text, {snippets.SOURCE_CHARS} + 1)
@@ -198,7 +206,11 @@ async def list_chats(
     statement = build(wanted, viewer_id=actor.id, position=position, limit=limit)
     if statement is None:
         return ChatListPage((), None)
-    found = await chat_reads.list_families(conn, statement.sql, *statement.arguments, actor=actor)
+    if wanted.query.search:
+        records = await search.fetch_planned(conn, statement.sql, *statement.arguments)
+    else:
+        records = await conn.fetch(statement.sql, *statement.arguments)
+    found = chat_reads.families(records, actor=actor)
     rows, end = _cut(found, limit=limit, start=position or _NEWEST)
     chats = await _with_matches(conn, rows, wanted.query.search) if wanted.query.search else [row.chat for row in rows]
     if wanted.hides_contents:
@@ -247,15 +259,15 @@ async def _owner(conn: Connection, owner: UUID | str, *, actor: UserActor | Owne
 
 def _found(wanted: Wanted, arguments: _Arguments) -> str:
     """What the full-text search finds among the chats that the viewer may see; each search must hold."""
-    if not wanted.query.search:
+    if not wanted.query.search or not wanted.sources:
         return ""
     texts = [(search.for_titles(text), search.for_messages(text)) for text in wanted.query.search]
     titles, messages = (
         " && ".join(f"websearch_to_tsquery('simple', {arguments.add(text)})" for text in column)
         for column in zip(*texts, strict=True)
     )
-    scope = " OR ".join(_SCOPES[source] for source in sorted(wanted.sources)) or "false"
-    return _FOUND.format(titles=titles, messages=messages, scope=scope)
+    hits = [_HITS.format(titles=titles, messages=messages, scope=_SCOPES[source]) for source in sorted(wanted.sources)]
+    return _FOUND.format(hits=" UNION ALL ".join(hits))
 
 
 def _filters(wanted: Wanted, labels: dict[str, str], arguments: _Arguments) -> Iterator[str]:

@@ -6,10 +6,11 @@ has the viewer as `$1`, and ends with `VIEWS`. What only a single read has comes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from rookery.chat import rights
@@ -103,7 +104,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 async def find_chat(conn: Connection, chat_id: ChatId, *, actor: Actor) -> Seen | None:
     """The chat, with its children in the same archive state. Whether the actor may see it was checked before."""
-    found = await list_families(conn, FAMILY, viewer_of(actor), chat_id, actor=actor)
+    found = families(await conn.fetch(FAMILY, _viewer_of(actor), chat_id), actor=actor)
     return found[0] if found else None
 
 
@@ -118,11 +119,11 @@ async def with_single_members(conn: Connection, chat: ChatView) -> ChatView:
     )
 
 
-async def list_families(conn: Connection, statement: str, *arguments: object, actor: Actor) -> list[Seen]:
+def families(records: Iterable[asyncpg.Record], *, actor: Actor) -> list[Seen]:
     """The chats of a statement that ends in `VIEWS`: those that are their own root in `members`, with the others."""
     roots: dict[UUID, Seen] = {}
     children: dict[UUID, list[ChatView]] = {}
-    for record in await conn.fetch(statement, *arguments):
+    for record in records:
         seen = _seen(tuple(record), actor=actor)
         if record[0] == record[1]:
             roots[record[0]] = seen
@@ -131,7 +132,7 @@ async def list_families(conn: Connection, statement: str, *arguments: object, ac
     return [_with_children(seen, children.get(root_id, ())) for root_id, seen in roots.items()]
 
 
-def viewer_of(actor: Actor) -> UUID | None:
+def _viewer_of(actor: Actor) -> UUID | None:
     """Whose pins and unread marks are shown: parts of Rookery have none."""
     return None if isinstance(actor, SystemActor) else actor.id
 

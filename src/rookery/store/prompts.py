@@ -6,8 +6,10 @@ the model sees is not among them. The user messages of subagents' chats are thei
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from rookery.chat import parts
@@ -114,7 +116,7 @@ class Prompt(msgspec.Struct, frozen=True):
 async def list_of_chat(conn: Connection, chat_id: ChatId, *, limit: int = DEFAULT_LIMIT) -> tuple[Prompt, ...]:
     """The prompts of one chat, newest first."""
     paging.check_limit(limit, MAX_LIMIT)
-    return await _list(conn, LIST_OF_CHAT, chat_id, limit)
+    return _prompts(await conn.fetch(LIST_OF_CHAT, chat_id, limit))
 
 
 async def list_of_owner(
@@ -123,14 +125,12 @@ async def list_of_owner(
     """The prompts of all chats of an owner, newest first; with a query, those that match it (`search`)."""
     paging.check_limit(limit, MAX_LIMIT)
     if query is None:
-        return await _list(conn, LIST_OF_OWNER, owner_id, limit)
-    return await _list(conn, LIST_FOUND, owner_id, limit, search.for_messages(query))
+        return _prompts(await conn.fetch(LIST_OF_OWNER, owner_id, limit))
+    return _prompts(await search.fetch_planned(conn, LIST_FOUND, owner_id, limit, search.for_messages(query)))
 
 
-async def _list(conn: Connection, statement: str, *arguments: object) -> tuple[Prompt, ...]:
-    records = await conn.fetch(statement, *arguments)
-    return tuple(Prompt(record[0], record[1], "\n".join(_decoded(record[2]))) for record in records)
-
-
-def _decoded(texts: str) -> tuple[str, ...]:
-    return _texts.decode(parts.unescape(texts))
+def _prompts(records: Iterable[asyncpg.Record]) -> tuple[Prompt, ...]:
+    return tuple(
+        Prompt(message_id, chat_id, "\n".join(_texts.decode(parts.unescape(texts))))
+        for message_id, chat_id, texts in records
+    )
