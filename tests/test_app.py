@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import stat
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from rookery import app, settings
-from rookery.settings import Settings
+from rookery.app import Choices
+from rookery.chat.messages import ChatId, Role
+from rookery.chat.parts import Text
+from rookery.cli import metrics
+from rookery.llm.secrets import KeyRing, new_key
+from rookery.settings import Settings, SettingsError
 from rookery.store.embedded.data_dir import DataDirLock, Use
 from rookery.store.errors import DatabaseUnsuitable, DataDirInUse, EmbeddedServerError
 from rookery.store.pool import Database
+from rookery.worker.parts import EpisodeKey
 
 
 def settings_of(home: Path, **flags: str) -> Settings:
@@ -114,3 +130,115 @@ async def test_command_beside_a_server_that_does_not_get_ready_says_that_it_is_s
     ):
         async with app.visited_database(config, say_nothing):
             pass
+
+
+async def test_replica_is_found_at_its_socket_and_takes_it_along(tmp_path: Path, database_url: str) -> None:
+    config = settings_of(tmp_path, database_url=database_url)
+    config.data_dir.mkdir(mode=0o700)
+    async with await Database.connect(app.database_config(config, database_url)) as database:
+        async with app.running_replica(config, database) as first, app.running_replica(config, database) as second:
+            rows = await database.api.fetch("SELECT id, host_id, relay_unix FROM replicas")
+            text = await metrics.fetch(rows[0]["relay_unix"])
+
+            assert {row["id"] for row in rows} == {first.id, second.id}
+            assert len({row["host_id"] for row in rows}) == 1
+            assert [mode_of(row["relay_unix"]) for row in rows] == [0o600, 0o600]
+            assert b"rookery_build_info" in text
+        assert [mode_of(row["relay_unix"]) for row in rows] == [None, None]
+
+
+async def test_socket_of_a_killed_replica_is_removed_by_the_next_one(tmp_path: Path, database_url: str) -> None:
+    config = settings_of(tmp_path, database_url=database_url)
+    run = config.data_dir / "run"
+    run.mkdir(mode=0o700, parents=True)
+    config.data_dir.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(run / "r0.s"))
+    async with (
+        await Database.connect(app.database_config(config, database_url)) as database,
+        app.running_replica(config, database) as replica,
+    ):
+        assert [path.name for path in run.glob("r*.s")] == [Path(replica.presence.replica.relay_unix or "").name]
+
+
+async def test_replicas_of_two_machines_show_each_others_chats_over_tls(tmp_path: Path, database_url: str) -> None:
+    cert = make_certificate(tmp_path)
+    homes = [tmp_path / "a", tmp_path / "b"]
+    tls = {"relay_tls_cert": cert, "relay_tls_key": cert, "relay_tls_ca": cert}
+    key = EpisodeKey(ChatId(uuid4()), 1, 1)
+    ring = KeyRing.parse(new_key("k1"))
+    async with AsyncExitStack() as stack:
+        sites = []
+        for home in homes:
+            (home / "data").mkdir(mode=0o700, parents=True)
+            config = settings_of(home, database_url=database_url, relay_bind="127.0.0.1:0", **tls)
+            database = await stack.enter_async_context(
+                await Database.connect(app.database_config(config, database_url))
+            )
+            sites.append(await stack.enter_async_context(app.running_replica(config, database, Choices(ring=ring))))
+        here, there = sites
+        episode = there.worker.buffer.create_episode(key)
+        episode.add_part(Role.ASSISTANT, Text("over the wire"))
+        episode.flush()
+
+        source = here.relay.hub.source(there.id)
+        assert source is not None
+        woken = asyncio.Event()
+        subscription = source.subscribe(key, wake=woken.set)
+        async with asyncio.timeout(20):
+            while not (batch := subscription.pull()):
+                woken.clear()
+                await woken.wait()
+        subscription.close()
+
+        assert b"over the wire" in batch[0][2]
+        assert (there.presence.replica.relay_url or "").startswith("wss://127.0.0.1:")
+        assert here.presence.replica.host_id != there.presence.replica.host_id
+
+
+async def test_certificate_that_cannot_be_read_is_a_problem_of_the_settings(tmp_path: Path, database_url: str) -> None:
+    missing = str(tmp_path / "missing.pem")
+    config = settings_of(
+        tmp_path,
+        database_url=database_url,
+        relay_bind="127.0.0.1:0",
+        relay_tls_cert=missing,
+        relay_tls_key=missing,
+    )
+    config.data_dir.mkdir(mode=0o700)
+    async with await Database.connect(app.database_config(config, database_url)) as database:
+        with pytest.raises(SettingsError, match="relay_bind"):
+            async with app.running_replica(config, database):
+                pass
+
+
+def mode_of(path: str) -> int | None:
+    try:
+        return stat.S_IMODE(Path(path).stat().st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def make_certificate(directory: Path) -> str:
+    """A certificate for 127.0.0.1 that vouches for itself, and its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rookery test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = directory / "relay.pem"
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + secret)
+    return str(path)

@@ -6,6 +6,7 @@ Statements over messages are those of `messages` with the figures added, so that
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from rookery.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_i
 from rookery.chat.parts import ContentError, ToolCall
 from rookery.chat.prompt import PromptRow
 from rookery.chat.toolcalls import CallRow, OpenCall
-from rookery.store import chats, messages
+from rookery.store import chats, messages, sessions
 from rookery.store.chats import ChatSummary
 from rookery.store.hints import ChatHint
 from rookery.store.machine import backlog, calls
@@ -100,6 +101,20 @@ LISTED = f"""
             LIMIT 1) newest ON true
       LEFT JOIN chat_read_cursors r ON r.chat_id = c.id AND r.user_id = asked.user_id
       LEFT JOIN chat_pins p ON p.chat_id = c.id AND p.user_id = asked.user_id
+"""
+
+
+# As `sessions.authenticate` does for requests, and as rarely. One that has ended stays so.
+SEEN = """
+    WITH seen AS (
+         UPDATE sessions s
+            SET last_seen_at = $2,
+                expires_at = greatest(s.expires_at, least($2 + $3::interval, s.created_at + $4::interval))
+          WHERE s.id = ANY ($1)
+            AND s.expires_at > $2
+            AND s.last_seen_at < $2 - $5::interval
+         RETURNING s.user_id)
+    UPDATE users u SET last_seen_at = greatest(u.last_seen_at, $2) FROM seen WHERE u.id = seen.user_id
 """
 
 
@@ -212,6 +227,11 @@ async def list_for_viewers(conn: Connection, pairs: Sequence[tuple[UUID, UUID]])
     """Chats as lists show them, for pairs of chat and viewer."""
     records = await conn.fetch(LISTED, [chat for chat, _ in pairs], [user for _, user in pairs])
     return [_listed(tuple(record)) for record in records]
+
+
+async def note_seen(conn: Connection, session_ids: Sequence[UUID], *, now: datetime) -> None:
+    """Somebody watches with these sessions: they are in use. Ids of tokens among them are no matter."""
+    await conn.execute(SEEN, session_ids, now, sessions.IDLE, sessions.LONGEST, sessions.SEEN_EVERY)
 
 
 _VIEWER_WIDTH = len(ListedChat.__struct_fields__) - 1

@@ -1,4 +1,7 @@
-"""Asks the database what is left of the rights of those who watch, and tells a person's other tabs what was read."""
+"""Asks the database what is left of the rights of those who watch, and tells a person's other tabs what was read.
+
+Whoever watches is there: a session with an open stream counts as used, although nothing is requested with it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import asyncpg
 
 from rookery.chat.messages import ChatId
 from rookery.clock import Clock
-from rookery.store import access
+from rookery.store import access, streaming
 from rookery.store.access import Standing, Watching
 from rookery.store.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
@@ -39,8 +42,15 @@ class StandingCheck:
             )
             for grant in grants
         ]
+        now = self._clock.now()
         async with self._pool.acquire() as conn:
-            found = await access.find_standings(conn, watching, now=self._clock.now())
+            found = await access.find_standings(conn, watching, now=now)
+            kept = {
+                each.credential_id
+                for each, standing in zip(watching, found, strict=True)
+                if standing is not Standing.LOGGED_OUT
+            }
+            await streaming.note_seen(conn, list(kept), now=now)
         return [_RIGHTS[standing] for standing in found]
 
 
