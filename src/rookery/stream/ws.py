@@ -2,7 +2,9 @@
 
 Facts about the server (uvicorn, websockets-sansio) that this rests on: reading stops after each data frame until the
 application takes it, so a session keeps reading; a slow client is felt at the *next* send, which waits; and a close
-waits in the same place, so a client that stopped reading is only got rid of by the kernel (`listening.py`).
+waits in the same place, so a client that stopped reading is only got rid of by the kernel (`listening.py`). Between the
+moment in which a connection breaks and the one in which the server calls it lost, an accept does nothing, and a send
+is taken for a mistake of the application's: RuntimeError.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class WebSocketTransport:
         self._send = send
 
     async def send(self, data: bytes, cursor: int | None = None) -> None:
-        await self._send({"type": "websocket.send", "text": data.decode()})
+        await self._say({"type": "websocket.send", "text": data.decode()})
 
     async def beat(self, event: bytes) -> None:
         await self.send(b"[" + event + b"]")
@@ -63,7 +65,14 @@ class WebSocketTransport:
         return text.encode() if text is not None else bytes(message.get("bytes") or b"")
 
     async def close(self, code: int, reason: str) -> None:
-        await self._send({"type": "websocket.close", "code": code, "reason": reason})
+        await self._say({"type": "websocket.close", "code": code, "reason": reason})
+
+    async def _say(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except RuntimeError as error:
+            # Ours are sent in the one order there is, so it is the connection that is not what it was.
+            raise ConnectionError("The client is gone.") from error
 
 
 async def accept(scope: Scope, receive: Receive, send: Send) -> WebSocketTransport:
