@@ -21,8 +21,37 @@ from tools.formatting import formatted
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "api" / "openapi.json"
 REF = "#/components/schemas/"
-# Generic answers, which are written by hand in client/pages.py; their names end with what is in them.
-GENERIC = ("Page_", "Items_")
+# What the client uses: families of operations, or single ones.
+OPERATIONS = (
+    "auth",
+    "chats",
+    "files",
+    "messages",
+    "models",
+    "queue",
+    "server.version",
+    "setup",
+    "titles",
+    "tokens",
+    "turns",
+    "users.me",
+)
+# What events of streams hold besides.
+OF_EVENTS = ("WatchedChatView",)
+# Lists and pages, which are generic in client/pages.py.
+GENERIC = ("Page_", "Items_", "ChatListPage")
+# Where a name without its suffix says too little.
+RENAMED = {
+    "DownloadView": "DownloadUrl",
+    "EditView": "EditAnswer",
+    "MessagesView": "MessagePage",
+    "ModelsOfProvider": "ModelProvider",
+    "ModelsView": "ModelList",
+    "PromoteView": "PromoteAnswer",
+    "SendView": "SendAnswer",
+    "TitleView": "ProposedTitle",
+    "TokensView": "TokenCounts",
+}
 # Unions by one of their tags. A new one needs a name here.
 UNIONS = {"tool-call": "Part"}
 SUFFIX = "View"
@@ -62,6 +91,9 @@ class _Structs:
         self._found: dict[str, str] = {}  # component by the name of its struct
         for schema in _answers(document):
             self._visit(schema)
+        for component in OF_EVENTS:
+            if component in self._components:
+                self._visit_component(component)
 
     def lines(self) -> Iterator[str]:
         written = {name: self._components[component] for name, component in self._found.items()}
@@ -93,11 +125,11 @@ class _Structs:
         if component.startswith(GENERIC) or "properties" not in schema:
             self._visit(schema)
             return
-        name = component.removesuffix(SUFFIX)
+        name = _name(component)
         if name not in self._found:
             self._found[name] = component
             self._visit(schema)
-        elif self._found[name] != component:
+        elif self._shape(self._components[self._found[name]]) != self._shape(schema):
             raise ValueError(f"{component} and {self._found[name]} would both be called {name}")
 
     def _struct(self, name: str, schema: Schema) -> Iterator[str]:
@@ -114,6 +146,10 @@ class _Structs:
         if not members:
             yield "    pass"
 
+    def _shape(self, schema: Schema) -> dict[str, str]:
+        members = self._members(schema)
+        return {name: self._field(described, is_required=is_required) for name, described, is_required in members}
+
     def _members(self, schema: Schema) -> Iterator[tuple[str, Schema, bool]]:
         required = set(schema.get("required", ()))
         for name, described in schema.get("properties", {}).items():
@@ -121,13 +157,17 @@ class _Structs:
 
     def _field(self, schema: Schema, *, is_required: bool) -> str:
         kind = self._type(schema)
-        if kind == "None" or kind.endswith("| None"):
+        if kind == "None":
+            return "Any = None"  # what it will be once it is something, only a newer document knows
+        if kind.endswith("| None"):
             return f"{kind} = None"
         if is_required:
             return kind
         match schema.get("default"):
             case None if kind == "bool":
                 return "bool = False"
+            case None if kind.startswith("tuple["):
+                return f"{kind} = ()"
             case None:
                 return f"{_either([kind, 'None'])} = None"
             case []:
@@ -171,7 +211,7 @@ class _Structs:
 
     def _referred(self, component: str) -> str:
         schema = self._components[component]
-        return component.removesuffix(SUFFIX) if "properties" in schema else self._type(schema)
+        return _name(component) if "properties" in schema else self._type(schema)
 
     def _merged(self, union: Schema) -> Schema:
         """One schema with the members of all variants, of which only the tag is sure to be there."""
@@ -191,9 +231,15 @@ class _Structs:
 def _answers(document: Schema) -> Iterator[Schema]:
     for path in document["paths"].values():
         for operation in path.values():
-            for status, response in operation.get("responses", {}).items():
-                if status.startswith("2"):
-                    yield from (content["schema"] for content in response.get("content", {}).values())
+            if not operation["operationId"].startswith(OPERATIONS):
+                continue
+            for status, response in operation["responses"].items():
+                if status.startswith("2") and (content := response.get("content", {}).get("application/json")):
+                    yield content["schema"]
+
+
+def _name(component: str) -> str:
+    return RENAMED.get(component) or component.removesuffix(SUFFIX)
 
 
 def _choices(schema: Schema) -> Sequence[Schema]:

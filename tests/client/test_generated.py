@@ -7,8 +7,9 @@ import inspect
 import pytest
 
 from rookery.client import AsyncRookery, Rookery
-from tools import generate_client_sync
+from tools import generate_client_models, generate_client_sync
 
+MODELS = generate_client_sync.CLIENT / "models.py"
 SYNC = generate_client_sync.CLIENT / "sync_namespaces.py"
 NAMESPACES = ("account", "chats", "files", "messages", "models", "queue", "tokens")
 
@@ -21,6 +22,12 @@ def public(of: object) -> dict[str, inspect.Signature]:
 def test_blocking_namespaces_are_those_that_the_generator_gives() -> None:
     assert SYNC.read_text() == generate_client_sync.generate(), (
         "run: python -m tools.generate_client_sync > src/rookery/client/sync_namespaces.py"
+    )
+
+
+def test_structs_are_those_of_the_committed_document() -> None:
+    assert MODELS.read_text() == generate_client_models.generate(generate_client_models.load()), (
+        "run: python -m tools.generate_client_models > src/rookery/client/models.py"
     )
 
 

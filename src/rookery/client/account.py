@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from rookery.client.content import given
 from rookery.client.http import Http
-from rookery.client.models import User
-
-
-class _Setup(msgspec.Struct, frozen=True):
-    needed: bool
+from rookery.client.models import Me, SetupStatus, User
 
 
 class AsyncAccount:
@@ -19,12 +13,12 @@ class AsyncAccount:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    async def me(self) -> User:
-        return await self._http.read(User, "/users/me")
+    async def me(self) -> Me:
+        return await self._http.read(Me, "/users/me")
 
     async def is_setup_needed(self) -> bool:
         """Whether the server has no account yet; until it has one it answers nothing else."""
-        return (await self._http.read(_Setup, "/setup")).needed
+        return (await self._http.read(SetupStatus, "/setup")).needed
 
     async def set_up(
         self, setup_token: str, *, email: str, password: str, username: str | None = None, name: str | None = None

@@ -14,7 +14,7 @@ from rookery.client.frames import Transport
 from rookery.client.http import Config, Http
 from rookery.client.live import Watch
 from rookery.client.messages import AsyncMessages
-from rookery.client.models import User, Version
+from rookery.client.models import Me, Version
 from rookery.client.queues import AsyncQueues
 from rookery.client.tokens import AsyncTokens
 from rookery.clock import Clock, SystemClock
@@ -63,7 +63,7 @@ class AsyncRookery:
     def base_url(self) -> str:
         return self._http.base_url
 
-    async def me(self) -> User:
+    async def me(self) -> Me:
         """Whom the token belongs to."""
         return await self.account.me()
 

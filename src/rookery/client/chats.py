@@ -12,9 +12,12 @@ from rookery.client.content import ChatRef, Content, DynamicTool, Effort, ToolOu
 from rookery.client.frames import Transport
 from rookery.client.http import Http, path
 from rookery.client.live import LiveChat, Watch
-from rookery.client.models import Chat
+from rookery.client.models import Chat, Cost, ProposedTitle
 from rookery.client.pages import Page
 from rookery.client.reducer import View
+
+# The server gives a model 30 s for it.
+TITLE_SECONDS = 45.0
 
 
 class AsyncChats:
@@ -142,6 +145,24 @@ class AsyncChats:
     async def compact(self, chat_id: ChatRef) -> Chat:
         """Summarise the history, to make room."""
         return await self._http.write(Chat, "POST", path("chats", chat_id, "compact"))
+
+    async def reconcile(self, chat_id: ChatRef) -> Chat:
+        """Bring a chat out of a state that should not exist; it ends in error, with its queue kept."""
+        return await self._http.write(Chat, "POST", path("chats", chat_id, "reconcile-invalid"))
+
+    async def cost(self, chat_id: ChatRef) -> Cost:
+        """What the chat and its subagents have cost so far."""
+        return await self._http.read(Cost, path("chats", chat_id, "cost"))
+
+    async def propose_title(self, chat_id: ChatRef) -> str:
+        """A title that a model makes of the messages; nothing is changed. Empty when there is nothing to read."""
+        target = path("chats", chat_id, "title", "propose")
+        return (await self._http.write(ProposedTitle, "POST", target, timeout_seconds=TITLE_SECONDS)).title
+
+    async def regenerate_title(self, chat_id: ChatRef) -> Chat:
+        """Give the chat such a title, unless somebody renames it meanwhile."""
+        target = path("chats", chat_id, "title", "regenerate")
+        return await self._http.write(Chat, "POST", target, timeout_seconds=TITLE_SECONDS)
 
     async def submit_tool_results(self, chat_id: ChatRef, results: Sequence[ToolOutput]) -> None:
         """Answer all calls that the chat waits for."""

@@ -90,9 +90,13 @@ class Http:
         body: object = None,
         key: str | None = None,
         is_repeatable: bool = False,
+        timeout_seconds: float | None = None,
     ) -> T:
         """A change, and what it answers. `key` makes a repeat harmless by `Idempotency-Key`."""
-        return self.decode(kind, await self.send(method, path, body=body, key=key, is_repeatable=is_repeatable))
+        answer = await self.send(
+            method, path, body=body, key=key, is_repeatable=is_repeatable, timeout_seconds=timeout_seconds
+        )
+        return self.decode(kind, answer)
 
     async def send(
         self,

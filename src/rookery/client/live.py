@@ -20,7 +20,7 @@ from rookery.client import reducer
 from rookery.client.errors import ActionRequired, StreamEnded, TurnFailed, UnexpectedAnswer
 from rookery.client.frames import Frames, Transport
 from rookery.client.http import Http, Query, path
-from rookery.client.models import Chat, Message
+from rookery.client.models import Message, WatchedChat
 from rookery.client.reducer import Client, Event, View
 from rookery.client.wires import NORMAL, EndOfStream
 
@@ -43,8 +43,8 @@ class Change:
 class LiveChat:
     """One chat, followed over any number of connections. Opened by `async with`; iterated by one task.
 
-    `state` is what a client would show after the last change that was taken. Iteration ends when the server ends the stream normally, and raises a
-    `StreamEnded` when it takes the chat away.
+    `state` is what a client would show after the last change that was taken. Iteration ends when the server ends the
+    stream normally, and raises a `StreamEnded` when it takes the chat away.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     type: str
     kinds: tuple[str, ...] = ()
-    chat: Chat | None = None
+    chat: WatchedChat | None = None
     chat_id: UUID | None = None
     kind: str | None = None
     tool_calls: tuple[dict[str, Any], ...] = ()

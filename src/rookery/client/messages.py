@@ -8,12 +8,13 @@ from uuid import UUID, uuid4
 from msgspec import UNSET, UnsetType
 
 from rookery.client.content import BusyBehavior, ChatRef, Content, Effort, given, input_parts
-from rookery.client.http import Http, path
+from rookery.client.http import Http, Query, path
 from rookery.client.models import (
     EditAnswer,
     Message,
     MessagePage,
     Prompt,
+    SearchMatch,
     SendAnswer,
 )
 from rookery.client.pages import Items
@@ -90,6 +91,11 @@ class AsyncMessages:
         """Replace a message of the user, and everything after it by what comes of the new one."""
         body = given(content=input_parts(content), model_config_id=model_config_id, reasoning_effort=reasoning_effort)
         return await self._http.write(EditAnswer, "PATCH", path("chats", chat_id, "messages", message_id), body=body)
+
+    async def search(self, chat_id: ChatRef, q: str, *, limit: int = 50) -> tuple[SearchMatch, ...]:
+        """The messages of a chat in which words stand, newest first."""
+        query: Query = {"q": q, "limit": limit}
+        return (await self._http.read(Items[SearchMatch], path("chats", chat_id, "search"), query)).items
 
     async def prompts(self, chat_id: ChatRef, *, limit: int = 500) -> tuple[Prompt, ...]:
         """What the user wrote, newest first."""

@@ -1,4 +1,4 @@
-"""What the server answers with, as structs.
+"""What the server answers with. Made by tools/generate_client_models.py from docs/api/openapi.json.
 
 Members that this version does not know are ignored, and those that may be null may be absent: servers within one
 version of the API only ever add to it.
@@ -13,14 +13,60 @@ from uuid import UUID
 import msgspec
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class Chat(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat as one person sees it: role, pin and unread mark are the viewer's.
+
+    Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error.
+    `context` and `git` come with the workspaces.
+    """
+
     id: UUID
-    username: str
-    name: str | None = None
+    owner: PublicUser
+    my_role: str
+    parent_chat_id: UUID | None = None
+    root_chat_id: UUID
+    mode: str | None = None
+    title: str
+    status: str
+    archived: bool
+    archived_at: datetime | None = None
+    plan_mode: bool
+    last_error: ChatError | None = None
+    last_model_config_id: UUID
+    last_reasoning_effort: str | None = None
+    workspace_id: UUID | None = None
+    mcp_server_ids: tuple[UUID, ...]
+    labels: dict[str, str]
+    pin_order: int | None = None
+    client_type: str
+    last_turn_summary: str | None = None
+    summary: str | None = None
+    has_unread: bool
+    shared: bool
+    queue_len: int
+    requires_action_deadline_at: datetime | None = None
+    needs_user: str | None = None
+    usage: ContextUsage
+    created_at: datetime
+    updated_at: datetime
+    last_activity_at: datetime
+    snapshot_version: int
+    history_version: int
+    meta_version: int
+    context: Any = None
+    git: Any = None
+    children: tuple[Chat, ...] = ()
+    match: SearchMatch | None = None
+    files: tuple[ChatFile, ...] = ()
+    dynamic_tools: tuple[str, ...] = ()
+    queued_for_capacity: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 class ChatError(msgspec.Struct, frozen=True, kw_only=True):
-    message: str
+    """Why a chat stopped."""
+
+    message: str = "The chat request failed unexpectedly."
     detail: str | None = None
     kind: str | None = None
     provider: str | None = None
@@ -28,9 +74,69 @@ class ChatError(msgspec.Struct, frozen=True, kw_only=True):
     status_code: int | None = None
 
 
+class ChatFile(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str
+    mime_type: str
+    size_bytes: int
+    created_at: datetime
+
+
+class ChatState(msgspec.Struct, frozen=True, kw_only=True):
+    """As much of a chat as its clients order answers by."""
+
+    status: str
+    snapshot_version: int
+    history_version: int
+    queue_len: int
+
+
 class ContextUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """How full the model's context was at the newest answer."""
+
     context_tokens: int | None = None
     context_limit: int | None = None
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the whole family. `by_model` has ids of models as their provider names them, `by_chat` ids of chats."""
+
+    total_cost_micros: int
+    request_count: int
+    unpriced_request_count: int
+    tokens: TokenCounts
+    runtime_ms: int
+    by_model: dict[str, Figures]
+    by_chat: dict[str, Figures]
+
+
+class DownloadUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """`url` gives the file to whoever has it, until it expires."""
+
+    url: str
+    expires_at: datetime
+    sha256: str
+    size_bytes: int
+    name: str
+    mime_type: str
+
+
+class EditAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    message: Message
+    messages: tuple[Message, ...]
+    deleted_message_ids: tuple[int, ...]
+    deleted_queued_ids: tuple[int, ...]
+    chat: ChatState
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls without a known price are counted, and not in the cost."""
+
+    cost_micros: int
+    request_count: int
+    unpriced_request_count: int
+    tokens: TokenCounts
+    runtime_ms: int
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,92 +144,28 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     mime_type: str
     size_bytes: int
+    sha256: str
     created_at: datetime
-    sha256: str | None = None
 
 
-class Chat(msgspec.Struct, frozen=True, kw_only=True):
+class Me(msgspec.Struct, frozen=True, kw_only=True):
+    """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`."""
+
     id: UUID
-    owner: Owner
-    my_role: str
-    root_chat_id: UUID
-    title: str
+    username: str
+    name: str
+    email: str | None = None
+    role: str
     status: str
-    archived: bool
+    spend_limit_micros: int | None = None
     created_at: datetime
-    updated_at: datetime
-    last_activity_at: datetime
-    snapshot_version: int
-    history_version: int
-    parent_chat_id: UUID | None = None
-    mode: str | None = None
-    archived_at: datetime | None = None
-    plan_mode: bool = False
-    last_error: ChatError | None = None
-    last_model_config_id: UUID | None = None
-    last_reasoning_effort: str | None = None
-    workspace_id: UUID | None = None
-    mcp_server_ids: tuple[UUID, ...] = ()
-    labels: dict[str, str] = {}
-    pin_order: int | None = None
-    client_type: str | None = None
-    last_turn_summary: str | None = None
-    summary: str | None = None
-    has_unread: bool = False
-    shared: bool = False
-    queue_len: int = 0
-    requires_action_deadline_at: datetime | None = None
-    context: dict[str, Any] | None = None
-    git: dict[str, Any] | None = None
-    usage: ContextUsage | None = None
-    children: tuple[Chat, ...] = ()
-    files: tuple[File, ...] = ()
-    dynamic_tools: tuple[str, ...] = ()
-    queued_for_capacity: bool = False
-    warnings: tuple[str, ...] = ()
-
-
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    total_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    cache_read_tokens: int | None = None
-    context_limit: int | None = None
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of any type, with the members of all: a newer server may send types that this client does not know."""
-
-    type: str
-    text: str | None = None
-    refusal: bool = False
-    tool_call_id: str | None = None
-    tool_name: str | None = None
-    args: Any = None
-    result: Any = None
-    is_error: bool = False
-    is_media: bool = False
-    provider_executed: bool = False
-    mcp_server_id: UUID | None = None
-    parsed_commands: tuple[tuple[str, ...], ...] | None = None
-    url: str | None = None
-    source_id: str | None = None
-    title: str | None = None
-    name: str | None = None
-    media_type: str | None = None
-    file_id: UUID | None = None
-    data: str | None = None
-    file_name: str | None = None
-    start_line: int | None = None
-    end_line: int | None = None
-    content: str | None = None
-    created_at: datetime | None = None
-    completed_at: datetime | None = None
+    last_seen_at: datetime | None = None
+    permissions: tuple[str, ...]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A message. `decode_error` is there, and true, when its content could not be read."""
+
     id: int
     chat_id: UUID
     role: str
@@ -139,54 +181,125 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     decode_error: bool = False
 
 
-class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    id: int
-    content: tuple[Part, ...]
-    created_at: datetime
-    created_by: UUID | None = None
-    model_config_id: UUID | None = None
-    reasoning_effort: str | None = None
-    client_id: str | None = None
-    steer: bool = False
-    decode_error: bool = False
-
-
 class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of messages. `queued_messages` is there without a cursor, `has_newer` around a message."""
+
     items: tuple[Message, ...]
     has_more: bool
     snapshot_version: int
     history_version: int
-    queued_messages: tuple[QueuedMessage, ...] | None = None
+    queued_messages: tuple[QueuedMessage, ...] = ()
+    has_newer: bool = False
 
 
-class ChatState(msgspec.Struct, frozen=True, kw_only=True):
-    status: str
-    snapshot_version: int
-    history_version: int
-    queue_len: int
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """`reasoning_efforts` are those that can be chosen, from least to most."""
+
+    id: UUID
+    model: str
+    display_name: str
+    context_limit: int
+    reasoning_efforts: tuple[str, ...]
+    is_default: bool
 
 
-class SendAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    queued: bool
-    chat: ChatState
-    message: Message | None = None
-    queued_message: QueuedMessage | None = None
-    messages: tuple[Message, ...] = ()
-    warnings: tuple[str, ...] = ()
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    providers: tuple[ModelProvider, ...]
 
 
-class EditAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    message: Message
-    chat: ChatState
-    messages: tuple[Message, ...] = ()
-    deleted_message_ids: tuple[int, ...] = ()
-    deleted_queued_ids: tuple[int, ...] = ()
+class ModelProvider(msgspec.Struct, frozen=True, kw_only=True):
+    """`unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add one of their own."""
+
+    id: UUID
+    type: str
+    display_name: str
+    icon: str
+    available: bool
+    unavailable_reason: str | None = None
+    models: tuple[Model, ...]
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    """`token` is what programs send. It is shown here and never again."""
+
+    id: UUID
+    name: str
+    scopes: tuple[str, ...]
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None = None
+    token: str
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    username: str
+    name: str | None = None
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One of any type, with the members of all: a newer server may send types that this client does not know."""
+
+    type: str
+    text: str | None = None
+    refusal: bool = False
+    provider_meta: dict[str, Any] | None = None
+    created_at: datetime | None = None
+    completed_at: datetime | None = None
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+    args: Any = None
+    args_delta: str | None = None
+    parsed_commands: tuple[tuple[str, ...], ...] | None = None
+    mcp_server_id: UUID | None = None
+    provider_executed: bool = False
+    hook_rewritten: bool = False
+    result: Any = None
+    result_delta: str | None = None
+    result_reset: bool = False
+    is_error: bool = False
+    is_media: bool = False
+    url: str | None = None
+    source_id: str | None = None
+    title: str | None = None
+    media_type: str | None = None
+    name: str | None = None
+    file_id: UUID | None = None
+    data: str | None = None
+    file_name: str | None = None
+    start_line: int | None = None
+    end_line: int | None = None
+    content: str | None = None
 
 
 class PromoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    chat: ChatState
+    """`message` is null while what runs has to stop first."""
+
     message: Message | None = None
-    messages: tuple[Message, ...] = ()
+    messages: tuple[Message, ...]
+    chat: ChatState
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A user message: its text parts, joined by line breaks."""
+
+    id: int
+    chat_id: UUID
+    text: str
+
+
+class ProposedTitle(msgspec.Struct, frozen=True, kw_only=True):
+    """Empty when there is nothing in the chat to name it by."""
+
+    title: str
+
+
+class PublicUser(msgspec.Struct, frozen=True, kw_only=True):
+    """As much of a user as everybody may see."""
+
+    id: UUID
+    username: str
+    name: str
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,78 +307,133 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     queue_version: int
 
 
-class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that waits for its turn; `steer` ones are heard at the next step."""
+
     id: int
-    text: str
+    content: tuple[Part, ...]
+    model_config_id: UUID | None = None
+    reasoning_effort: str | None = None
+    client_id: str | None = None
+    created_at: datetime
+    created_by: UUID
+    steer: bool
+    decode_error: bool = False
+
+
+class SearchMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a search found a chat: the newest message of its family that matches. Only a title: all of it is null.
+
+    `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit.
+    """
+
     chat_id: UUID | None = None
+    message_id: int | None = None
+    snippet: str | None = None
+
+
+class SendAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`messages` is every visible row that this send inserted, in order: clients insert all of them."""
+
+    queued: bool
+    message: Message | None = None
+    queued_message: QueuedMessage | None = None
+    messages: tuple[Message, ...]
+    chat: ChatState
+    warnings: tuple[str, ...] = ()
+
+
+class SetupStatus(msgspec.Struct, frozen=True, kw_only=True):
+    needed: bool
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a token, but for the token."""
+
+    id: UUID
+    name: str
+    scopes: tuple[str, ...]
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None = None
+
+
+class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Input is what was not read from a cache; reasoning is part of output."""
+
+    input: int
+    cache_read: int
+    cache_write: int
+    output: int
+    reasoning: int
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step was counted at."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    context_limit: int | None = None
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     username: str
-    email: str
+    name: str
+    email: str | None = None
     role: str
     status: str
-    created_at: datetime
-    name: str | None = None
     spend_limit_micros: int | None = None
+    created_at: datetime
     last_seen_at: datetime | None = None
-    permissions: tuple[str, ...] = ()
-
-
-class Token(msgspec.Struct, frozen=True, kw_only=True):
-    id: UUID
-    name: str
-    scopes: tuple[str, ...]
-    created_at: datetime
-    expires_at: datetime | None = None
-    last_used_at: datetime | None = None
-
-
-class NewToken(msgspec.Struct, frozen=True, kw_only=True):
-    id: UUID
-    name: str
-    scopes: tuple[str, ...]
-    created_at: datetime
-    token: str
-    expires_at: datetime | None = None
-    last_used_at: datetime | None = None
-
-
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    id: UUID
-    model: str
-    display_name: str
-    context_limit: int
-    is_default: bool = False
-    reasoning_efforts: tuple[str, ...] = ()
-
-
-class ModelProvider(msgspec.Struct, frozen=True, kw_only=True):
-    id: UUID
-    type: str
-    display_name: str
-    available: bool
-    models: tuple[Model, ...]
-    icon: str | None = None
-    unavailable_reason: str | None = None
-
-
-class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    providers: tuple[ModelProvider, ...]
-
-
-class DownloadUrl(msgspec.Struct, frozen=True, kw_only=True):
-    url: str
-    expires_at: datetime
-    sha256: str
-    size_bytes: int
-    name: str
-    mime_type: str
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
     version: str
+    commit: str | None = None
     api: int
     stream_protocol: int
-    commit: str | None = None
+    schema: int
+
+
+class WatchedChat(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat as lists show it: without children, files and the resources of its context."""
+
+    id: UUID
+    owner: Owner
+    my_role: str
+    parent_chat_id: UUID | None = None
+    root_chat_id: UUID
+    mode: str | None = None
+    title: str
+    status: str
+    archived: bool
+    archived_at: datetime | None = None
+    plan_mode: bool
+    last_error: ChatError | None = None
+    last_model_config_id: UUID
+    last_reasoning_effort: str | None = None
+    workspace_id: UUID | None = None
+    mcp_server_ids: tuple[UUID, ...]
+    labels: dict[str, str]
+    pin_order: int | None = None
+    client_type: str
+    last_turn_summary: str | None = None
+    summary: str | None = None
+    has_unread: bool
+    shared: bool
+    queue_len: int
+    requires_action_deadline_at: datetime | None = None
+    usage: ContextUsage
+    created_at: datetime
+    updated_at: datetime
+    last_activity_at: datetime
+    snapshot_version: int
+    history_version: int
+    meta_version: int
+    context: Any = None
+    git: Any = None

@@ -9,7 +9,7 @@ from typing import Self
 from rookery.client.aio import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, AsyncRookery
 from rookery.client.blocking import BlockingWatch, Portal
 from rookery.client.frames import Transport
-from rookery.client.models import User, Version
+from rookery.client.models import Me, Version
 from rookery.client.sync_namespaces import Account, Chats, Files, Messages, Models, Queues, Tokens
 from rookery.clock import Clock
 
@@ -43,7 +43,7 @@ class Rookery:
     def base_url(self) -> str:
         return self._inner.base_url
 
-    def me(self) -> User:
+    def me(self) -> Me:
         """Whom the token belongs to."""
         return self._portal.run(self._inner.me())
 

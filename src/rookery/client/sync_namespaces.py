@@ -18,9 +18,11 @@ from rookery.client.frames import Transport
 from rookery.client.messages import AsyncMessages
 from rookery.client.models import (
     Chat,
+    Cost,
     DownloadUrl,
     EditAnswer,
     File,
+    Me,
     Message,
     MessagePage,
     Model,
@@ -30,6 +32,7 @@ from rookery.client.models import (
     Prompt,
     Queue,
     QueuedMessage,
+    SearchMatch,
     SendAnswer,
     Token,
     User,
@@ -47,7 +50,7 @@ class Account:
         self._inner = inner
         self._portal = portal
 
-    def me(self) -> User:
+    def me(self) -> Me:
         return self._portal.run(self._inner.me())
 
     def is_setup_needed(self) -> bool:
@@ -210,6 +213,22 @@ class Chats:
         """Summarise the history, to make room."""
         return self._portal.run(self._inner.compact(chat_id))
 
+    def reconcile(self, chat_id: ChatRef) -> Chat:
+        """Bring a chat out of a state that should not exist; it ends in error, with its queue kept."""
+        return self._portal.run(self._inner.reconcile(chat_id))
+
+    def cost(self, chat_id: ChatRef) -> Cost:
+        """What the chat and its subagents have cost so far."""
+        return self._portal.run(self._inner.cost(chat_id))
+
+    def propose_title(self, chat_id: ChatRef) -> str:
+        """A title that a model makes of the messages; nothing is changed. Empty when there is nothing to read."""
+        return self._portal.run(self._inner.propose_title(chat_id))
+
+    def regenerate_title(self, chat_id: ChatRef) -> Chat:
+        """Give the chat such a title, unless somebody renames it meanwhile."""
+        return self._portal.run(self._inner.regenerate_title(chat_id))
+
     def submit_tool_results(self, chat_id: ChatRef, results: Sequence[ToolOutput]) -> None:
         """Answer all calls that the chat waits for."""
         self._portal.run(self._inner.submit_tool_results(chat_id, results))
@@ -363,6 +382,10 @@ class Messages:
                 chat_id, message_id, content, model_config_id=model_config_id, reasoning_effort=reasoning_effort
             )
         )
+
+    def search(self, chat_id: ChatRef, q: str, *, limit: int = 50) -> tuple[SearchMatch, ...]:
+        """The messages of a chat in which words stand, newest first."""
+        return self._portal.run(self._inner.search(chat_id, q, limit=limit))
 
     def prompts(self, chat_id: ChatRef, *, limit: int = 500) -> tuple[Prompt, ...]:
         """What the user wrote, newest first."""

@@ -1,0 +1,254 @@
+"""The client against a whole server: every namespace over a real socket, with a model that answers by a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from rookery.chat.rights import Role
+from rookery.client import AsyncRookery, Rookery, errors
+from rookery.client.content import DynamicTool
+from tests.api.house import PASSWORD, House, Person, open_house
+
+COLOUR = DynamicTool(
+    name="pick_colour",
+    description="Lets the user pick a colour.",
+    input_schema={"type": "object", "properties": {"why": {"type": "string"}}},
+)
+
+
+@pytest.fixture
+async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
+    """Its worker answers."""
+    async with open_house(database_url, tmp_path, takes_chats=True) as opened:
+        await opened.add_model("echo")
+        yield opened
+
+
+@pytest.fixture
+async def client(house: House, ada: Person) -> AsyncIterator[AsyncRookery]:
+    async with AsyncRookery(house.url, token=ada.token) as client:
+        yield client
+
+
+@pytest.fixture
+async def quiet(database_url: str, tmp_path: Path) -> AsyncIterator[AsyncRookery]:
+    """A client of a server on which nobody answers: chats stay as requests have left them."""
+    async with open_house(database_url, tmp_path) as opened:
+        await opened.add_model("echo")
+        person = await opened.add("root", role=Role.ADMIN)
+        async with AsyncRookery(opened.url, token=person.token) as client:
+            yield client
+
+
+async def test_prompt_is_run_to_its_answer(client: AsyncRookery) -> None:
+    assert "hello there" in await client.chats.run("hello there")
+
+
+async def test_blocking_client_does_the_same(house: House, ada: Person) -> None:
+    def work() -> tuple[str, list[str], list[str]]:
+        with Rookery(house.url, token=ada.token) as client:
+            said = client.chats.run("hello there")
+            titles = [chat.title for chat in client.chats.iterate()]
+            chat = client.chats.create("and again", title="Second")
+            with client.chats.stream(chat.id) as live:
+                for change in live:
+                    if change.is_committed and live.state.status == "waiting":
+                        break
+                roles = [message.role for message in live.messages]
+        return said, titles, roles
+
+    said, titles, roles = await asyncio.to_thread(work)
+
+    assert "hello there" in said
+    assert titles == ["hello there"]
+    assert roles == ["user", "assistant"]
+
+
+async def test_blocking_client_that_is_closed_says_so(house: House) -> None:
+    client = Rookery(house.url)
+    client.close()
+    client.close()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        client.me()
+
+
+async def test_conversation_goes_on_and_is_read_back(client: AsyncRookery) -> None:
+    chat = await client.chats.create("first", title="A talk", labels={"kind": "test"})
+    await client.chats.wait_idle(chat.id, chat.snapshot_version)
+    sent = await client.messages.send(chat.id, "second", client_id="mine")
+    again = await client.messages.send(chat.id, "second", client_id="mine")
+    state = await client.chats.wait_idle(chat.id, sent.chat.snapshot_version)
+
+    assert sent.message is not None
+    assert again.message is not None
+    assert again.message.id == sent.message.id
+    assert state.status == "waiting"
+    listed = [message async for message in client.messages.iterate(chat.id, page_size=2)]
+    assert [message.role for message in listed] == ["user", "assistant"] * 2
+    assert (await client.messages.get(chat.id, sent.message.id)).content[0].text == "second"
+    assert [prompt.text for prompt in await client.messages.prompts(chat.id)] == ["second", "first"]
+    found = await client.chats.get(chat.id)
+    assert (found.title, found.labels, found.status) == ("A talk", {"kind": "test"}, "waiting")
+
+
+async def test_edit_replaces_the_rest(client: AsyncRookery) -> None:
+    chat = await client.chats.create("first")
+    await client.chats.wait_idle(chat.id, chat.snapshot_version)
+    (*_, first) = (await client.messages.list(chat.id)).items
+
+    edited = await client.messages.edit(chat.id, first.id, "other words")
+    await client.chats.wait_idle(chat.id, edited.chat.snapshot_version)
+
+    assert first.id in edited.deleted_message_ids
+    assert (await client.messages.list(chat.id)).items[-1].content[0].text == "other words"
+
+
+async def test_chats_are_listed_changed_archived_and_deleted(client: AsyncRookery) -> None:
+    made = [await client.chats.create(f"number {number}", title=f"Chat {number}") for number in range(5)]
+    for chat in made:
+        await client.chats.wait_idle(chat.id, chat.snapshot_version)
+
+    first = await client.chats.list(limit=2)
+    assert (len(first.items), first.next_cursor is not None) == (2, True)
+    assert {chat.id async for chat in client.chats.iterate(page_size=2)} == {chat.id for chat in made}
+
+    renamed = await client.chats.update(made[0].id, title="Another", labels={"a": "b"}, pin_order=1)
+    assert (renamed.title, renamed.labels, renamed.pin_order) == ("Another", {"a": "b"}, 1)
+    assert [chat.id for chat in (await client.chats.list(labels={"a": "b"})).items] == [made[0].id]
+
+    with pytest.raises(errors.Conflict) as early:
+        await client.chats.delete(made[0].id)
+    assert (await client.chats.archive(made[0].id)).archived
+    assert not (await client.chats.unarchive(made[0].id)).archived
+    await client.chats.archive(made[0].id)
+    await client.chats.delete(made[0].id)
+    with pytest.raises(errors.NotFound) as gone:
+        await client.chats.get(made[0].id)
+
+    assert early.value.code == "archive_first"
+    assert (gone.value.code, bool(gone.value.request_id)) == ("chat_not_found", True)
+
+
+async def test_created_chat_is_one_however_often_it_is_asked_for(quiet: AsyncRookery) -> None:
+    key = str(uuid4())
+
+    first = await quiet.chats.create("hello", idempotency_key=key)
+    again = await quiet.chats.create("hello", idempotency_key=key)
+    with pytest.raises(errors.Conflict) as other:
+        await quiet.chats.create("something else", idempotency_key=key)
+
+    assert again.id == first.id
+    assert other.value.code == "idempotency_mismatch"
+
+
+async def test_running_chat_is_interrupted_and_its_queue_is_kept_in_order(quiet: AsyncRookery) -> None:
+    chat = await quiet.chats.create("hello")
+    queued = [(await quiet.messages.send(chat.id, f"later {number}")).queued_message for number in range(3)]
+    one, two, three = [each.id for each in queued if each is not None]
+
+    moved = await quiet.queue.move(chat.id, three, before=one)
+    assert [each.id for each in moved.items] == [three, one, two]
+    edited = await quiet.queue.edit(chat.id, one, content="sooner")
+    assert edited.content[0].text == "sooner"
+    await quiet.queue.delete(chat.id, two)
+    assert [each.id for each in (await quiet.queue.list(chat.id)).items] == [three, one]
+    promoted = await quiet.queue.promote(chat.id, one)
+    assert promoted.chat.status == "interrupting"
+    await quiet.queue.clear(chat.id)
+    with pytest.raises(errors.Conflict) as empty:
+        await quiet.queue.delete(chat.id, one)
+    assert empty.value.code == "queue_empty"
+
+
+async def test_interrupt_of_a_chat_at_rest_is_a_conflict(client: AsyncRookery) -> None:
+    chat = await client.chats.create("hello")
+    await client.chats.wait_idle(chat.id, chat.snapshot_version)
+
+    with pytest.raises(errors.Conflict) as caught:
+        await client.chats.interrupt(chat.id)
+    with pytest.raises(errors.Conflict):
+        await client.chats.retry(chat.id)
+
+    assert caught.value.code == "not_interruptible"
+
+
+async def test_running_chat_can_be_interrupted(quiet: AsyncRookery) -> None:
+    chat = await quiet.chats.create("hello")
+
+    assert (await quiet.chats.interrupt(chat.id)).status == "interrupting"
+
+
+async def test_wrong_values_are_all_named(quiet: AsyncRookery) -> None:
+    with pytest.raises(errors.Invalid) as caught:
+        await quiet.chats.create(" ", title="x" * 201)
+
+    assert {each.field for each in caught.value.fields} == {"content[0].text", "title"}
+
+
+async def test_read_cursor_is_moved(client: AsyncRookery) -> None:
+    chat = await client.chats.create("hello")
+    await client.chats.wait_idle(chat.id, chat.snapshot_version)
+    unread = (await client.chats.get(chat.id)).has_unread
+
+    await client.chats.mark_read(chat.id)
+
+    assert (unread, (await client.chats.get(chat.id)).has_unread) == (True, False)
+
+
+async def test_models_are_found_by_any_of_their_names(quiet: AsyncRookery) -> None:
+    (provider,) = await quiet.models.list()
+    (model,) = provider.models
+
+    for name in (model.model, model.display_name, str(model.id)):
+        assert await quiet.models.find(name) == model
+    assert await quiet.models.find("nonsense") is None
+
+
+async def test_tokens_are_made_listed_and_deleted(quiet: AsyncRookery) -> None:
+    made = await quiet.tokens.create("for a test", scopes=["chat:read"], expires_in_days=1)
+
+    async with AsyncRookery(quiet.base_url, token=made.token) as reader:
+        assert (await reader.chats.list()).items == ()
+        with pytest.raises(errors.Forbidden) as caught:
+            await reader.chats.create("hello")
+        await quiet.tokens.delete(made.id)
+        with pytest.raises(errors.Unauthenticated):
+            await reader.chats.list()
+
+    assert caught.value.code == "scope"
+    assert made.id not in {token.id for token in await quiet.tokens.list()}
+
+
+async def test_password_becomes_a_session_and_a_token(quiet: AsyncRookery) -> None:
+    async with AsyncRookery(quiet.base_url) as browser:
+        with pytest.raises(errors.Unauthenticated):
+            await browser.account.login("root", "not the password")
+        user = await browser.account.login("root", PASSWORD)
+        made = await browser.tokens.create("terminal")
+        await browser.account.logout()
+        with pytest.raises(errors.Unauthenticated):
+            await browser.me()
+
+    async with AsyncRookery(quiet.base_url, token=made.token) as client:
+        assert (await client.me()).id == user.id
+
+
+async def test_first_account_is_made_once(database_url: str, tmp_path: Path) -> None:
+    async with open_house(database_url, tmp_path) as opened, AsyncRookery(opened.url, max_retries=0) as client:
+        assert await client.account.is_setup_needed()
+        with pytest.raises(errors.SetupRequired):
+            await client.me()
+        with pytest.raises(errors.Forbidden):
+            await client.account.set_up("rk_setup_wrong", email="ann@example.org", password=PASSWORD)
+
+
+async def test_version_is_told(quiet: AsyncRookery) -> None:
+    version = await quiet.version()
+
+    assert (version.api, version.stream_protocol) == (1, 1)
