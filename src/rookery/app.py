@@ -22,6 +22,7 @@ from rookery.api.origins import Origins
 from rookery.api.parts import ApiParts
 from rookery.clock import Clock, SystemClock
 from rookery.health import ReplicaHealth
+from rookery.http_stats import HttpStats
 from rookery.lag import LagMonitor
 from rookery.llm import secrets
 from rookery.llm.connect import Connector
@@ -391,6 +392,7 @@ def _wire(
     passwords = choices.passwords or Passwords()
     logins = Logins(database.api, passwords, clock=clock)
     store = Store(database.api, machine=machine, publisher=notifier, clock=clock, ring=choices.ring)
+    http_stats = HttpStats()
     parts = ApiParts(
         store=store,
         pool=database.api,
@@ -404,7 +406,7 @@ def _wire(
         ring=choices.ring,
         health=health,
         clock=clock,
-        limits=RateLimits(clock=clock, replicas=lambda: presence.live_count),
+        limits=RateLimits(clock=clock, replicas=lambda: presence.live_count, on_refused=http_stats.rate_limited),
         data_dir=settings.data_dir,
         origins=Origins(
             external_url=settings.external_url,
@@ -414,6 +416,7 @@ def _wire(
         token_max_days=settings.auth_token_max_ttl.days,
         max_body=settings.http_max_body,
         log_access=settings.log_access,
+        stats=http_stats,
     )
     return Replica(
         id=identity.id,

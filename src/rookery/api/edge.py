@@ -17,12 +17,14 @@ from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from rookery import http_stats
 from rookery.api import cookies
 from rookery.api.caller import Caller
 from rookery.api.errors import NO_STORE, ApiError, explain, internal
 from rookery.api.limits import Limit, address_key
 from rookery.api.parts import ApiParts
 from rookery.chat.rights import UserActor
+from rookery.http_stats import HttpStats
 from rookery.log import bind, get_logger
 from rookery.store import sessions, setup, tokens
 from rookery.store.access_errors import Unauthenticated
@@ -49,6 +51,8 @@ _STREAM = re.compile(rf"{PREFIX}/chats/(watch|[^/]+/stream)")
 _SETUP = f"{PREFIX}/setup"
 # Whoever asks for these is nobody yet.
 _LOGIN = frozenset({_SETUP, f"{PREFIX}/auth/login", f"{PREFIX}/auth/link"})
+# Refusals for want of a right, as against those of a browser's page.
+_DENIED = frozenset({"forbidden", "owner_only", "scope", "disabled"})
 # Load balancers ask by address, whatever this server is called; the answers tell nothing worth a rebound name.
 _ANY_HOST = frozenset({"/healthz", "/readyz"})
 
@@ -80,8 +84,10 @@ class Edge:
             try:
                 await self._serve(connection, receive, answer)
             finally:
+                seconds = time.perf_counter() - started
+                _count(self.parts.stats, scope, answer, seconds)
                 if self.parts.log_access:
-                    _log(scope, answer, time.perf_counter() - started)
+                    _log(scope, answer, seconds)
 
     async def _serve(self, connection: HTTPConnection, receive: Receive, answer: _Answer) -> None:
         scope = connection.scope
@@ -235,7 +241,7 @@ class _Answer:
         self._scope = scope
         self._send = send
         self._request_id = request_id
-        self._is_head = is_head
+        self.is_head = is_head
         self.shared_origin: str | None = None
         self.varies_by_origin = False
         self.cookie: str | None = None
@@ -251,11 +257,11 @@ class _Answer:
                 self.status = 101
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", self._request_id.encode())]
             case "http.response.body":
-                if self._is_head:
+                if self.is_head:
                     return
                 self.size += len(message.get("body", b""))
         await self._send(message)
-        if self._is_head:
+        if self.is_head:
             # Ended here: whatever would go on sending, a stream say, finds that its client has left.
             await self._send({"type": "http.response.body", "body": b""})
 
@@ -271,6 +277,7 @@ class _Answer:
 
     async def refuse(self, receive: Receive, error: ApiError) -> None:
         """Answer with an error; a WebSocket gets an ordinary response in place of the upgrade."""
+        self._scope["rookery.error"] = error.code
         response = error.response(self._request_id)
         kind = "http.response"
         if self._scope["type"] == "websocket":
@@ -332,7 +339,33 @@ def bearer(connection: HTTPConnection) -> str | None:
 
 
 def _route(scope: Scope) -> str | None:
-    return getattr(scope.get("route"), "path", None)
+    """The template of the path; None when nothing is there. Never the path itself: it names chats and files."""
+    path: str = scope["path"]
+    if stream := _STREAM.fullmatch(path):
+        return f"{PREFIX}/chats/watch" if stream[1] == "watch" else f"{PREFIX}/chats/{{chat}}/stream"
+    template: str | None = getattr(scope.get("route"), "path", None)
+    if template is None or template.startswith(PREFIX) or not path.startswith(PREFIX):
+        return template
+    return PREFIX + template  # a router's own path knows nothing of where it is included
+
+
+def _count(stats: HttpStats, scope: Scope, answer: _Answer, seconds: float) -> None:
+    """Whatever was answered, wherever it was refused. An answer that never began is the client's leaving."""
+    route, code = _route(scope), scope.get("rookery.error", "")
+    if answer.status is None:
+        return
+    if answer.status == 101:
+        stats.websocket_closed(route, seconds)
+        return
+    stats.observe("HEAD" if answer.is_head else scope.get("method", "GET"), route, answer.status, seconds)
+    if answer.status in (413, 414, 431):
+        stats.too_large(route, http_stats.BODY if answer.status == 413 else http_stats.OTHER)
+    elif answer.status == 401:
+        stats.auth_failure(code)
+    elif code in _DENIED:
+        # The stable name of the operation (`users.create`); a stream has none.
+        resource, _, action = (getattr(scope.get("route"), "operation_id", None) or "streams.open").partition(".")
+        stats.authz_denied(resource, action)
 
 
 def _log(scope: Scope, answer: _Answer, seconds: float) -> None:

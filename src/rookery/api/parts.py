@@ -13,6 +13,7 @@ from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
 from rookery.api.routers.health import Health
 from rookery.clock import Clock
+from rookery.http_stats import HttpStats
 from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.secrets import KeyRing
@@ -47,4 +48,5 @@ class ApiParts:
     max_body: int = MAX_BODY_BYTES
     read_seconds: float = READ_SECONDS
     log_access: bool = True
+    stats: HttpStats = field(default_factory=HttpStats)
     worker_wake: Callable[[], None] = lambda: None
