@@ -141,4 +141,5 @@ async def _explain_parameters(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, error: ApiError) -> Response:
+    request.scope["rookery.error"] = error.code
     return error.response(request.scope.get("rookery.request_id", ""))
