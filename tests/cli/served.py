@@ -65,6 +65,10 @@ class Served:
         self.wait()
         raise AssertionError(f"serve ended with {self.process.returncode}: {''.join(self.errors)}")
 
+    def rest(self) -> list[str]:
+        """What else it said on stdout, once it has ended."""
+        return list(iter(lambda: self._lines.get(timeout=START_SECONDS), None))
+
     def log(self, event: str) -> list[dict[str, Any]]:
         """Lines of the log about one kind of event, so far."""
         lines = [json.loads(line) for line in tuple(self.errors) if line.startswith("{")]

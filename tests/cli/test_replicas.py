@@ -18,7 +18,7 @@ import pytest
 
 from rookery.store.embedded.server import running_url
 from tests.cli.fleet import FIRST, REST, open_fleet
-from tests.cli.served import is_alive, rookery, servers_of, serving
+from tests.cli.served import SCRIPT, environment, is_alive, rookery, servers_of, serving
 from tests.waiting import until
 
 DRAIN_SECONDS = 10
@@ -140,6 +140,25 @@ async def pids_of(data_dir: Path) -> list[int]:
 
 async def token_is_good(data_dir: Path, token: str) -> bool:
     return (data_dir / "setup-token").read_text().strip() == token
+
+
+async def test_stop_during_the_start_leaves_no_process(home: Path, database_url: str) -> None:
+    data_dir = home / "data"
+    process = await asyncio.create_subprocess_exec(
+        *(SCRIPT, "serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--replicas", "2"),
+        env=environment(home, ROOKERY_DATABASE_URL=database_url),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    await until(lambda: (data_dir / "replicas.lock").exists(), timeout=60)
+    process.send_signal(signal.SIGTERM)
+    # Read to its end: as long as a replica lives, it has a hold of it.
+    async with asyncio.timeout(60):
+        _, said = await process.communicate()
+
+    assert process.returncode == 130, said
+    connection = await asyncpg.connect(database_url)
+    assert await connection.fetchval("SELECT count(*) FROM replicas") == 0
+    await connection.close()
 
 
 async def test_replica_that_cannot_start_ends_them_all_with_its_exit_code(home: Path, database_url: str) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -49,6 +51,30 @@ def test_first_start_serves_and_a_normal_stop_leaves_nothing_behind(home: Path, 
         assert served.stop() == 0
 
     assert servers_of(data_dir) == []
+
+
+def test_first_start_tells_how_to_make_the_first_account_and_the_next_one_does_not(home: Path, data_dir: Path) -> None:
+    arguments = ("--data-dir", str(data_dir), "--trusted-proxies", "127.0.0.1")
+    with serving(home, *arguments, ROOKERY_LOG_FORMAT="json") as served:
+        page = served.wait_for_line(re.compile(r"(http://\S+)/setup#token=(\S+)"))
+        command = shlex.split(served.wait_for_line(re.compile("curl .*"))[0])
+        address, body = command[3], json.loads(command[-1])
+        assert (address, body["token"]) == (f"{served.url}/api/v1/setup", page[2])
+        body |= {"email": "ada@example.org", "password": "correct horse battery"}
+
+        request = urllib.request.Request(
+            address,
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", "X-Forwarded-For": "203.0.113.9"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert answer.status == 201
+        assert asyncio.run(addresses_in_the_audit_log(data_dir)) == {"203.0.113.9"}
+    assert not any(page[2] in line for line in served.errors)
+
+    with serving(home, *arguments) as served:
+        served.stop()
+        assert not any("/setup#" in line for line in served.rest())
 
 
 def test_sigint_stops_in_order_too(home: Path, data_dir: Path) -> None:
@@ -452,6 +478,13 @@ async def add_user(data_dir: Path, name: str) -> None:
     connection = await asyncpg.connect(address_of(data_dir))
     await connection.execute("INSERT INTO users (username) VALUES ($1)", name)
     await connection.close()
+
+
+async def addresses_in_the_audit_log(data_dir: Path) -> set[str]:
+    connection = await asyncpg.connect(address_of(data_dir))
+    rows = await connection.fetch("SELECT host(ip::inet) AS ip FROM audit_log WHERE action = 'user.create'")
+    await connection.close()
+    return {row["ip"] for row in rows}
 
 
 async def dump_providers(data_dir: Path) -> str:

@@ -19,15 +19,18 @@ from rookery.store.embedded.data_dir import Use
 from rookery.worker.config import WorkerConfig
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout
+# A parent outlasts its replicas: what it minds has to be stopped behind them.
+PARENT_SECONDS = 20.0
 
 _log = log.get_logger("serve")
 
 
 async def run(settings: Settings, out: Output) -> int:
     """Serve until told to stop. Exit 0 after an orderly end, 130 when it was cut off."""
+    is_alone = settings.replicas == 1
     patience = (settings.shutdown_delay + settings.drain_timeout).total_seconds() + HARD_END_SECONDS
-    stop = Stop(patience, on_asked=lambda: out.progress("stopping"))
-    serve = _serve_alone if settings.replicas == 1 else parent.serve
+    stop = Stop(patience if is_alone else patience + PARENT_SECONDS, on_asked=lambda: out.progress("stopping"))
+    serve = _serve_alone if is_alone else parent.serve
     work = asyncio.create_task(serve(settings, out, stop), name="serve")
     with stop.watching(work):
         await asyncio.wait([work])

@@ -70,6 +70,10 @@ class NoWay(Exception):
     """There is no address at which the replica could be dialed from here. The message is for the log."""
 
 
+class NoAddress(NoWay):
+    """The replica is there, and has no address that could be dialed from here: somebody has to set one."""
+
+
 class _OtherProtocol(Exception):
     """The other side speaks another protocol: it is of another version, and is left alone."""
 
@@ -173,7 +177,9 @@ class Link:
             self._stats.refused += 1
             log.error("relay_refused", worker_id=self.worker_id, advice="All replicas must have the same secret_keys.")
             return REFUSED_REDIAL_SECONDS
-        if isinstance(error, OSError | WebSocketException | NoWay | msgspec.DecodeError | StoreError):
+        if isinstance(error, NoAddress):
+            log.warning("relay_has_no_address", worker_id=self.worker_id, advice=str(error))
+        elif isinstance(error, OSError | WebSocketException | NoWay | msgspec.DecodeError | StoreError):
             log.info("relay_lost", worker_id=self.worker_id, error=str(error) or type(error).__name__)
         else:
             log.exception("relay_failed", error, worker_id=self.worker_id)
@@ -225,7 +231,7 @@ class Link:
         if replica.relay_unix is not None and replica.host_id == dialer.host_id:
             return await unix_connect(replica.relay_unix, f"ws://localhost{frames.PATH}", **options)
         if replica.relay_url is None:
-            raise NoWay("The replica is on another machine and has no relay_url. Set it there.")
+            raise NoAddress("The replica is on another machine and has no relay_url. Set relay_bind there.")
         check_url(replica.relay_url)
         context = dialer.tls if replica.relay_url.startswith("wss:") else None
         return await connect(replica.relay_url.rstrip("/") + frames.PATH, ssl=context, **options)
@@ -317,7 +323,9 @@ def check_url(url: str) -> None:
     if parts.scheme == "wss":
         return
     if parts.scheme != "ws" or not _is_loopback(parts.hostname or ""):
-        raise NoWay(f"The relay address of a replica on another machine must begin with wss://, not {parts.scheme}://.")
+        raise NoAddress(
+            f"The relay address of a replica on another machine must begin with wss://, not {parts.scheme}://."
+        )
 
 
 def _is_loopback(host: str) -> bool:
