@@ -22,6 +22,7 @@ from rookery.api.routers import (
     audit,
     auth,
     chats,
+    docs,
     files,
     health,
     messages,
@@ -72,6 +73,7 @@ ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (
     audit.router,
     operations.router,
     server.router,
+    docs.router,
 )
 
 # What the table of errors may know; anything else is a bug and goes up to the edge.

@@ -1,0 +1,44 @@
+"""The browser for this API: a page of our own, read from the package once, that loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib import resources
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from rookery.api.caller import CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes
+
+POLICY = (
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; img-src 'none'"
+)
+
+
+class Asset(StrEnum):
+    SCRIPT = "docs.js"
+    STYLE = "docs.css"
+
+
+_MEDIA_TYPES = {Asset.SCRIPT: "text/javascript", Asset.STYLE: "text/css"}
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("server")
+    files = resources.files("rookery.api") / "docs_page"
+    page = (files / "index.html").read_bytes()
+    assets = {asset: (files / asset).read_bytes() for asset in Asset}
+
+    @routes.get("/docs", "docs.page", returns=bytes, media_type="text/html")
+    async def show(caller: CallerDep) -> Response:
+        """A page for browsers that shows this document and lets people try it."""
+        return Response(page, headers={"Content-Security-Policy": POLICY}, media_type="text/html")
+
+    @routes.get("/docs/{asset}", "docs.asset", returns=bytes, media_type="*/*")
+    async def get_asset(caller: CallerDep, asset: Asset) -> Response:
+        """What that page is made of."""
+        return Response(assets[asset], media_type=_MEDIA_TYPES[asset])
+
+    return routes.router

@@ -1,0 +1,117 @@
+"""The audit log and the replicas, for those who may see them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from rookery.chat.rights import Role
+from rookery.store import audit, paging
+from rookery.store.audit import Event
+from tests.api.house import House, Person
+
+PATH = "/api/v1/audit"
+
+
+@pytest.fixture
+async def audrey(house: House) -> Person:
+    """An auditor."""
+    return await house.add("audrey", role=Role.AUDITOR)
+
+
+async def write(house: House, number: int, *, action: str = "thing.done", who: Person | None = None) -> None:
+    async with house.database.api.acquire() as conn:
+        for index in range(number):
+            event = Event(action=action, resource_type="thing", resource_id=f"t{index}", diff={"n": [index, index + 1]})
+            actor = None if who is None else who.user.actor
+            await audit.record(conn, event, actor=actor, now=house.clock.now())
+
+
+async def test_member_does_not_see_the_log(house: House, ada: Person) -> None:
+    assert (await ada.http.get(PATH)).json()["code"] == "forbidden"
+    assert (await ada.http.get(PATH, params={"format": "csv"})).json()["code"] == "forbidden"
+    assert (await ada.http.get("/api/v1/replicas")).json()["code"] == "forbidden"
+
+
+async def test_log_is_paged_newest_first(house: House, audrey: Person) -> None:
+    await write(house, 5)
+
+    seen: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        params = {"action": "thing.done", "limit": "2", **({"cursor": cursor} if cursor else {})}
+        page = (await audrey.http.get(PATH, params=params)).json()
+        seen += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+
+    assert [entry["resource_id"] for entry in seen] == ["t4", "t3", "t2", "t1", "t0"]
+    assert seen[0]["diff"] == {"n": [4, 5]}
+    assert seen[0]["outcome"] == "done"
+
+
+async def test_log_is_filtered_by_actor_action_resource_and_time(house: House, audrey: Person, ada: Person) -> None:
+    await write(house, 1, who=ada)
+    await write(house, 1, action="other.done")
+
+    async def found(**params: str) -> list[str]:
+        answered = await audrey.http.get(PATH, params=params)
+        assert answered.status_code == 200, answered.text
+        return [entry["action"] for entry in answered.json()["items"]]
+
+    assert await found(actor=str(ada.id)) == ["thing.done"]
+    assert await found(action="other") == ["other.done"]
+    assert await found(resource_type="thing") == ["other.done", "thing.done"]
+    assert await found(resource_type="thing", resource_id="t1") == []
+    assert await found(**{"from": "2999-01-01"}) == []
+    assert await found(to="2000-01-01T00:00:00Z") == []
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"limit": "0"},
+        {"limit": "201"},
+        {"cursor": "nonsense"},
+        {"cursor": paging.encode(2**64 - 1)},
+        {"action": "a\0b"},
+        {"resource_id": "\0"},
+        {"actor": "ada"},
+        {"to": "9999-12-31T23:59:59-14:00"},
+    ],
+)
+async def test_bad_filter_is_refused_by_name(house: House, audrey: Person, params: dict[str, str]) -> None:
+    found = await audrey.http.get(PATH, params=params)
+
+    assert found.status_code == 400, found.text
+    assert [each["field"] for each in found.json()["fields"]] == list(params)
+
+
+async def test_csv_is_the_whole_log(house: House, audrey: Person) -> None:
+    await write(house, 401)
+
+    found = await audrey.http.get(PATH, params={"action": "thing", "format": "csv"})
+
+    assert found.headers["content-type"].startswith("text/csv")
+    header, *rows = csv.reader(io.StringIO(found.text))
+    assert header == list(audit.Entry.__struct_fields__)
+    assert len(rows) == 401
+    assert rows[0][header.index("diff")] == '{"n":[400,401]}'
+
+
+async def test_replicas_are_listed_with_what_they_do(house: House, audrey: Person) -> None:
+    (found,) = (await audrey.http.get("/api/v1/replicas")).json()["items"]
+
+    assert (found["id"], found["state"]) == (str(house.replica.id), "alive")
+    assert (found["owned_chats"], found["streams"]) == (0, 0)
+
+
+async def test_version_says_what_the_server_speaks(house: House, ada: Person) -> None:
+    found = (await ada.http.get("/api/v1/version")).json()
+
+    assert (found["api"], found["stream_protocol"], found["commit"]) == (1, 1, None)
+    assert found["schema"] >= 4
