@@ -32,7 +32,7 @@ from rookery.stream.loop import LoopStats, Step, StreamLoop, Target, Verdict
 from rookery.stream.outbox import Frame, Outbox
 from rookery.stream.params import StreamParams
 from rookery.stream.session import Inbound
-from rookery.stream.sync import Opening, Reader, Snapshot
+from rookery.stream.sync import BEGUN_LATER, Opening, Reader, Snapshot
 from rookery.worker.deltas import PartEvent
 from rookery.worker.feeds import EndReason, Subscription
 from rookery.worker.parts import EpisodeKey, PartBufferError
@@ -213,8 +213,10 @@ class ChatStream:
         verdict = Verdict.IGNORE if hint is None else self._loop.judge(hint)
         if verdict is Verdict.GONE:
             raise StreamEnded(CloseCode.DELETED, DELETED)
-        if is_forced or verdict is Verdict.READ:
-            self._start(self._read(0 if hint is None else hint.snapshot_version))
+        if is_forced:
+            self._start(self._read(BEGUN_LATER))
+        elif hint is not None and verdict is Verdict.READ:
+            self._start(self._read(hint.snapshot_version))
 
     def _start(self, reading: Coroutine[None, None, _Applied]) -> None:
         self._reading = asyncio.create_task(reading, name="stream-read")

@@ -50,10 +50,6 @@ class Inbox:
         return taken
 
 
-def _is_newer(hint: ChatHint, waiting: ChatHint) -> bool:
-    return hint.snapshot_version > waiting.snapshot_version
-
-
 class Registry:
     """All inboxes of this process, by chat. Register before the first read, so that no change falls between."""
 

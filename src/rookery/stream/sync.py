@@ -25,6 +25,8 @@ from rookery.stream.events import HistoryReset, QueueUpdate
 
 # A client that lacks more than this, or more than 8 MiB, gets a window instead.
 MAX_DELTA_MESSAGES = 1000
+# Above every snapshot version: no read that began earlier will do.
+BEGUN_LATER = 2**63
 
 Resume = Literal["window", "delta", "none"]
 
@@ -112,7 +114,7 @@ class Reader:
         return await self._machine.read(place.chat_id, read)
 
     async def read(self, place: Place, *, at_least: int = 0) -> Snapshot:
-        """What changed since the client's place. `at_least` is the snapshot version that a hint spoke of.
+        """What changed since the client's place. `at_least` is the snapshot version of a hint, or BEGUN_LATER.
 
         A shared read may have begun before that commit. The next one cannot: it begins after the hint came.
         """
