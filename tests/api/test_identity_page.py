@@ -1,0 +1,26 @@
+"""The page about identity names operations that exist, and names them all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.api.house import House, Person
+
+PAGE = Path(__file__).parents[2] / "docs" / "api" / "identity.md"
+ROW = re.compile(r"^\| `(GET|POST|PATCH|DELETE) (/[^`]+)`", re.MULTILINE)
+SETUP = {("GET", "/setup"), ("POST", "/setup")}  # shown as commands
+
+
+async def test_page_names_every_operation_of_identity_and_no_other(house: House, ada: Person) -> None:
+    document = (await ada.http.get("/api/v1/openapi.json")).json()
+    subjects = {"setup", "auth", "tokens", "users"}
+
+    served = {
+        (method.upper(), path.removeprefix("/api/v1"))
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if subjects & set(operation["tags"])
+    }
+
+    assert set(ROW.findall(PAGE.read_text())) | SETUP == served
