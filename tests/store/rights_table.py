@@ -48,6 +48,7 @@ METHODS: dict[str, tuple[str, str, set[str]]] = {
     "chats.require archive": (CHAT, "stop", WRITES),
     "chats.require delete": (CHAT, "stop", WRITES),
     "chats.require share": (CHAT, "share", WRITES),
+    "chats.require mark": (CHAT, "mark", WRITES),
     "chats.patch title": (CHAT, "patch", WRITES),
     "chats.patch pin": (CHAT, "mark", WRITES),
     "chats.patch archived": (CHAT, "stop", WRITES),

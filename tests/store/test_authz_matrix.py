@@ -177,7 +177,7 @@ def address() -> str:
 
 REQUIRED = (
     *(Action.READ, Action.DRIVE, Action.PATCH, Action.INTERRUPT),
-    *(Action.ARCHIVE, Action.DELETE, Action.SHARE),
+    *(Action.ARCHIVE, Action.DELETE, Action.SHARE, Action.MARK),
 )
 
 

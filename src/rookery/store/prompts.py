@@ -29,19 +29,20 @@ _texts = msgspec.json.Decoder(tuple[str, ...])
 _TEXTS = """(
            SELECT jsonb_path_query_array(m.content, '$[*] ? (@.type == "text").text ? (@.type() == "string")')
                AS texts) t"""
-_IS_PROMPT = "m.role = 'user' AND NOT m.deleted AND m.visibility IN ('user', 'both')"
+_IS_VISIBLE = "NOT m.deleted AND m.visibility IN ('user', 'both')"
 _HAS_WORDS = r"""jsonb_path_exists(t.texts, '$[*] ? (@ like_regex "\\S")')"""
 
-# Index messages_role, from its newest row on: no more rows are read than are blank or asked for.
+# Index messages_role, from its newest row on: no more rows are read than are blank or asked for. The role is a range of
+# one: as an equation it would leave the order, and the planner could walk the primary key instead (see `messages`).
 OF_CHAT = f"""
     SELECT m.id, m.chat_id, t.texts
       FROM chat_messages m
      CROSS JOIN LATERAL {_TEXTS}
-     WHERE (m.chat_id, m.role) >= ($1, 'user')
-       AND (m.chat_id, m.role) <= ($1, 'user')
-       AND {_IS_PROMPT}
+     WHERE m.chat_id = $1
+       AND m.role >= 'user' AND m.role <= 'user'
+       AND {_IS_VISIBLE}
        AND {_HAS_WORDS}
-     ORDER BY m.chat_id, m.role, m.id DESC
+     ORDER BY m.role, m.id DESC
      LIMIT $2
 """
 
@@ -53,10 +54,10 @@ OF_OWNER = f"""
              CROSS JOIN LATERAL (
                    SELECT m.id, m.chat_id
                      FROM chat_messages m
-                    WHERE (m.chat_id, m.role) >= (c.id, 'user')
-                      AND (m.chat_id, m.role) <= (c.id, 'user')
-                      AND {_IS_PROMPT}
-                    ORDER BY m.chat_id, m.role, m.id DESC
+                    WHERE m.chat_id = c.id
+                      AND m.role >= 'user' AND m.role <= 'user'
+                      AND {_IS_VISIBLE}
+                    ORDER BY m.role, m.id DESC
                     LIMIT $2) own
              WHERE c.owner_id = $1
                AND c.parent_chat_id IS NULL
@@ -79,7 +80,8 @@ FOUND = f"""
        AND s.tsv @@ websearch_to_tsquery('simple', $3)
        AND c.owner_id = $1
        AND c.parent_chat_id IS NULL
-       AND {_IS_PROMPT}
+       AND m.role = 'user'
+       AND {_IS_VISIBLE}
        AND {_HAS_WORDS}
      ORDER BY m.id DESC
      LIMIT $2
