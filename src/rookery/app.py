@@ -29,6 +29,7 @@ from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.scripted import Scripts
 from rookery.llm.secrets import KeyRing
+from rookery.llm.stats import ModelCounters
 from rookery.log import bind, get_logger
 from rookery.metrics.endpoint import metrics_endpoint
 from rookery.metrics.export import Metrics, Sources
@@ -350,7 +351,8 @@ def _wire(
         database.worker, ring=choices.ring, environ=choices.environ, clock=clock, registry=choices.secrets
     )
     directory.follow(bus)
-    connector = Connector(scripts=choices.scripts, clock=clock)
+    counters = ModelCounters()
+    connector = Connector(scripts=choices.scripts, clock=clock, stats=counters)
     worker = Worker(
         WorkerParts(
             worker_id=identity.id,
@@ -442,6 +444,7 @@ def _wire(
             Sources(
                 build=Build(__version__, migrate.SCHEMA_VERSION),
                 worker=worker,
+                models=counters,
                 streams=streams,
                 relay=relay,
                 database=database,

@@ -87,6 +87,30 @@ async def test_killed_replica_is_started_again_and_its_chats_go_on_elsewhere(hom
         await follower.close()
 
 
+async def test_replica_that_is_told_to_stop_leaves_the_port_to_the_other_and_is_replaced(
+    home: Path, database_url: str
+) -> None:
+    async with open_fleet(database_url, home, replicas=2) as fleet:
+        before = await fleet.replicas()
+        chat_id = await fleet.start_chat()
+        owner = await fleet.until_owned(chat_id)
+        follower = await fleet.follow_elsewhere(chat_id, owner)
+
+        os.kill(before[owner], signal.SIGTERM)
+        await until(lambda: fleet.served.log("stop_requested"), timeout=30)
+        fleet.story.gate.set()
+        await until(lambda: fleet.served.log("replica_ended"), timeout=60)
+        assert (await fleet.http.get("/readyz")).status_code == 200
+        await until(lambda: len(fleet.served.log("ready")) == 4, timeout=60)
+
+        (ended,) = fleet.served.log("replica_ended")
+        assert ended["code"] == 0
+        assert any(FIRST + REST in json.dumps(event) for event in follower.of("message"))
+        assert follower.close_code is None
+        assert set(await fleet.replicas()) - set(before)
+        await follower.close()
+
+
 async def test_stop_sends_clients_elsewhere_and_ends_within_the_drain(home: Path, database_url: str) -> None:
     options = ("--drain-timeout", f"{DRAIN_SECONDS}s")
     async with open_fleet(database_url, home, replicas=2, options=options) as fleet:

@@ -30,7 +30,7 @@ from rookery.cli.output import Output
 from rookery.cli.stopping import Stop, leave_at_once
 from rookery.store import migrate
 from rookery.store.embedded import process as postmasters
-from rookery.store.embedded.data_dir import DataDirLock, Use
+from rookery.store.embedded.data_dir import DataDirLock, Use, remove_socket_dir
 from rookery.store.errors import DataDirInUse
 from rookery.store.pool import Database
 from rookery.worker.config import WorkerConfig
@@ -155,10 +155,13 @@ def _stop_database_if_last(data_dir: Path, siblings: int) -> None:
         fcntl.flock(siblings, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with DataDirLock(data_dir, Use.VISITING):
             cluster = data_dir / "postgres"
-            postmaster = postmasters.find_postmaster(cluster, postmasters.read_pid_file(cluster))
+            pid_file = postmasters.read_pid_file(cluster)
+            postmaster = postmasters.find_postmaster(cluster, pid_file)
             if postmaster is not None:
                 postmaster.stop(DATABASE_STOP_SECONDS)
                 postmaster.close()
+            if pid_file is not None and pid_file.socket_dir is not None:
+                remove_socket_dir(data_dir, pid_file.socket_dir)
     except (BlockingIOError, DataDirInUse):
         return
 
