@@ -358,12 +358,17 @@ async def test_whoever_interrupts_a_step_can_read_its_usage_and_run_time() -> No
     assert meter.runtime_ms(clock.monotonic()) == 4000
 
 
-async def test_progress_is_told_for_every_part() -> None:
-    told: list[float | None] = []
+async def test_progress_is_told_while_parts_arrive_but_not_for_every_one_of_a_burst() -> None:
+    clock, more, told = FakeClock(), asyncio.Event(), list[float]()
+    model = PlayedModel([TextDelta("a", "one"), TextDelta("a", " two"), more, TextDelta("a", " three"), DONE])
+    began = clock.monotonic()
 
-    await generate(*said("x"), DONE, on_progress=told.append)
+    task = start(model, clock, on_progress=lambda until: told.append(clock.monotonic()))
+    await clock.advance(60)
+    more.set()
+    await task
 
-    assert told == [None] * 4
+    assert told == [began, began + 60]
 
 
 async def test_ids_and_warnings_of_the_response_are_reported() -> None:

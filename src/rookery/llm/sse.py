@@ -14,22 +14,29 @@ from rookery.llm.wire import Event
 # models.md, "SSE decoder". A whole image fits; a server that never ends an event does not fill the memory.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 DONE = b"[DONE]"
+# What is longer than a token is not in a hurry.
+_LONGEST_SHORT = 65_536
 _BOM = b"\xef\xbb\xbf"
 
 
 class SseDecoder:
     """Decodes one response. After `EventTooLarge` it is not asked again."""
 
-    __slots__ = ("_max_bytes", "_rest", "_skip_newline", "_started")
+    __slots__ = ("_max_bytes", "_max_short", "_rest", "_skip_newline", "_started")
 
     def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_bytes = max_event_bytes
+        self._max_short = min(max_event_bytes, _LONGEST_SHORT)
         self._rest = bytearray()
         self._skip_newline = False
         self._started = False
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that this chunk completes."""
+        if self._started and not self._rest and not self._skip_newline and len(chunk) <= self._max_short:
+            event = _only(chunk)
+            if event is not None:
+                return [event]
         if not self._started:
             chunk = self._without_bom(chunk)
         if self._skip_newline or b"\r" in chunk:
@@ -88,6 +95,20 @@ class SseDecoder:
             return chunk
         self._skip_newline = chunk.endswith(b"\r")
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _only(chunk: bytes) -> Event | None:
+    """The event of a chunk that is one whole event, in the forms that providers use; None when it is anything else."""
+    last = len(chunk) - 2
+    if not chunk.endswith(b"\n\n") or b"\r" in chunk:
+        return None
+    if chunk.startswith(b"data: "):
+        return Event("", chunk[6:last]) if 6 < last == chunk.find(b"\n") else None
+    if chunk.startswith(b"event: "):
+        end = chunk.find(b"\n")
+        if chunk.startswith(b"data: ", end + 1) and end + 7 < last == chunk.find(b"\n", end + 1):
+            return Event(chunk[7:end].decode("utf-8", "replace"), chunk[end + 7 : last])
+    return None
 
 
 def _parse(block: bytes) -> Event | None:

@@ -7,6 +7,7 @@ the usage known by then; what was shown of a failed step is nobody's content.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -43,6 +44,8 @@ log = get_logger("loop.assistant")
 
 # Chosen: a model that has everything at hand must not keep the event loop from everybody else.
 _PARTS_PER_TURN = 200
+# Chosen: silence may be noticed this much of its limit too early.
+_LIFE_SIGN = 0.001
 _MAX_CONTEXT = 2**31
 
 # Stores a file a model made, and returns its id.
@@ -202,7 +205,9 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
     cancelling = task.cancelling()
     seconds = setup.config.stream_silence_seconds
     guard = setup.clock.deadline(seconds, "stream-silence")
-    add, on_progress, reset = draft.add, setup.on_progress, guard.reset
+    add, on_progress, monotonic = draft.add, setup.on_progress, setup.clock.monotonic
+    # A sign of life is passed on now and then, not for every token.
+    interval, told_at = seconds * _LIFE_SIGN, -math.inf
     count = 0
     try:
         async with guard:
@@ -211,8 +216,10 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
             setup.on_stream_start(setup.meter.invoked_at)
             async with aclosing(model.stream(call)) as stream:
                 async for part in stream:
-                    reset(seconds)
-                    on_progress(None)
+                    if (now := monotonic()) >= told_at + interval:
+                        told_at = now
+                        guard.reset(seconds)
+                        on_progress(None)
                     if type(part) is Finish:
                         return part
                     if type(part) is StreamError:

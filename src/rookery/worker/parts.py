@@ -140,7 +140,6 @@ class Episode:
         "_state",
         "_stretch",
         "_thread",
-        "_timer",
         "_was_created",
         "closed_at",
         "key",
@@ -167,7 +166,6 @@ class Episode:
         self._chars = 0
         self._stretch: Part | None = None
         self._role = Role.ASSISTANT
-        self._timer: Timer | None = None
 
     def add_part(self, role: Role, part: Part) -> int:
         """Show the part, now or at the end of the merge window, and return its number.
@@ -229,9 +227,7 @@ class Episode:
 
     def _stop(self) -> None:
         self._state = _State.CLOSED
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._buffer._leave_window(self)
 
     def _refusal(self) -> PartBufferError:
         if self._buffer._is_closed:
@@ -241,17 +237,12 @@ class Episode:
     def _collect(self, part: Part, text: str) -> None:
         if not self._pending:
             self._stretch = part
-            if self._timer is None:
-                self._timer = self._buffer._call_later(self._limits.merge_window_ms / 1000, self._window_ended)
+            self._buffer._enter_window(self)
         self._pending.append(text)
         self._chars += len(text)
         if self._chars >= self._limits.merge_chars:
-            # The timer stays: one that finds less than a window's worth only shows it earlier.
+            # The window stays: one that holds less than its worth only shows it earlier.
             self.flush()
-
-    def _window_ended(self) -> None:
-        self._timer = None
-        self.flush()
 
     def _add_whole(self, role: Role, part: Part) -> None:
         self.flush()
@@ -291,6 +282,9 @@ class PartBuffer:
         self._episodes: dict[EpisodeKey, Episode] = {}
         # In the order in which they were closed.
         self._closed: dict[EpisodeKey, Episode] = {}
+        # One window for all: waking up for each episode would cost more than what it shows.
+        self._in_window: set[Episode] = set()
+        self._window: Timer | None = None
         self._is_closed = False
         self._dropped = 0
         self._evicted = 0
@@ -390,6 +384,24 @@ class PartBuffer:
             evicted=self._evicted,
         )
 
+    def _enter_window(self, episode: Episode) -> None:
+        """Show what the episode holds when the window ends, which others may have begun."""
+        self._in_window.add(episode)
+        if self._window is None:
+            self._window = self._call_later(self._limits.merge_window_ms / 1000, self._window_ended)
+
+    def _leave_window(self, episode: Episode) -> None:
+        self._in_window.discard(episode)
+        if self._window is not None and not self._in_window:
+            self._window.cancel()
+            self._window = None
+
+    def _window_ended(self) -> None:
+        self._window = None
+        due, self._in_window = self._in_window, set()
+        for episode in due:
+            episode.flush()
+
     def _check(self) -> None:
         assert get_ident() == self._thread, "the part buffer belongs to the event loop's thread"
         if self._is_closed:
@@ -407,7 +419,10 @@ class PartBuffer:
         return episode
 
     def _collect(self) -> None:
+        before = self._clock.monotonic() - self._limits.episode_retention_seconds
         for episode in tuple(self._closed.values()):
+            if episode.closed_at is not None and episode.closed_at > before:
+                return  # those behind it were closed later
             if not self._is_kept(episode):
                 self._forget(episode)
 
