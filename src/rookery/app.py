@@ -445,6 +445,7 @@ def _wire(
                 build=Build(__version__, migrate.SCHEMA_VERSION),
                 worker=worker,
                 models=counters,
+                http=parts.stats,
                 streams=streams,
                 relay=relay,
                 database=database,
