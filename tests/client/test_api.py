@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from rookery.chat.rights import Role
-from rookery.client import AsyncRookery, Rookery, errors
-from rookery.client.content import DynamicTool
+from rookery.client import AsyncRookery, DynamicTool, Rookery, ToolOutput, errors, file_part
+from rookery.llm.scripted import CallTool, Say, Step, When
+from rookery.llm.types import Call
+from rookery.store import setup
 from tests.api.house import PASSWORD, House, Person, open_house
+from tests.waiting import until
 
 COLOUR = DynamicTool(
     name="pick_colour",
@@ -246,6 +249,87 @@ async def test_first_account_is_made_once(database_url: str, tmp_path: Path) -> 
             await client.me()
         with pytest.raises(errors.Forbidden):
             await client.account.set_up("rk_setup_wrong", email="ann@example.org", password=PASSWORD)
+        async with opened.database.api.acquire() as conn:
+            token = await setup.ensure_token(conn, tmp_path, now=opened.clock.now())
+        assert token is not None
+        made = await client.account.set_up(token, email="ann@example.org", password=PASSWORD, name="Ann")
+        assert (await client.me()).id == made.id
+        with pytest.raises(errors.AlreadySetUp):
+            await client.account.set_up(token, email="bea@example.org", password=PASSWORD)
+
+    assert (made.role, made.username, made.name) == ("admin", "ann", "Ann")
+
+
+async def test_file_is_uploaded_used_and_downloaded(client: AsyncRookery, tmp_path: Path) -> None:
+    path = tmp_path / "über uns.md"
+    path.write_text("# Hello\n")
+
+    file = await client.files.upload(path)
+    chat = await client.chats.create([{"type": "text", "text": "read this"}, file_part(file.id)])
+    signed = await client.files.download_url(file.id)
+
+    assert (file.name, file.mime_type, file.size_bytes) == ("über uns.md", "text/markdown", 8)
+    assert await client.files.download(file.id) == b"# Hello\n"
+    assert (signed.sha256, signed.name) == (file.sha256, file.name)
+    with pytest.raises(errors.Conflict) as used:
+        await client.files.delete(file.id)
+    assert used.value.code == "in_use"
+    assert [each.id for each in (await client.chats.get(chat.id)).files] == [file.id]
+
+
+async def test_bytes_need_a_name(client: AsyncRookery) -> None:
+    with pytest.raises(ValueError, match="needs a name"):
+        await client.files.upload(b"hello")
+    file = await client.files.upload(b"hello", name="hello.txt")
+    await client.files.delete(file.id)
+
+    with pytest.raises(errors.NotFound):
+        await client.files.download(file.id)
+
+
+def steps(call: Call) -> Sequence[Step]:
+    """Asks for a colour, then tells it; whatever else it is asked (titles, labels) it answers shortly."""
+    if call.format is not None or "pick_colour" not in {tool.name for tool in call.tools}:
+        return (Say('{"title": "Colours", "label": "Colours", "summary": "Colours."}'),)
+    return (When((Say("So it is green."),), tool_result="green", otherwise=(CallTool("pick_colour", {"why": "art"}),)),)
+
+
+async def test_tool_of_the_program_is_asked_for_and_answered(house: House, client: AsyncRookery) -> None:
+    model = await house.add_model("colours", name="scripts")
+    with house.replica.connector.scripts.registered("colours", steps):
+        chat = await client.chats.create("which colour?", dynamic_tools=[COLOUR], model_config_id=model)
+        async with client.chats.stream(chat.id) as live:
+            with pytest.raises(errors.ActionRequired) as asked:
+                await live.answer(chat.snapshot_version)
+            (call,) = asked.value.action["tool_calls"]
+            with pytest.raises(errors.Invalid):
+                await client.chats.submit_tool_results(chat.id, [ToolOutput(tool_call_id="other", output=1)])
+            output = ToolOutput(tool_call_id=call["tool_call_id"], output={"colour": "green"})
+            await client.chats.submit_tool_results(chat.id, [output])
+            said = await live.answer(live.state.snapshot_version + 1)
+
+    assert (call["tool_name"], call["args"]) == ("pick_colour", {"why": "art"})
+    assert said == "So it is green."
+
+
+async def test_cost_and_matches_of_a_chat_are_read(client: AsyncRookery) -> None:
+    chat = await client.chats.create("a needle in a haystack")
+    await client.chats.wait_idle(chat.id, chat.snapshot_version)
+
+    async def is_counted() -> bool:
+        return (await client.chats.cost(chat.id)).request_count >= 1
+
+    await until(is_counted)
+    assert await client.messages.search(chat.id, "nonsense") == ()
+
+
+async def test_chat_in_a_sane_state_needs_no_repair(quiet: AsyncRookery) -> None:
+    chat = await quiet.chats.create("hello")
+
+    with pytest.raises(errors.Conflict) as caught:
+        await quiet.chats.reconcile(chat.id)
+
+    assert caught.value.code == "not_invalid"
 
 
 async def test_version_is_told(quiet: AsyncRookery) -> None:

@@ -121,17 +121,19 @@ class Follower:
             (part,) = _parts.decode(msgspec.json.encode([event["part"]]))
         except msgspec.ValidationError:
             return  # of a kind that this version does not know; the committed message says the rest
-        part = self._unseen(part)
-        self._teller.tell_live(Role(event["role"]), part)
+        if (unseen := self._unseen(part)) is not None:
+            self._teller.tell_live(Role(event["role"]), unseen)
 
-    def _unseen(self, part: Part) -> Part:
-        """The part without what was shown already. Calls and results are told once by their ids."""
+    def _unseen(self, part: Part) -> Part | None:
+        """The part without what was shown already; None if that was all. Calls and results are told by their ids."""
         if not isinstance(part, Text | Reasoning):
             return part
         kind = type(part)
         skipped = min(self._skip.get(kind, 0), len(part.text))
         self._skip[kind] = self._skip.get(kind, 0) - skipped
         self._told[kind] = self._told.get(kind, 0) + len(part.text) - skipped
+        if skipped and skipped == len(part.text):
+            return None
         return msgspec.structs.replace(part, text=part.text[skipped:])
 
     def _show_message(self, message: Event) -> None:
