@@ -256,6 +256,10 @@ async def test_staff_page_through_other_peoples_chats(shelf: Shelf) -> None:
     await shelf.pin(listed[2])
 
     assert await shelf.pages("root", "owner:ada", limit=2) == [listed[:2], listed[2:]]
+    for chat in listed:
+        await shelf.share(chat, "audrey")
+        await shelf.pin(chat, name="audrey")
+    assert await shelf.pages("audrey", "owner:ada", limit=1) == [[chat] for chat in listed]
     assert await shelf.ids("root", "owner:ada pinned:true") == []
     assert await shelf.ids("root", "owner:ada pinned:false has_unread:false") == listed
     assert await shelf.ids("root", "owner:ada has_unread:true") == []

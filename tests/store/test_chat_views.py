@@ -15,9 +15,10 @@ from rookery.chat import parts
 from rookery.chat.errors import ChatNotRoot, InvalidInput
 from rookery.chat.messages import ChatId
 from rookery.chat.rights import Action, SystemActor, SystemName
-from rookery.store import chat_reads, settings
+from rookery.store import chat_reads, pins, settings
 from rookery.store.authorized.chats import ChatPatch
 from rookery.store.chat_views import ChatErrorView, ChatFile, ChatView, ContextUsage
+from rookery.store.shares import SharePatch
 from rookery.store.users import PublicUser
 from tests.store.builders import OPEN
 from tests.store.shelves import NOON, Shelf, open_shelf
@@ -337,6 +338,31 @@ async def test_archived_chats_can_only_be_unpinned(shelf: Shelf) -> None:
 
     assert caught.value.field == "pin_order"
     assert (await chats.patch(chat, ChatPatch(pin_order=0))).pin_order is None
+
+
+async def test_who_cannot_read_a_chat_any_more_has_no_pin_of_it(shelf: Shelf) -> None:
+    lost, kept, left = await shelf.chats(3)
+    for chat in (lost, kept, left):
+        await shelf.share(chat, "bob")
+        await shelf.share(chat, "audrey")
+        await shelf.pin(chat, name="bob")
+        await shelf.pin(chat, name="audrey")
+    await shelf.pin(lost)
+    await shelf.share(kept, None)
+
+    gone = SharePatch(users={shelf.id("bob"): None})
+    await shelf.by("ada").chats.patch_shares(lost, gone)
+    await shelf.by("ada").chats.patch_shares(kept, gone)
+    await shelf.by("bob").chats.leave(left)
+
+    async def pinned(name: str) -> list[pins.Pin]:
+        return await pins.list_pins(shelf.world.conn, shelf.id(name))
+
+    assert await pinned("bob") == [pins.Pin(kept, 1)]  # still shared with everyone
+    assert [pin.chat_id for pin in await pinned("audrey")] == [lost, kept, left]
+    assert await pinned("ada") == [pins.Pin(lost, 1)]
+    await shelf.by("ada").chats.patch_shares(kept, SharePatch(everyone=None))
+    assert await pinned("bob") == []
 
 
 async def test_requiring_a_right_changes_nothing(shelf: Shelf) -> None:

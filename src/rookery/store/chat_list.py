@@ -211,7 +211,8 @@ async def list_chats(
     else:
         records = await conn.fetch(statement.sql, *statement.arguments)
     found = chat_reads.families(records, actor=actor)
-    rows, end = _cut(found, limit=limit, start=position or _NEWEST)
+    pinned = 0 if wanted.hides_contents else sum(row.chat.pin_order is not None for row in found)
+    rows, end = _cut(found, limit=limit, pinned=pinned)
     chats = await _with_matches(conn, rows, wanted.query.search) if wanted.query.search else [row.chat for row in rows]
     if wanted.hides_contents:
         chats = list(map(chat_views.without_contents, chats))
@@ -333,14 +334,13 @@ def _unpinned(wanted: Wanted, filters: str, arguments: _Arguments, *, position: 
     ]
 
 
-def _cut(found: Sequence[Seen], *, limit: int, start: Position) -> tuple[Sequence[Seen], Position | None]:
+def _cut(found: Sequence[Seen], *, limit: int, pinned: int) -> tuple[Sequence[Seen], Position | None]:
     """The rows of the page, and where the next one starts: every pin, and as many others as there is room for."""
-    pins = sum(row.is_pinned for row in found)
-    size = max(limit, pins)
+    size = max(limit, pinned)
     if len(found) <= size:
         return found, None
     last = found[size - 1].chat
-    return found[:size], Position(2, last.updated_at, last.id) if size > pins else start
+    return found[:size], Position(2, last.updated_at, last.id) if size > pinned else _NEWEST
 
 
 async def _with_matches(conn: Connection, rows: Sequence[Seen], queries: Sequence[str]) -> list[ChatView]:

@@ -97,10 +97,6 @@ class Seen(msgspec.Struct, frozen=True):
     is_reader: bool
     message_id: MessageId | None
 
-    @property
-    def is_pinned(self) -> bool:
-        return self.chat.pin_order is not None
-
 
 async def find_chat(conn: Connection, chat_id: ChatId, *, actor: Actor) -> Seen | None:
     """The chat, with its children in the same archive state. Whether the actor may see it was checked before."""

@@ -70,6 +70,18 @@ DELETE_ALL_OF_CHAT = """
     RETURNING user_id
 """
 
+# Also while sharing is switched off: what is only hidden comes back with its pin.
+DELETE_OF_STRANGERS = """
+    DELETE FROM chat_pins p
+     USING chats c
+     WHERE c.id = $1
+       AND p.chat_id = c.id
+       AND p.user_id <> c.owner_id
+       AND NOT EXISTS (
+           SELECT FROM chat_shares s WHERE s.chat_id = c.id AND (s.user_id = p.user_id OR s.user_id IS NULL))
+    RETURNING p.user_id
+"""
+
 CLOSE_GAPS = """
     UPDATE chat_pins p
        SET pin_order = o.pin_order
@@ -128,8 +140,17 @@ async def drop_pins(conn: Connection, chat_id: ChatId) -> None:
 
     The caller is in a transaction and holds the chat's row lock: nobody can pin the chat meanwhile.
     """
+    await _drop(conn, chat_id, DELETE_ALL_OF_CHAT)
+
+
+async def drop_pins_of_strangers(conn: Connection, chat_id: ChatId) -> None:
+    """Remove the pins of those who may not read the chat any more, and so could not unpin it. In a transaction."""
+    await _drop(conn, chat_id, DELETE_OF_STRANGERS)
+
+
+async def _drop(conn: Connection, chat_id: ChatId, delete: str) -> None:
     await conn.execute(LOCK_USERS_OF_CHAT, chat_id)
-    if users := await conn.fetch(DELETE_ALL_OF_CHAT, chat_id):
+    if users := await conn.fetch(delete, chat_id):
         await conn.execute(CLOSE_GAPS, [record["user_id"] for record in users])
 
 

@@ -195,6 +195,8 @@ class Chats(Part):
         change = await shares.patch_shares(at.conn, chat_id, patch=patch, by=at.user_id, now=at.now)
         if change.is_empty:
             return change
+        if change.takes_access:
+            await pins.drop_pins_of_strangers(at.conn, chat_id)
         await at.log(
             Event(
                 action="chat.share",
@@ -220,6 +222,7 @@ class Chats(Part):
         if at.root_id != chat_id:
             raise ChatNotRoot(chat_id)
         if await shares.leave(at.conn, chat_id, user_id=at.user_id):
+            await pins.drop_pins_of_strangers(at.conn, chat_id)
             at.tell_access("chat_acl", chat_id)
             at.tell_watchers(chat_id, WatchKind.UNSHARED, users=[at.user_id])
 
