@@ -153,11 +153,34 @@ async def test_killing_the_parent_leaves_neither_replica_nor_database(home: Path
     assert not any(token in line for line in said)
 
 
+async def test_server_that_is_started_right_after_a_kill_gets_port_and_database(home: Path) -> None:
+    data_dir = home / "data"
+    arguments = ("--data-dir", str(data_dir), "--replicas", "2")
+
+    def look() -> None:
+        with serving(home, *arguments) as first:
+            old = asyncio.run(pids_of(data_dir))
+            first.process.kill()
+            first.process.wait()
+            address = first.url.removeprefix("http://")
+            with serving(home, *arguments, "--listen", address) as second:
+                asyncio.run(until(lambda: not any(map(is_alive, old)), timeout=60))
+                new = asyncio.run(pids_of(data_dir))
+                assert second.readiness()["status"] == "ready"
+                assert second.stop() == 0
+        assert len(old) == len(new) == 2
+        assert not any(map(is_alive, new))
+
+    await asyncio.to_thread(look)
+
+    assert servers_of(data_dir) == []
+
+
 async def pids_of(data_dir: Path) -> list[int]:
     url = running_url(data_dir)
     assert url is not None
     connection = await asyncpg.connect(url)
-    pids = [row["pid"] for row in await connection.fetch("SELECT pid FROM replicas")]
+    pids = [row["pid"] for row in await connection.fetch("SELECT pid FROM replicas WHERE stopping_at IS NULL")]
     await connection.close()
     return pids
 
