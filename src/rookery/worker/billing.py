@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from rookery.chat.chats import Chat
 from rookery.chat.messages import MessageId, StepFigures
 from rookery.llm import cost
 from rookery.llm.types import Purpose, Usage
+from rookery.log import get_logger
 from rookery.store.usage import CallStatus, Entry, record_call
+from rookery.worker.config import WorkerConfig
+from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.inflight import InFlight
 from rookery.worker.parts import EpisodeKey
 from rookery.worker.prepare import Asked
 
-RECORD_SECONDS = 30.0
+log = get_logger("worker.billing")
+
+# Chosen: one try, and how long a database may be away before the rows wait for the next call that fails.
+TRY_SECONDS = 30.0
+RECORD_SECONDS = 24 * 3600.0
+# Chosen: some megabytes.
+MAX_WAITING = 10_000
 # Chosen: a chat that is interrupted asks within a moment; what is older was stopped for another reason.
 MAX_STOPPED = 1000
 
@@ -61,19 +71,61 @@ def entry(
 
 
 class Ledger:
-    """Writes rows that no commit carries: of calls that came to nothing."""
+    """Writes rows that no commit carries: of calls that came to nothing.
 
-    def __init__(self, pool: asyncpg.Pool, inflight: InFlight) -> None:
+    While the database is away they wait in memory, at most `MAX_WAITING` of them; the process writes them when it is
+    back, or loses them when it ends before that. One whose answer got lost on the way is written again.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, inflight: InFlight, *, config: WorkerConfig | None = None) -> None:
         self._pool = pool
         self._inflight = inflight
+        self._clock = inflight.clock
+        self._config = config or WorkerConfig()
+        self._waiting: deque[Entry] = deque(maxlen=MAX_WAITING)
+        self._is_writing = False
 
     def record(self, row: Entry) -> None:
         """Without waiting; the process sees it out."""
-        self._inflight.start(lambda: self._write(row), name="usage", seconds=RECORD_SECONDS)
+        if len(self._waiting) == MAX_WAITING:
+            log.warning("usage_not_recorded", rows=1, reason="Too many rows wait for the database.")
+        self._waiting.append(row)
+        if not self._is_writing:
+            self._is_writing = True
+            self._inflight.start(self._write_all, name="usage", seconds=RECORD_SECONDS)
+
+    async def _write_all(self) -> None:
+        row: Entry | None = None
+        try:
+            while self._waiting:
+                row = self._waiting.popleft()
+                await self._write(row)
+                row = None
+        finally:
+            self._is_writing = False
+            if lost := len(self._waiting) + (row is not None):
+                log.warning("usage_not_recorded", rows=lost, reason="The process ends, or the database is away.")
 
     async def _write(self, row: Entry) -> None:
-        async with self._pool.acquire() as conn:
-            await record_call(conn, row)
+        delay = self._config.task_backoff_seconds
+        recorded_at = self._clock.now()
+        while True:
+            try:
+                async with self._clock.deadline(TRY_SECONDS, "usage-write"), self._pool.acquire() as conn:
+                    await record_call(conn, row)
+                return
+            except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
+                if row.chat_id is None:
+                    log.warning("usage_not_recorded", rows=1, reason=str(error))
+                    return
+                # The chat is gone; what it cost its owner is not.
+                row = msgspec.structs.replace(row, chat_id=None, message_id=None)
+                continue
+            except DATABASE_ERRORS as error:
+                log.info("usage_waits", rows=1 + len(self._waiting), error=str(error) or type(error).__name__)
+            row = msgspec.structs.replace(row, at=row.at or recorded_at)
+            await self._clock.sleep(delay, "usage-retry")
+            delay = min(2 * delay, self._config.task_backoff_max_seconds)
 
 
 class Metered(NamedTuple):

@@ -19,7 +19,7 @@ class InFlight:
     """Owns the detached tasks of a process; the event loop alone would keep only weak references to them."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._is_idle = asyncio.Event()
@@ -48,7 +48,7 @@ class InFlight:
         if not self._tasks:
             return
         try:
-            async with self._clock.deadline(seconds, "inflight-close"):
+            async with self.clock.deadline(seconds, "inflight-close"):
                 await self._is_idle.wait()
         except DeadlineExceeded:
             for task in tuple(self._tasks):
@@ -57,7 +57,7 @@ class InFlight:
 
     async def _run(self, work: Callable[[], Awaitable[object]], name: str, seconds: float) -> None:
         try:
-            async with self._clock.deadline(seconds, f"inflight-{name}"):
+            async with self.clock.deadline(seconds, f"inflight-{name}"):
                 await work()
         except DeadlineExceeded as error:
             log.warning("effect_too_slow", effect=name, error=str(error))

@@ -1,0 +1,120 @@
+"""Rows of calls that came to nothing, also while the database is away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from rookery.chat.messages import ChatId
+from rookery.store.model_configs import ModelConfig
+from rookery.store.usage import CallStatus, Entry, KeySource
+from rookery.testing.clock import FakeClock
+from rookery.worker import billing
+from rookery.worker.billing import Ledger
+from rookery.worker.inflight import InFlight
+from tests.store.machine.proxy import Fault, Proxy
+from tests.store.models import Nest, open_nest
+
+ROWS = "SELECT status, output_tokens, chat_id, at FROM model_usage ORDER BY id"
+
+
+@pytest.fixture
+async def nest(database_url: str) -> AsyncIterator[Nest]:
+    async with open_nest(database_url) as nest:
+        yield nest
+
+
+@pytest.fixture
+async def config(nest: Nest) -> ModelConfig:
+    return await nest.config(await nest.provider())
+
+
+@pytest.fixture
+async def door(database_url: str) -> AsyncIterator[Proxy]:
+    async with Proxy(database_url).listen() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def pool(door: Proxy) -> AsyncIterator[asyncpg.Pool]:
+    pool = await asyncpg.create_pool(door.url, min_size=1, max_size=1)
+    yield pool
+    pool.terminate()
+
+
+async def failed_call(nest: Nest, config: ModelConfig, **fields: Any) -> Entry:
+    values: dict[str, Any] = {
+        "owner_id": await nest.user(),
+        "chat_id": None,
+        "purpose": "turn",
+        "provider_id": config.provider_id,
+        "model_config_id": config.id,
+        "model": config.model,
+        "key_source": KeySource.CENTRAL,
+        "status": CallStatus.FAILED,
+        "output_tokens": 7,
+    }
+    return Entry(**{**values, **fields})
+
+
+async def test_row_is_written_once_the_connection_is_back_and_keeps_its_time(
+    nest: Nest, config: ModelConfig, door: Proxy, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    inflight = InFlight(clock)
+    ledger = Ledger(pool, inflight)
+    door.fault, door.statement = Fault.LOSE_REQUEST, b"model_usage"
+    recorded_at = clock.now()
+
+    with caplog.at_level(logging.INFO):
+        ledger.record(await failed_call(nest, config))
+        ledger.record(await failed_call(nest, config, output_tokens=8))
+        await clock.until_waiting("usage-retry")
+        await clock.advance(60)
+        await inflight.wait_idle()
+
+    first, second = await nest.conn.fetch(ROWS)
+    assert (first["status"], first["output_tokens"], first["at"]) == ("failed", 7, recorded_at)
+    assert second["output_tokens"] == 8
+    assert [record.exc_info for record in caplog.records if record.exc_info] == []
+    assert "usage_waits" in caplog.text
+
+
+async def test_row_of_a_chat_that_is_gone_is_its_owners_all_the_same(
+    nest: Nest, config: ModelConfig, pool: asyncpg.Pool
+) -> None:
+    inflight = InFlight(FakeClock())
+
+    Ledger(pool, inflight).record(await failed_call(nest, config, chat_id=ChatId(uuid4())))
+    await inflight.wait_idle()
+
+    (row,) = await nest.conn.fetch(ROWS)
+    assert (row["output_tokens"], row["chat_id"]) == (7, None)
+
+
+async def test_rows_that_wait_for_a_database_are_bounded_and_end_with_the_process(
+    nest: Nest, config: ModelConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(billing, "MAX_WAITING", 3)
+    clock = FakeClock()
+    inflight = InFlight(clock)
+    nowhere = asyncpg.create_pool("postgresql://127.0.0.1:1/none", min_size=0)
+    await nowhere
+    ledger = Ledger(nowhere, inflight)
+    row = await failed_call(nest, config)
+
+    ledger.record(row)
+    await clock.until_waiting("usage-retry")
+    for _ in range(5):
+        ledger.record(row)
+    await inflight.close(0)
+
+    lost = [record.getMessage() for record in caplog.records if "usage_not_recorded" in record.getMessage()]
+    assert len(lost) == 3
+    assert len(inflight) == 0
+    nowhere.terminate()
