@@ -27,6 +27,8 @@ from rookery.worker.deltas import MessagePart
 PREFIX = "/api/v1"
 REF = "#/components/schemas/"
 CSV = "text/csv"
+ANY_TYPE = "*/*"
+_OCTETS = "application/octet-stream"
 
 SECURITY = {
     "token": {"type": "http", "scheme": "bearer", "description": "An API token, `rk_...`."},
@@ -171,7 +173,7 @@ def _described(described: dict[str, Any], operation: Operation, names: dict[Any,
         content = {"application/json": {"schema": names[operation.body]}}
         described["requestBody"] = {"required": True, "content": content}
     elif operation.name in _RAW_BODIES:
-        described["requestBody"] = {"required": True, "content": {"*/*": {"schema": _BYTES}}}
+        described["requestBody"] = {"required": True, "content": {ANY_TYPE: {"schema": _BYTES}}}
     described["security"] = [] if operation.is_public else _LOGGED_IN
     return described
 
@@ -186,7 +188,9 @@ def _success(described: dict[str, Any], operation: Operation, names: dict[Any, d
         schema = {"type": "object"}
     else:
         schema = names[operation.returns]
-    answered["content"] = {operation.media_type: {"schema": schema}}
+    # Bytes of no type in particular have the type of the file.
+    media_type = ANY_TYPE if operation.media_type == _OCTETS else operation.media_type
+    answered["content"] = {media_type: {"schema": schema}}
     if any(parameter["name"] == "format" for parameter in described.get("parameters", ())):
         answered["content"][CSV] = {"schema": {"type": "string"}}
     return answered

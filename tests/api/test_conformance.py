@@ -1,0 +1,137 @@
+"""The running server against its own document: generated requests, good and bad, by each role.
+
+Nothing may be answered with a status or a shape that the document does not know, or by a crash. Ids are mostly those
+of things that exist, so that the requests get past the first check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from rookery.chat.rights import Role
+from tests.api.house import House, Person
+
+DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "api" / "openapi.json").read_text())
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+# Streams do not end, uploads are bytes, and who logs out cannot go on.
+LEFT_OUT = {"chats.watch", "chats.stream", "files.upload", "auth.logout", "sessions.end_others", "auth.change_password"}
+EXAMPLES = 3
+# More than one of each role: a user is not to run out of requests.
+CROWD = 3
+LEAST_DONE = {Role.MEMBER: 25, Role.AUDITOR: 30, Role.ADMIN: 40}
+
+
+async def furnish(house: House, people: list[Person], root: Person) -> dict[str, str]:
+    """Something for every parameter of a path, and who owns it is one of the callers."""
+    model = str(await house.add_model())
+    provider = {"type": "openai_compat", "name": "nowhere", "base_url": "http://127.0.0.1:9/v1", "allow_user_key": True}
+    made = (await root.http.post("/api/v1/model-providers", json=provider)).json()
+    owner = people[0].http
+    chat = (await owner.post("/api/v1/chats", json={"content": [{"type": "text", "text": "hello"}]})).json()
+    waiting = {"content": [{"type": "text", "text": "and then"}]}
+    sent = (await owner.post(f"/api/v1/chats/{chat['id']}/messages", json=waiting)).json()
+    messages = (await owner.get(f"/api/v1/chats/{chat['id']}/messages")).json()["items"]
+    named = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
+    file = (await owner.post("/api/v1/files", content=b"hello", headers=named)).json()
+    spare = await house.add("spare")
+    body = {"name": "spare", "scopes": ["chat:read"]}
+    token = (await spare.http.post("/api/v1/tokens", json=body)).json()
+    return {
+        "chat": chat["id"],
+        "message": str(messages[0]["id"]),
+        "queued": str(sent["queued_message"]["id"]),
+        "file": file["id"],
+        "provider": made["id"],
+        "model_config": model,
+        "user": str(spare.id),
+        "token": token["id"],
+    }
+
+
+@dataclass
+class Trial:
+    """Sends what is generated; keeps what went wrong, and which operations did what they were asked for."""
+
+    url: str
+    tokens: Iterator[str]
+    known: Mapping[str, str]
+    problems: list[str] = field(default_factory=list)
+    done: set[str] = field(default_factory=set)
+    session: requests.Session = field(default_factory=requests.Session)
+
+    def run(self) -> None:
+        schema = schemathesis.openapi.from_dict(DOCUMENT)
+        for result in schema.get_all_operations():
+            assert isinstance(result, Ok)
+            operation = result.ok()
+            name = operation.definition.raw["operationId"]
+            if name not in LEFT_OUT:
+                for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                    self._try(name, operation.as_strategy(generation_mode=mode))
+
+    def _try(self, name: str, cases: st.SearchStrategy[Any]) -> None:
+        @given(case=cases, is_known=st.sampled_from([True, True, False]))
+        @settings(
+            max_examples=EXAMPLES,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+            verbosity=Verbosity.quiet,
+        )
+        def check(case: Any, is_known: bool) -> None:
+            if is_known:
+                named = {each: self.known[each] for each in case.path_parameters if each in self.known}
+                case.path_parameters.update(named)
+            headers = {"Authorization": f"Bearer {next(self.tokens)}"}
+            response = case.call(base_url=self.url, headers=headers, session=self.session, timeout=30)
+            case.validate_response(response, checks=CHECKS)
+            if response.status_code < 300:
+                self.done.add(name)
+
+        try:
+            check()
+        except Unsatisfiable:
+            return  # a request without parameters cannot be made wrong
+        except (Exception, FailureGroup) as error:
+            self.problems.append(f"{name}: {error}")
+
+
+@pytest.mark.parametrize("role", list(Role))
+async def test_server_answers_as_its_document_says(house: House, role: Role) -> None:
+    root = await house.add("chief", role=Role.ADMIN)
+    people = [await house.add(f"{role}{number}", role=role) for number in range(CROWD)]
+    known = await furnish(house, people, root)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the library's own
+        trial = Trial(house.url, itertools.cycle(person.token for person in people), known)
+        await asyncio.to_thread(trial.run)
+
+    assert trial.problems == [], "\n\n".join(trial.problems)
+    # If this falls, the requests no longer get past the first check, and prove little.
+    assert len(trial.done) >= LEAST_DONE[role]
