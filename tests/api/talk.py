@@ -44,6 +44,12 @@ class Talk:
         assert made.status_code == 201, made.text
         return str(made.json()["id"])
 
+    async def create_with(self, file_id: str) -> str:
+        """A chat that starts with a file and no words."""
+        made = await self.http.post(CHATS, json={"content": [{"type": "file", "file_id": file_id}]})
+        assert made.status_code == 201, made.text
+        return str(made.json()["id"])
+
     async def send(self, chat: str, words: str, **members: object) -> httpx2.Response:
         return await self.http.post(f"{CHATS}/{chat}/messages", json={"content": text(words), **members})
 

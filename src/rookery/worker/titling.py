@@ -94,7 +94,7 @@ class ShortTexts:
 
     async def propose_title(self, chat: Chat, request: str) -> str:
         """A title for somebody who waits for it. What goes wrong is raised: `NoDefaultModel`, `SpendLimitReached`,
-        `CallFailed`, `NoObject`, `TimeoutError`."""
+        `CallFailed`, `NoObject`, `NoTitle`, `DeadlineExceeded`, `TimeoutError`."""
         proposed = await self._ask(
             chat,
             lambda model: quickgen.make_title(model, request),

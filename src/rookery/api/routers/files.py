@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from rookery.api import bodies, downloads
 from rookery.api.caller import CallerDep
-from rookery.api.edge import PREFIX
+from rookery.api.edge import PREFIX, is_secure
 from rookery.api.errors import NO_STORE, ApiError
 from rookery.api.limits import Limit
 from rookery.api.parts import ApiParts
@@ -215,11 +215,9 @@ def _given_name(disposition: str) -> str:
 
 
 def _base(parts: ApiParts, connection: HTTPConnection) -> str:
-    """How people reach the server: by its known address, else by the one that was just used."""
-    external = parts.origins.external_url
-    if external is not None:
-        return external.rstrip("/")
-    return f"{connection.url.scheme}://{connection.headers.get('host', '')}"
+    """The address that was just used, which was checked and works for whoever asks; a proxy may have hidden its TLS."""
+    scheme = "https" if is_secure(connection, parts) else "http"
+    return f"{scheme}://{connection.headers.get('host', '')}"
 
 
 def _etag(info: FileInfo) -> str:

@@ -21,6 +21,7 @@ from rookery.chat.messages import ChatId, Role
 from rookery.chat.parts import ContentError
 from rookery.chat.prompt import PromptRow
 from rookery.chat.rights import Action
+from rookery.clock import DeadlineExceeded
 from rookery.llm.errors import CallFailed, NoObject
 from rookery.llm.quickgen import TITLE_INPUT
 from rookery.store.authorized.turns import Titled
@@ -78,7 +79,7 @@ async def _proposed(parts: ApiParts, caller: Caller, titled: Titled) -> str:
         return await parts.texts.propose_title(titled.chat, said)
     except (CallFailed, NoObject, NoTitle) as error:
         raise ApiError(502, "upstream_failed", str(error)) from None
-    except TimeoutError:
+    except (TimeoutError, DeadlineExceeded):
         raise ApiError(504, "upstream_timeout", "The model took too long to find a title. Try again.") from None
 
 
