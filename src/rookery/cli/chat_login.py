@@ -73,10 +73,13 @@ async def logout(url: str, *, file: CredentialsFile, out: Output) -> int:
     known = file.remove(url)
     if known is None:
         raise Refused(f"You are not logged in at {url}.")
-    revoked = await _revoke(url, known)
-    out.line(f"Logged out at {url}.")
-    if not revoked:
-        out.warning("The server could not be asked to revoke the token; it stays valid until it expires.")
+    if known.token_id is None:
+        # Brought by its owner, who may use it elsewhere.
+        revoked, more = False, " The token was not made here, and stays valid."
+    else:
+        revoked = await _revoke(url, known.token, known.token_id)
+        more = "" if revoked else " The server could not be asked to revoke the token; it is valid until it expires."
+    out.line(f"Logged out at {url}.{more}")
     out.result({"url": url, "revoked": revoked})
     return Exit.OK
 
@@ -102,12 +105,10 @@ async def _enter(client: AsyncRookery, answers: Answers) -> User:
     return await client.account.set_up(answers.setup_token, email=answers.login, password=answers.password)
 
 
-async def _revoke(url: str, known: Login) -> bool:
-    if known.token_id is None:
-        return False  # brought by its owner, who may use it elsewhere
-    async with AsyncRookery(url, token=known.token, max_retries=0) as client:
+async def _revoke(url: str, token: str, token_id: str) -> bool:
+    async with AsyncRookery(url, token=token, max_retries=0) as client:
         try:
-            await client.tokens.delete(known.token_id)
+            await client.tokens.delete(token_id)
         except (Unauthenticated, NotFound):
             return True  # it is not valid any more
         except errors.RookeryError:
