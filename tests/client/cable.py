@@ -33,6 +33,10 @@ class Cable:
             self.cut()
             await asyncio.gather(*self._visits, return_exceptions=True)
 
+    @property
+    def is_used(self) -> bool:
+        return bool(self._visits)
+
     def cut(self) -> None:
         for visit in self._visits:
             visit.cancel()

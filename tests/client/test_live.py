@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rookery.client import AsyncRookery, errors
 from rookery.client.frames import Transport
 from rookery.store import machine
 from tests.client.rig import Rig, follow, preview, texts, write
+from tests.waiting import until
 
 BOTH = pytest.mark.parametrize("transport", ["websocket", "sse"])
 
@@ -275,3 +277,51 @@ async def test_list_is_watched_over_lost_connections(rig: Rig) -> None:
     assert [event.type for event in (ready, lost, again)] == ["ready", "disconnected", "ready"]
     assert created.chat is not None
     assert (created.chat.id, created.chat.status, created.chat.my_role) == (chat_id, "waiting", "owner")
+
+
+@BOTH
+async def test_reader_that_is_cancelled_may_read_on(rig: Rig, transport: Transport) -> None:
+    chat_id = await rig.chat()
+
+    async with rig.client.chats.stream(chat_id, transport=transport) as live:
+        await follow(live, lambda: live.state.status == "waiting")
+        reading = asyncio.ensure_future(anext(live))
+        await rig.clock.until_waiting("stream-silence")
+        reading.cancel()
+        await asyncio.wait([reading])
+        await rig.chats.send(chat_id, "and now?")
+        following = asyncio.create_task(follow(live, lambda: live.state.status == "running"))
+        if transport == "sse":  # the response went with whoever read it; another connection goes on
+            await rig.clock.fire("stream-retry")
+        await following
+
+    assert texts(live) == ["hello", "and now?"]
+
+
+@BOTH
+async def test_stream_that_is_closed_leaves_nothing_behind(rig: Rig, transport: Transport) -> None:
+    chat_id = await rig.chat()
+
+    async def look() -> None:
+        async with rig.client.chats.stream(chat_id, transport=transport) as live:
+            await live.wait_idle()
+
+    await look()
+    await until(lambda: not rig.cable.is_used)
+    tasks, files = len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        await look()
+
+    await until(lambda: not rig.cable.is_used)
+    await until(lambda: len(asyncio.all_tasks()) <= tasks and len(os.listdir("/proc/self/fd")) <= files)
+
+
+async def test_stream_that_is_closed_ends_its_iteration(rig: Rig) -> None:
+    live = rig.client.chats.stream(await rig.chat())
+
+    async with live:
+        await live.wait_idle()
+
+    assert [change async for change in live] == []
+    with pytest.raises(errors.StreamEnded, match="before the chat came to rest"):
+        await live.wait_idle(10**9)
