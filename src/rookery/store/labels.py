@@ -1,6 +1,6 @@
 """Labels of a chat: metadata, so a write moves `meta_version` (by trigger) and nothing else.
 
-Filtering by labels is containment and belongs to the list (`chats.list_chats`).
+Filtering by labels is containment and belongs to the list (`chat_list`).
 """
 
 from __future__ import annotations
