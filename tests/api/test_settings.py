@@ -200,7 +200,7 @@ async def test_stored_value_that_cannot_be_read_counts_as_not_set(house: House, 
 
 async def apply(house: House, **environ: str) -> bool:
     async with house.database.api.acquire() as conn:
-        return await setting_pins.apply(conn, environ)
+        return await setting_pins.apply(conn, environ, now=house.clock.now())
 
 
 async def test_pinned_key_is_in_effect_listed_and_refused(house: House, root: Person, ada: Person) -> None:
@@ -214,6 +214,8 @@ async def test_pinned_key_is_in_effect_listed_and_refused(house: House, root: Pe
     refused = await root.http.put("/api/v1/settings/chats", json={"running_roots": 4, "auto_archive_days": 2})
     assert (refused.status_code, refused.json()["code"]) == (409, "pinned")
     assert "chats.running_roots" in refused.json()["message"]
+    logged = [(entry["action"], entry["resource_id"], entry["actor_kind"]) for entry in (await entries(root))[:2]]
+    assert logged == [("settings.pin", "spend", "system"), ("settings.pin", "chats", "system")]
     assert (await root.http.put("/api/v1/settings/chats", json={"auto_archive_days": 2})).status_code == 200
 
 

@@ -8,11 +8,14 @@ first start without its pin.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 import msgspec
 
 from rookery.chat.errors import InvalidInput
-from rookery.store import config_lock, setting_groups, settings
+from rookery.chat.rights import Resource, SystemActor, SystemName
+from rookery.store import audit, config_lock, setting_groups, settings
+from rookery.store.audit import Event
 from rookery.store.pool import Connection
 from rookery.store.setting_groups import GROUPS
 
@@ -50,7 +53,7 @@ def read_environ(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
     return found
 
 
-async def apply(conn: Connection, environ: Mapping[str, str]) -> bool:
+async def apply(conn: Connection, environ: Mapping[str, str], *, now: datetime) -> bool:
     """Put the pins of the environment into effect. False when they were already; the caller then tells nobody.
 
     The caller publishes a `ConfigHint(kind="settings")` after the commit.
@@ -64,7 +67,11 @@ async def apply(conn: Connection, environ: Mapping[str, str]) -> bool:
         for name in sorted({*wanted, *before}):
             stored = await settings.find_setting(conn, name)
             group, kept = _pinned(stored, wanted.get(name, {}), before.get(name, {}))
-            has_changed |= await settings.write_setting(conn, name, value=group)
+            if await settings.write_setting(conn, name, value=group):
+                has_changed = True
+                keys = {key: audit.CHANGED for key in sorted({*wanted.get(name, {}), *before.get(name, {})})}
+                event = Event(action="settings.pin", resource_type=Resource.SETTINGS, resource_id=name, diff=keys)
+                await audit.record(conn, event, actor=SystemActor(SystemName.REPLICA), now=now)
             if kept:
                 was[name] = kept
         await settings.write_setting(conn, ROW, value=was)
