@@ -146,7 +146,7 @@ def test_settings_of_a_server_are_nothing_to_a_client(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("task", ["new", "send", "attach", "list", "models", "interrupt", "login", "logout"])
+@pytest.mark.parametrize("task", ["new", "send", "attach", "list", "models", "interrupt", "export", "login", "logout"])
 def test_every_command_has_help_and_json(tmp_path: Path, task: str) -> None:
     done = rookery(tmp_path, "chat", task, "--help")
 

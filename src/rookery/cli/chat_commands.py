@@ -46,6 +46,7 @@ def add_to(commands: Any, run: Run) -> None:
     shown.add_argument("--limit", type=int, default=20, metavar="N", help="how many (default: 20)")
     _add(tasks, "models", run, "show the models that can be used")
     _add_chat(_add(tasks, "interrupt", run, "stop the turn of a chat; what was said is kept"))
+    _add_chat(_add(tasks, "export", run, "print a whole chat as Markdown, or as JSON"))
     login = _add(tasks, "login", run, "log in at a server and keep a token for it")
     login.add_argument("server", nargs="?", metavar="URL", help="the server, the same as --url")
     login.add_argument("--user", metavar="NAME", help="email address or username; else it is asked for")

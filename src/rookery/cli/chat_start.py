@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from rookery.cli import chat, chat_credentials, chat_login, chat_talk
+from rookery.cli import chat, chat_credentials, chat_export, chat_login, chat_talk
 from rookery.cli.chat import Terminal
 from rookery.cli.chat_credentials import Credentials, CredentialsFile
 from rookery.cli.chat_failures import Attempt, Refused, failures
@@ -73,6 +73,12 @@ def interrupt(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     return attempt.code
 
 
+def export(arguments: argparse.Namespace, out: Output, run: Run) -> int:
+    with failures(out) as attempt:
+        _act(attempt, arguments, out, run, lambda at: chat_export.export(at, arguments.chat))
+    return attempt.code
+
+
 def login(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     file = CredentialsFile(os.environ)
     with failures(out) as attempt:
@@ -111,6 +117,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output, Run], int]] = {
     "list": list_chats,
     "models": list_models,
     "interrupt": interrupt,
+    "export": export,
     "login": login,
     "logout": logout,
 }
