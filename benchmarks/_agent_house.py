@@ -105,9 +105,11 @@ def call_events(number: int) -> list[bytes]:
     chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     call = {"index": 0, "id": f"call_{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     delta = {"role": "assistant", "content": None, "tool_calls": [call]}
+    usage = {"prompt_tokens": 1000, "completion_tokens": 5, "total_tokens": 1005}
     return [
         sse({**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}, named=False),
         sse({**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}, named=False),
+        sse({**chunk, "choices": [], "usage": usage}, named=False),
         b"data: [DONE]\n\n",
     ]
 
@@ -324,10 +326,7 @@ async def open_house(base: str, database: Database, session: aiohttp.ClientSessi
 
     loops = [asyncio.create_task(run()) for run in (listener.run, notifier.run, worker.run)]
     for each in loops:
-        # A loop that dies would leave the benchmark waiting for answers that nobody gives.
-        each.add_done_callback(
-            lambda done: None if done.cancelled() or not done.exception() else main.cancel(str(done))
-        )
+        each.add_done_callback(watch)
     try:
         await listener.wait_connected()
         yield house
