@@ -16,6 +16,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from rookery import settings
+from rookery.cli import parent, port
+from rookery.cli.parent import CannotServe, Minder
+from rookery.cli.stopping import ECHO_SECONDS, Stop
+from rookery.setting_values import Address
 from rookery.store.embedded.server import running_url
 from tests.cli.fleet import FIRST, REST, open_fleet
 from tests.cli.served import SCRIPT, environment, is_alive, rookery, servers_of, serving
@@ -133,6 +138,20 @@ async def test_stop_sends_clients_elsewhere_and_ends_within_the_drain(home: Path
         assert await fleet.replicas() == {}
 
 
+async def test_second_signal_skips_the_waiting_of_all(home: Path, database_url: str) -> None:
+    async with open_fleet(database_url, home, replicas=2, options=("--shutdown-delay", "50s")) as fleet:
+        pids = list((await fleet.replicas()).values())
+
+        fleet.served.process.send_signal(signal.SIGINT)
+        await until(lambda: fleet.served.log("stop_requested"), timeout=30)
+        heard = time.monotonic()
+        await until(lambda: time.monotonic() - heard > ECHO_SECONDS)
+        code = await asyncio.to_thread(fleet.served.stop, signal.SIGINT)
+
+        assert code == 130
+        assert not any(map(is_alive, pids))
+
+
 async def test_killing_the_parent_leaves_neither_replica_nor_database(home: Path) -> None:
     data_dir = home / "data"
 
@@ -210,18 +229,47 @@ async def test_stop_during_the_start_leaves_no_process(home: Path, database_url:
 
 async def test_replica_that_cannot_start_ends_them_all_with_its_exit_code(home: Path, database_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+        number = taken.getsockname()[1]
         done: subprocess.CompletedProcess[str] = await asyncio.to_thread(
             rookery,
             home,
             *("serve", "--data-dir", str(home / "data"), "--listen", "127.0.0.1:0", "--replicas", "2"),
-            *("--relay-bind", f"127.0.0.1:{port - 1}"),
+            *("--relay-bind", f"127.0.0.1:{number - 1}"),
             ROOKERY_DATABASE_URL=database_url,
         )
 
     assert done.returncode == 2
     assert "relay_bind" in done.stderr
     assert done.stderr.splitlines()[-1] == "rookery: A replica could not start; what it said is above."
+
+
+async def test_replica_that_keeps_dying_is_given_up_and_takes_the_others_along(
+    home: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent, "FIRST_RESTART_SECONDS", 0.01)
+    (home / "data").mkdir(mode=0o700)
+    flags = {"data_dir": str(home / "data"), "database_url": database_url, "replicas": "2"}
+    config = settings.load(flags, {"HOME": str(home)}).settings
+    seen: set[int] = set()
+    with port.bound(Address("127.0.0.1", 0)) as listening:
+        minder = Minder(config, database_url, listening)
+        minding = asyncio.create_task(minder.run(Stop(1e9), on_ready=lambda: None))
+        await until(lambda: len(minder.serving()) == 2, timeout=60)
+        seen.update(child.pid for child in minder.serving())
+        for _ in range(parent.MAX_DEATHS):
+            (victim,) = [child for child in minder.serving() if child.index == 0]
+            os.kill(victim.pid, signal.SIGKILL)
+            await until(
+                lambda dead=victim: minding.done() or any(c.index == 0 and c is not dead for c in minder.serving()),  # type: ignore[misc]
+                timeout=60,
+            )
+            seen.update(child.pid for child in minder.serving())
+
+        with pytest.raises(CannotServe, match="died 5 times"):
+            await minding
+
+    assert len(seen) == parent.MAX_DEATHS + 1
+    assert not any(map(is_alive, seen))
 
 
 async def test_more_replicas_than_the_database_has_connections_for_are_refused(home: Path, database_url: str) -> None:

@@ -88,12 +88,16 @@ class Minder:
         self._stopping = asyncio.Event()
         self._codes: list[int] = []
 
+    def serving(self) -> list[Child]:
+        """Those that are ready."""
+        return [child for child in self._places if child is not None and child.ready is not None]
+
     def processes(self) -> dict[str, Fetch]:
         """How to get the metrics of those that serve, by their place."""
         return {
             str(child.index): partial(metrics.fetch, child.ready.internal)
-            for child in self._places
-            if child is not None and child.ready is not None and child.ready.internal is not None
+            for child in self.serving()
+            if child.ready is not None and child.ready.internal is not None
         }
 
     async def run(self, stop: Stop, *, on_ready: Callable[[], None]) -> None:
@@ -114,7 +118,8 @@ class Minder:
             raise reasons[0] if reasons else group from None
         finally:
             await self._end_all()
-        if any(self._codes):
+        # One that was told to stop while it started has nothing to end in order.
+        if any(code not in (Exit.OK, Exit.INTERRUPTED) for code in self._codes):
             raise CannotServe("Not every replica ended in order. Nothing committed is lost.")
 
     async def _keep(self, index: int) -> None:

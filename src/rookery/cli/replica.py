@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -118,9 +118,11 @@ class Lifeline:
         threading.Thread(target=self._listen, args=(loop,), name="parent", daemon=True).start()
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        while (line := read_line(_STDIN)) is not None:
-            loop.call_soon_threadsafe(self._heard, line.decode())
-        loop.call_soon_threadsafe(self._orphaned)
+        # A loop that is closed has nothing left to stop: the process ends by itself.
+        with suppress(RuntimeError):
+            while (line := read_line(_STDIN)) is not None:
+                loop.call_soon_threadsafe(self._heard, line.decode())
+            loop.call_soon_threadsafe(self._orphaned)
         time.sleep(self._hard_end_seconds)
         leave_at_once()
 

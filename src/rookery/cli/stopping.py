@@ -34,6 +34,7 @@ class Stop:
         self._hard_end_seconds = hard_end_seconds
         self._on_asked = on_asked
         self._work: asyncio.Task[None] | None = None
+        self._is_cut = False
         self._count = 0
         self._last_at = float("-inf")
 
@@ -63,8 +64,9 @@ class Stop:
         self._on_asked()
 
     def cut(self) -> None:
-        """Skip the waiting."""
-        if self._work is not None:
+        """Skip the waiting. Once: a second time would cut off the cleaning up."""
+        if self._work is not None and not self._is_cut:
+            self._is_cut = True
             self._work.cancel()
 
     def _received(self, name: str) -> None:
