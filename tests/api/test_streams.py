@@ -1,0 +1,185 @@
+"""Streams opened through the API: what they begin with, and who is turned away before the upgrade."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
+
+from rookery.chat.rights import Role, Scope
+from tests.api.doors import log_in, session_cookie
+from tests.api.house import House, Person
+from tests.api.talk import CHATS, Talk, said
+
+WATCH = f"{CHATS}/watch"
+
+
+@pytest.fixture
+async def talk(house: House, ada: Person) -> Talk:
+    await house.add_model()
+    return Talk(house, ada)
+
+
+def bearer(person: Person | str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {person if isinstance(person, str) else person.token}"}
+
+
+@asynccontextmanager
+async def opened(house: House, path: str, **headers: str) -> AsyncIterator[ClientConnection]:
+    async with connect(f"{house.url.replace('http', 'ws', 1)}{path}", additional_headers=headers, proxy=None) as socket:
+        yield socket
+
+
+async def until_synced(socket: ClientConnection) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    while not events or events[-1]["type"] != "synced":
+        events += json.loads(await socket.recv())
+    return events
+
+
+async def close_code(socket: ClientConnection) -> int | None:
+    with contextlib.suppress(ConnectionClosedError):
+        async for _ in socket:
+            pass
+    return socket.close_code
+
+
+async def refusal(house: House, path: str, **headers: str) -> tuple[int, str]:
+    """How a WebSocket is turned away: an ordinary answer in place of the upgrade."""
+    with pytest.raises(InvalidStatus) as refused:
+        async with opened(house, path, **headers):
+            pass
+    body = json.loads(refused.value.response.body or b"{}")
+    return refused.value.response.status_code, body.get("code", "")
+
+
+async def test_socket_begins_with_hello_and_comes_to_be_synced(house: House, talk: Talk) -> None:
+    chat = await talk.create("Hello there")
+
+    async with opened(house, f"{CHATS}/{chat}/stream", **bearer(talk.person)) as socket:
+        events = await until_synced(socket)
+
+    assert (events[0]["type"], events[0]["chat_id"], events[0]["protocol"]) == ("hello", chat, 1)
+    assert [said(event["message"]) for event in events if event["type"] == "message"] == ["Hello there"]
+    assert {"status"} <= {event["type"] for event in events}
+
+
+async def test_plain_get_becomes_a_stream_of_the_same_events(house: House, talk: Talk) -> None:
+    chat = await talk.create("Hello there")
+
+    async with talk.http.stream("GET", f"{CHATS}/{chat}/stream", headers={"Accept": "text/event-stream"}) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = await _until_synced_lines(answer)
+
+    assert events[0]["type"] == "hello"
+    assert [said(event["message"]) for event in events if event["type"] == "message"] == ["Hello there"]
+
+
+async def _until_synced_lines(answer: httpx2.Response) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    async for line in answer.aiter_lines():
+        if line.startswith("data: "):
+            events += json.loads(line.removeprefix("data: "))
+        if events and events[-1]["type"] == "synced":
+            return events
+    raise AssertionError("The stream ended before it was synced.")
+
+
+async def test_message_that_is_sent_reaches_the_stream_as_it_was_answered(house: House, talk: Talk) -> None:
+    chat = await talk.waiting()
+    async with opened(house, f"{CHATS}/{chat}/stream", **bearer(talk.person)) as socket:
+        await until_synced(socket)
+
+        sent = (await talk.send(chat, "Go on")).json()["message"]
+        events: list[dict[str, Any]] = []
+        while not any(event["type"] == "message" for event in events):
+            events += json.loads(await socket.recv())
+
+    assert next(event["message"] for event in events if event["type"] == "message") == sent
+
+
+async def test_watch_tells_of_a_new_chat(house: House, talk: Talk) -> None:
+    async with opened(house, WATCH, **bearer(talk.person)) as socket:
+        first = json.loads(await socket.recv())[0]
+        chat = await talk.create()
+        text = ""
+        while chat not in text:
+            text = str(await socket.recv())
+
+    assert first["type"] == "ready"
+    assert "created" in text
+
+
+async def test_hidden_rows_are_not_streamed(house: House, talk: Talk) -> None:
+    chat = await talk.create(system_prompt="The password is swordfish.")
+
+    async with opened(house, f"{CHATS}/{chat}/stream", **bearer(talk.person)) as socket:
+        events = await until_synced(socket)
+
+    assert "swordfish" not in json.dumps(events)
+
+
+@pytest.mark.parametrize("query", ["tail=1001", "tail=x", "after_id=-1", "parts=perhaps", "colour=red"])
+async def test_bad_parameter_is_refused_before_the_upgrade(house: House, talk: Talk, query: str) -> None:
+    chat = await talk.create()
+
+    assert await refusal(house, f"{CHATS}/{chat}/stream?{query}", **bearer(talk.person)) == (400, "invalid")
+    plain = await talk.http.get(f"{CHATS}/{chat}/stream?{query}")
+    assert (plain.status_code, plain.json()["fields"][0]["field"]) == (400, query.partition("=")[0])
+
+
+async def test_who_may_not_see_a_chat_is_turned_away(house: House, talk: Talk, ben: Person) -> None:
+    boss = await house.add("boss", role=Role.ADMIN)
+    chat = await talk.create()
+    path = f"{CHATS}/{chat}/stream"
+    usage_only = await house.token_of(talk.person.user, scopes=frozenset({Scope.USAGE_READ}))
+
+    assert await refusal(house, path) == (401, "unauthenticated")
+    assert await refusal(house, path, **bearer("rk_nonsense")) == (401, "unauthenticated")
+    assert await refusal(house, path, **bearer(ben)) == (404, "chat_not_found")
+    assert await refusal(house, path, **bearer(boss)) == (403, "forbidden")
+    assert await refusal(house, path, **bearer(usage_only)) == (403, "scope")
+    assert await refusal(house, WATCH, **bearer(usage_only)) == (403, "scope")
+    assert await refusal(house, f"{CHATS}/{uuid4()}/stream", **bearer(ben)) == (404, "chat_not_found")
+    assert await refusal(house, f"{CHATS}/nine/stream", **bearer(ben)) == (400, "invalid")
+    assert await refusal(house, f"{WATCH}?tail=1", **bearer(ben)) == (400, "invalid")
+
+
+async def test_page_of_another_site_opens_no_stream(house: House, talk: Talk) -> None:
+    chat = await talk.create()
+    cookie = {"Cookie": f"rookery_session={session_cookie(await log_in(house, talk.person))}"}
+    path = f"{CHATS}/{chat}/stream"
+
+    assert await refusal(house, path, **cookie, Origin="https://evil.example") == (403, "origin_rejected")
+    assert await refusal(house, path, **cookie, Origin="null") == (403, "origin_rejected")
+    assert await refusal(house, path, **cookie) == (403, "origin_rejected")
+    async with opened(house, path, **cookie, Origin=house.url) as socket:
+        assert (await until_synced(socket))[0]["type"] == "hello"
+
+
+async def test_reader_follows_until_the_share_ends(house: House, talk: Talk, ben: Person) -> None:
+    chat = await talk.create()
+    await talk.share(chat, ben)
+    async with opened(house, f"{CHATS}/{chat}/stream", **bearer(ben)) as socket:
+        await until_synced(socket)
+
+        await talk.http.patch(f"{CHATS}/{chat}/acl", json={"users": {str(ben.id): None}})
+        assert await close_code(socket) == 4403
+
+
+async def test_stream_of_a_deleted_chat_ends(house: House, talk: Talk) -> None:
+    chat = await talk.archived()
+    async with opened(house, f"{CHATS}/{chat}/stream", **bearer(talk.person)) as socket:
+        await until_synced(socket)
+
+        await talk.http.delete(f"{CHATS}/{chat}")
+        assert await close_code(socket) == 4404
