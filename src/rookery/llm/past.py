@@ -7,15 +7,12 @@ that no two requests of one chat can use it at the same time; whoever finds none
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Protocol
+from typing import Any
 
 from rookery.llm.replay_memory import Key
 
-MAX_CACHE_BYTES = 128 * 1024 * 1024
-
-
-class Written(Protocol):
-    size_bytes: int
+# Chosen: a dozen chats of 10,000 messages, or very many of a common length.
+MAX_CACHE_BYTES = 64 * 1024 * 1024
 
 
 class Past:
@@ -24,7 +21,7 @@ class Past:
     __slots__ = ("written",)
 
     def __init__(self) -> None:
-        # The types are the wires' own; each finds here only what it has put here.
+        # The types are the wires' own, with their `size_bytes`; each finds here only what it has put here.
         self.written: dict[tuple[bool, ...], Any] = {}
 
     @property

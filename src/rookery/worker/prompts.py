@@ -13,7 +13,8 @@ import msgspec
 
 from rookery.chat.prompt import PromptBuilder
 
-MAX_CACHE_BYTES = 128 * 1024 * 1024
+# Chosen. Most of what is counted is shared with the histories that `store.generation` keeps.
+MAX_CACHE_BYTES = 64 * 1024 * 1024
 
 
 class PromptCacheStats(msgspec.Struct, frozen=True):
