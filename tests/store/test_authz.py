@@ -35,7 +35,7 @@ from rookery.store.access_errors import (
     NoActor,
     ScopeMissing,
 )
-from rookery.store.audit import RequestInfo
+from rookery.store.audit import BREAK_GLASS, EntryFilter, RequestInfo
 from rookery.store.authorized.chats import ChatPatch
 from rookery.store.authorized.config import StaleSetting
 from rookery.store.authorized.store import ActorStore, Store
@@ -129,8 +129,22 @@ async def test_administrator_needs_a_reason_which_the_owner_sees(office: Office)
     seen = await office.by("root", reason=REASON).chats.get(chat)
 
     assert seen.id == chat
-    (entry,) = (await office.by("ada").chats.list_accesses(chat)).entries
+    (access,) = (await office.by("ada").chats.list_accesses(chat)).items
+    assert access.user is not None
+    assert (access.user.id, access.chat_id, access.reason) == (office.id("root"), chat, REASON)
+    (entry,) = (await office.by("audrey").reports.audit(EntryFilter(action=BREAK_GLASS))).entries
     assert (entry.actor_id, entry.extra["reason"], entry.request_id) == (office.id("root"), REASON, "r-1")
+
+
+async def test_owner_sees_at_the_root_who_read_a_child(office: Office) -> None:
+    root = await office.running()
+    child = await office.running(parent_chat_id=root, root_chat_id=root)
+
+    await office.by("root", reason=REASON).chats.get(child)
+
+    for chat in (root, child):
+        (access,) = (await office.by("ada").chats.list_accesses(chat)).items
+        assert access.chat_id == child
 
 
 async def test_owner_and_reader_break_no_glass(office: Office) -> None:
@@ -140,7 +154,7 @@ async def test_owner_and_reader_break_no_glass(office: Office) -> None:
     for name in ("ada", "bob"):
         await office.by(name, reason=REASON).chats.get(chat)
 
-    assert (await office.by("ada").chats.list_accesses(chat)).entries == ()
+    assert (await office.by("ada").chats.list_accesses(chat)).items == ()
 
 
 async def test_reason_opens_reading_and_nothing_else(office: Office) -> None:
@@ -168,7 +182,7 @@ async def test_setting_decides_what_administrators_read(office: Office) -> None:
         await office.by("root", reason=REASON).chats.get(chat)
     await office.allow_admins(AdminAccess.FULL)
     await office.by("root").chats.get(chat)
-    assert (await office.by("ada").chats.list_accesses(chat)).entries == ()
+    assert (await office.by("ada").chats.list_accesses(chat)).items == ()
     with pytest.raises(ChatNotFound):
         await office.by("audrey").chats.get(chat)
 
@@ -200,7 +214,7 @@ async def test_file_of_a_foreign_chat_is_read_by_a_reason_too(office: Office) ->
         await office.by("root").files.read(file.id)
     assert (await office.by("root", reason=REASON).files.read(file.id)).data == b"hello"
 
-    assert len((await office.by("ada").chats.list_accesses(chat)).entries) == 1
+    assert len((await office.by("ada").chats.list_accesses(chat)).items) == 1
 
 
 # Changes of a chat

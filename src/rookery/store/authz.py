@@ -344,13 +344,13 @@ class Context:
             raise FileNotFound(file_id) from None
 
     async def _break(self, grant: Grant, chat_id: ChatId) -> None:
-        """Written before anything is read. The owner finds it beside the chat (`chats.list_accesses`)."""
+        """Written before anything is read. The owner finds it beside the root of the family (`chats.list_accesses`)."""
         await grant.log(
             Event(
                 action=audit.BREAK_GLASS,
                 resource_type=Resource.CHAT,
-                resource_id=str(chat_id),
-                extra={"reason": self._break_glass, "root_chat_id": str(grant.root_id)},
+                resource_id=str(grant.root_id),
+                extra={"reason": self._break_glass, "chat_id": str(chat_id)},
             )
         )
 

@@ -1,13 +1,13 @@
-"""Who may read a chat besides its owner."""
+"""Who may read a chat besides its owner, and who did without being asked."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from msgspec import UNSET
 from pydantic import Field
 from starlette.responses import Response
@@ -18,6 +18,8 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.chat.messages import ChatId
 from rookery.chat.rights import Action
+from rookery.store.audit import MAX_LIMIT
+from rookery.store.authorized.chats import AccessPage
 from rookery.store.shares import Share, SharePatch
 from rookery.store.users import PublicUser
 
@@ -60,6 +62,16 @@ def router(parts: ApiParts) -> APIRouter:
         """Give up one's own right to read the chat."""
         await caller.store.chats.leave(ChatId(chat))
         return nothing()
+
+    @routes.get("/chats/{chat}/accesses", "shares.list_accesses", returns=AccessPage, errors=(404,))
+    async def list_accesses(
+        caller: CallerDep,
+        chat: UUID,
+        limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
+        cursor: Annotated[str | None, Query(max_length=200)] = None,
+    ) -> Response:
+        """When administrators read this chat or its children by stating a reason, newest first. For the owner."""
+        return answer(await caller.store.chats.list_accesses(ChatId(chat), limit=limit, cursor=cursor))
 
     return routes.router
 
