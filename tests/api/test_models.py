@@ -178,6 +178,7 @@ async def test_only_administrators_change_providers_and_learn_nothing_from_a_bad
     for found in (
         await person.http.post("/api/v1/model-providers", json={"colour": "red"}),
         await person.http.patch(path, json={"colour": "red"}),
+        await person.http.patch(path, json={"options": {"headers": {"X-Gate": "***"}}}),
         await person.http.delete(path),
         await person.http.post(f"{path}/test"),
         await person.http.get(f"{path}/upstream-models"),

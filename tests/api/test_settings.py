@@ -62,8 +62,9 @@ async def test_auditor_reads_all_and_changes_nothing(house: House) -> None:
     audrey = await house.add("audrey", role=Role.AUDITOR)
 
     assert (await audrey.http.get("/api/v1/settings/prompts")).status_code == 200
-    refused = await audrey.http.put("/api/v1/settings/prompts", json={"colour": "red"})
-    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    for body, headers in (({"colour": "red"}, {}), ({}, {"If-Match": "never"})):
+        refused = await audrey.http.put("/api/v1/settings/prompts", json=body, headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
 
 
 async def test_group_that_does_not_exist_is_not_found(house: House, root: Person) -> None:

@@ -111,6 +111,7 @@ def router(parts: ApiParts) -> APIRouter:
     async def create(caller: CallerDep) -> Response:
         """Add a model. 412 when its provider does not exist or is disabled."""
         body = await caller.read(ModelConfigCreate, may=caller.store.models.require)
+        await caller.store.models.require()
         given = {name: getattr(body, name) for name in body.given}
         draft = ModelConfigDraft(**{**given, "options": masks.restored(body.options)})
         made = await caller.store.models.create(draft)
@@ -133,6 +134,7 @@ def router(parts: ApiParts) -> APIRouter:
         body = await caller.read(ModelConfigChange, may=lambda: caller.store.models.require(model_config))
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
         if "options" in given:
+            await caller.store.models.require(model_config)
             known = await caller.store.models.get(model_config)
             given["options"] = masks.restored(body.options, known.options.headers)
         return answer(_view(await caller.store.models.update(model_config, ModelConfigPatch(**given))))

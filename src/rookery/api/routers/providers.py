@@ -112,6 +112,7 @@ def router(parts: ApiParts) -> APIRouter:
     async def create(caller: CallerDep) -> Response:
         """Add a provider. 412 when there is a key and nothing to seal it with."""
         body = await caller.read(ProviderCreate, may=caller.store.providers.require)
+        await caller.store.providers.require()
         given = _given(body)
         given["options"] = masks.restored(body.options)
         made = await caller.store.providers.create(ProviderDraft(**given))
@@ -134,6 +135,7 @@ def router(parts: ApiParts) -> APIRouter:
         body = await caller.read(ProviderChange, may=lambda: caller.store.providers.require(provider))
         given = _given(body)
         if "options" in given:
+            await caller.store.providers.require(provider)
             known = await caller.store.providers.get(provider)
             given["options"] = masks.restored(body.options, known.options.headers)
         return answer(await _view(await caller.store.providers.update(provider, ProviderPatch(**given))))

@@ -129,7 +129,10 @@ def _add(routes: Routes, group: Group, parts: ApiParts) -> None:
 
     async def put(caller: CallerDep, if_match: IfMatch = None) -> Response:
         body = await caller.read(body_type, may=caller.store.settings.require)
-        seen = None if if_match is None else _seen(if_match)
+        seen = None
+        if if_match is not None:
+            await caller.store.settings.require()
+            seen = _seen(if_match)
         written = await caller.store.settings.write(name, _change(body), seen=seen)
         return answer(_view(name, written, await parts.directory.snapshot()))
 
