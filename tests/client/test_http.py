@@ -23,6 +23,7 @@ SENT = Reply(
     200,
     {
         "queued": False,
+        "messages": [],
         "chat": {"status": "running", "snapshot_version": 2, "history_version": 2, "queue_len": 0, "new": 1},
         "something_new": {"a": 1},
     },
@@ -256,6 +257,8 @@ async def test_session_of_a_login_is_kept_and_says_where_it_comes_from() -> None
     user = {
         "id": CHAT,
         "username": "ann",
+        "name": "Ann",
+        "permissions": [],
         "email": "ann@example.org",
         "role": "admin",
         "status": "active",
