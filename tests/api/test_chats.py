@@ -116,7 +116,7 @@ async def test_hidden_instructions_are_stored_and_shown_to_nobody(talk: Talk) ->
         ("client_type", "fax", "client_type"),
         ("title", " ", "title"),
         ("title", "x" * 201, "title"),
-        ("titel", "x", "titel"),
+        ("colour", "x", "colour"),
     ],
 )  # fmt: skip
 async def test_chat_with_an_invalid_member_is_refused_by_its_place(
