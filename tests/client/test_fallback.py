@@ -112,6 +112,38 @@ async def test_server_that_is_starting_is_tried_again_as_often_as_any_request() 
     assert len(server.requests) == 2
 
 
+async def test_server_that_asks_for_too_long_a_wait_is_an_error_at_once() -> None:
+    async with (
+        RawServer(refused(503, "unavailable", Retry_After="31")).listening() as server,
+        AsyncRookery(server.url, clock=FakeClock()) as client,
+    ):
+        with pytest.raises(errors.Unavailable):
+            await client.chats.stream(CHAT).__aenter__()
+
+    assert len(server.requests) == 1
+
+
+async def test_refused_reconnect_waits_as_long_as_is_asked_and_no_longer_than_half_a_minute() -> None:
+    clock = FakeClock()
+    cut = Reply(200, STREAM + b'event: reconnect\ndata: {"code":1011,"reason":""}\n\n', EVENTS.headers)
+    busy, closed = refused(503, "unavailable", Retry_After="20"), refused(503, "unavailable", Retry_After="7200")
+    waits = []
+    async with (
+        RawServer(cut, busy, closed, EVENTS).listening() as server,
+        AsyncRookery(server.url, clock=clock, rng=Random(1)) as client,
+        client.chats.stream(CHAT, transport="sse") as live,
+    ):
+        following = asyncio.create_task(follow(live, lambda: len(server.requests) == 4))
+        for _ in range(3):
+            await clock.until_waiting("stream-retry")
+            waits.append(clock.waiting("stream-retry")[0].due - clock.monotonic())
+            await clock.fire("stream-retry")
+        await following
+
+    assert waits[0] <= 1.3
+    assert waits[1:] == pytest.approx([20.0, 30.0])
+
+
 async def test_garbage_in_a_stream_is_an_error_and_not_a_loss() -> None:
     garbage = Reply(200, b"event: batch\ndata: {not json\n\n", EVENTS.headers)
     async with (

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from rookery.client import backoff, wires
 from rookery.client.errors import ApiError, RateLimited, TimedOut, Unavailable, Unreachable
-from rookery.client.http import Http, Query
+from rookery.client.http import MAX_WAIT_SECONDS, Http, Query
 from rookery.client.reducer import Event
 from rookery.client.wires import EndOfStream, Lost, NoUpgrade, Wire
 from rookery.clock import DeadlineExceeded
@@ -36,7 +36,8 @@ class Frames:
         self._wire: Wire | None = None
         self._attempt = 0
         self._delay = 0.0
-        self._asked_delay: float | None = None
+        self._goodbye_delay: float | None = None
+        self._least_delay = 0.0
         self._is_over = False
 
     async def open(self) -> None:
@@ -48,8 +49,10 @@ class Frames:
             except (ApiError, Unreachable, TimedOut) as error:
                 if attempt == self._http.config.max_retries or not _is_passing(error):
                     raise
-                asked = error.retry_after if isinstance(error, ApiError) else None
-                delay = max(asked or 0.0, backoff.request_delay(attempt, self._rng))
+                asked = _asked_wait(error)
+                if asked > MAX_WAIT_SECONDS:
+                    raise
+                delay = max(asked, backoff.request_delay(attempt, self._rng))
             await self._clock.sleep(delay, "stream-retry")
 
     async def close(self) -> None:
@@ -80,9 +83,8 @@ class Frames:
         except (ApiError, Unreachable, TimedOut) as error:
             if not _is_passing(error):
                 raise
-            if isinstance(error, ApiError):
-                self._asked_delay = error.retry_after
-            return Lost(str(error))
+            self._least_delay = min(_asked_wait(error), MAX_WAIT_SECONDS)
+            return Lost(str(error).rstrip("."))
         self._attempt = 0
         return None
 
@@ -110,12 +112,13 @@ class Frames:
         for event in frame:
             if event["type"] == "goodbye":
                 # Spread by the server over all its clients; no jitter of our own is needed.
-                self._asked_delay = event.get("retry_after_ms", 0) / 1000
+                self._goodbye_delay = min(event.get("retry_after_ms", 0) / 1000, MAX_WAIT_SECONDS)
         return frame
 
     def _disconnected(self, reason: str) -> Event:
-        asked, self._asked_delay = self._asked_delay, None
-        self._delay = asked if asked is not None else backoff.stream_delay(self._attempt, self._rng)
+        planned, self._goodbye_delay = self._goodbye_delay, None
+        least, self._least_delay = self._least_delay, 0.0
+        self._delay = planned if planned is not None else max(least, backoff.stream_delay(self._attempt, self._rng))
         self._attempt += 1
         return {"type": "disconnected", "reason": reason, "retry_in_seconds": self._delay}
 
@@ -137,6 +140,10 @@ class Frames:
                 return await open_wire(self._http, self._path, self._query())
         except DeadlineExceeded as error:
             raise TimedOut("The stream", seconds) from error
+
+
+def _asked_wait(error: ApiError | Unreachable | TimedOut) -> float:
+    return error.retry_after or 0.0 if isinstance(error, ApiError) else 0.0
 
 
 def _is_passing(error: ApiError | Unreachable | TimedOut) -> bool:
