@@ -178,6 +178,8 @@ async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0) ->
             await interrupts.settle()
     except Leaving:
         return left(at, chat_id)
+    finally:
+        await interrupts.abandon()
     code = verdict(at, state, is_stopped=interrupts.is_stopped)
     seconds = at.clock.monotonic() - started_at
     at.screen.note(f"{chat_follow.figures(state, after_id)}{seconds:.1f} s, chat {short(chat_id)}")
@@ -196,6 +198,8 @@ async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
     except Leaving:
         left(at, chat_id)
         return
+    finally:
+        await interrupts.abandon()
     verdict(at, state, is_stopped=interrupts.is_stopped)
 
 

@@ -203,6 +203,8 @@ class Interrupts:
         except asyncio.CancelledError:
             if not self.is_leaving:
                 raise
+            assert self._work is not None
+            self._work.uncancel()  # it was our own, and ends here
             raise Leaving from None
         finally:
             loop.remove_signal_handler(signal.SIGINT)
@@ -230,6 +232,12 @@ class Interrupts:
         """Wait for the request to stop, so that its failure is somebody's."""
         if self._stopping is not None:
             await self._stopping
+
+    async def abandon(self) -> None:
+        """Nobody waits for that request any more."""
+        if self._stopping is not None:
+            self._stopping.cancel()
+            await asyncio.wait([self._stopping])
 
 
 @contextmanager
