@@ -13,10 +13,8 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
-import msgspec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
@@ -29,12 +27,12 @@ from rookery.chat.parts import Text
 from rookery.chat.transitions import TABLE, Transition
 from rookery.client import reducer
 from rookery.client.reducer import Client, View
-from rookery.store import machine, streaming
-from rookery.stream import views
+from rookery.store import machine
 from rookery.worker.parts import EpisodeExists, EpisodeKey, PartBufferError
 from tests.store.machine.moves import MOVES
 from tests.stream.rig import Rig, Site, Viewer, key_of, open_rig
 from tests.stream.test_relay import cut_links
+from tests.stream.truth import difference, preview_of, stored_view
 from tests.waiting import until
 
 COMMON = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True)
@@ -225,14 +223,17 @@ class Play(RuleBasedStateMachine):
     async def _settle(self) -> None:
         """Let everything arrive, then compare."""
         await self._poll()
-        stored = await stored_view(self.rig, self.chat_id)
         chat = await self.rig.load(self.chat_id)
+        stored = await stored_view(self.rig.pool, chat)
         preview = self._preview(chat)
         for person in self.people:
             problem: list[str] = []
 
             def agrees(person: Person = person, problem: list[str] = problem) -> bool:
-                problem[:] = difference(person.catch_up(), stored, preview)
+                shown = person.catch_up()
+                problem[:] = difference(shown, stored)
+                if preview is not None and preview_of(shown) != preview:
+                    problem.append("preview")
                 return not problem
 
             try:
@@ -255,42 +256,6 @@ class Play(RuleBasedStateMachine):
 
 def said(parts: Sequence[LivePart]) -> str:
     return "".join(part.part.text for part in parts if isinstance(part.part, Text))
-
-
-async def stored_view(rig: Rig, chat_id: ChatId) -> View:
-    """What the database says, in the words of a view."""
-    chat = await rig.load(chat_id)
-    async with rig.pool.acquire() as conn:
-        page = await streaming.list_window(conn, chat_id, tail=10_000)
-        queue = await streaming.list_queue(conn, chat_id)
-    return View(
-        messages={row.message.id: plain(views.message(row)) for row in page.rows},
-        queue=tuple(plain(views.queued_message(row)) for row in queue),
-        status=chat.status,
-        archived=chat.archived,
-        error=None if chat.last_error is None else plain(views.chat_error(chat.last_error)),
-        retry=None if chat.retry_state is None else plain(views.retry(chat.retry_state)),
-        last_message_id=max((row.message.id for row in page.rows), default=0),
-    )
-
-
-def plain(value: object) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(value))
-
-
-def difference(shown: View, stored: View, preview: str | None) -> list[str]:
-    """The fields in which a client differs. One with a short window may lack old messages, never others."""
-    names = ["queue", "status", "archived", "error", "retry", "last_message_id"]
-    found = [name for name in names if getattr(shown, name) != getattr(stored, name)]
-    first = min(shown.messages, default=0)
-    if dict(shown.messages) != {number: each for number, each in stored.messages.items() if number >= first}:
-        found.append("messages")
-    if (shown.action is not None) != (stored.status == "requires_action"):
-        found.append("action")
-    text = "".join(part["part"].get("text", "") for part in shown.preview)
-    if preview is not None and text != preview:
-        found.append("preview")
-    return found
 
 
 @contextmanager

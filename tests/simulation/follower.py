@@ -1,0 +1,135 @@
+"""A client of the SDK that keeps all it was told, and is held to what was committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from rookery.chat.messages import ChatId
+from rookery.client import AsyncRookery, Change
+from rookery.client.frames import Transport
+from rookery.client.reducer import Event, View
+from rookery.worker.parts import EpisodeKey
+from tests.simulation.line import Line
+from tests.simulation.town import HastyClock, Town
+from tests.stream.truth import difference, preview_of
+from tests.waiting import until
+
+PATIENCE_SECONDS = 20.0
+
+# streaming.md, "Apply, in this order".
+ORDER = (
+    "history_reset",
+    "message",
+    "queue_update",
+    "status",
+    "error",
+    "action_required",
+    "retry",
+    "preview_reset",
+    "synced",
+)
+
+
+class Follower:
+    """`line` is what lies between; `check` goes through everything that came since the last one."""
+
+    def __init__(self, town: Town, chat_id: ChatId, line: Line, *, tail: int) -> None:
+        self.chat_id = chat_id
+        self.line = line
+        self.state = View()
+        self.connections = 0
+        self._town = town
+        self._tail = tail
+        self._unchecked: list[Change] = []
+        # What was checked last.
+        self._before = View()
+        self._episode: EpisodeKey | None = None
+        self._seq = 0
+        self._text = ""
+
+    @asynccontextmanager
+    async def following(self, transport: Transport) -> AsyncIterator[Follower]:
+        token = self._town.person.token
+        async with AsyncRookery(self.line.url, token=token, clock=HastyClock(), rng=Random(1)) as client:
+            reading = asyncio.ensure_future(self._read(client, transport))
+            try:
+                await until(lambda: self.state.status or reading.done())
+                yield self
+            finally:
+                is_over = reading.done()
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+                if is_over:
+                    await reading
+
+    async def _read(self, client: AsyncRookery, transport: Transport) -> None:
+        async with client.chats.stream(self.chat_id, tail=self._tail, transport=transport) as live:
+            async for change in live:
+                self._unchecked.append(change)
+                self.state = change.state
+                self.connections += any(event["type"] == "hello" for event in change.events)
+
+    async def settled(self) -> None:
+        """Return when this client shows what is stored; fail when it does not come to that, or was told otherwise."""
+        truth = await self._town.note(self.chat_id)
+        preview = self._town.preview(truth)
+
+        def agrees() -> bool:
+            self.check()
+            return not difference(self.state, truth.view) and preview in (None, preview_of(self.state))
+
+        try:
+            await until(agrees, timeout=PATIENCE_SECONDS)
+        except AssertionError as error:
+            found = [*difference(self.state, truth.view), preview_of(self.state), preview]
+            raise AssertionError(f"The client does not come to show what is stored: {found}") from error
+
+    def check(self) -> None:
+        unchecked, self._unchecked = self._unchecked, []
+        for change in unchecked:
+            if change.is_committed:
+                self._check_committed(change)
+            else:
+                for event in change.events:
+                    self._check_live(event)
+            assert preview_of(change.state) == self._text, "the view shows other parts than were told"
+
+    def _check_committed(self, change: Change) -> None:
+        kinds = [event["type"] for event in change.events]
+        assert kinds == sorted(kinds, key=ORDER.index), f"events out of order: {kinds}"
+        self._check_messages(change)
+        version = change.state.snapshot_version
+        assert version >= self._before.snapshot_version, "the client was taken back"
+        truth = self._town.truths[self.chat_id][version]
+        found = difference(change.state, truth.view)
+        assert not found, f"at version {version} the client differs in {found}: {kinds}"
+        if "preview_reset" in kinds:
+            self._seq, self._text = 0, ""
+        if truth.episode != self._episode:
+            assert self._seq == 0, "parts of another episode are still shown"
+        self._episode = truth.episode
+        self._before = change.state
+
+    def _check_messages(self, change: Change) -> None:
+        ids = [event["message"]["id"] for event in change.events if event["type"] == "message"]
+        assert ids == sorted(set(ids)), f"messages out of order or twice: {ids}"
+        if not any(event["type"] == "history_reset" for event in change.events):
+            known = max(self._before.messages, default=0)
+            assert not ids or ids[0] > known, f"messages {ids} come after {known}"
+
+    def _check_live(self, event: Event) -> None:
+        match event["type"]:
+            case "hello":
+                self._seq, self._text, self._episode = 0, "", None
+            case "preview_reset":
+                self._seq, self._text = 0, ""
+            case "message_part":
+                assert self._episode is not None, "a part while nothing runs"
+                assert event["seq"] - event.get("n", 1) == self._seq, f"part {event['seq']} comes after {self._seq}"
+                self._seq = event["seq"]
+                self._text += event["part"]["text"]
+                said = self._town.said[self._episode]
+                assert said.startswith(self._text), f"{self._text!r} was never said, but {said!r}"

@@ -1,0 +1,48 @@
+"""What the database says of a chat, in the words of a client's view, and where a view differs from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from rookery.chat.chats import Chat
+from rookery.client.reducer import View
+from rookery.store import chat_views, streaming
+from rookery.stream import views
+
+
+async def stored_view(pool: asyncpg.Pool, chat: Chat) -> View:
+    async with pool.acquire() as conn:
+        page = await streaming.list_window(conn, chat.id, tail=10_000)
+        queue = await streaming.list_queue(conn, chat.id)
+    return View(
+        messages={row.message.id: plain(views.message(row)) for row in page.rows},
+        queue=tuple(plain(views.queued_message(row)) for row in queue),
+        status=chat.status,
+        archived=chat.archived,
+        error=None if chat.last_error is None else plain(chat_views.chat_error(chat.last_error)),
+        retry=None if chat.retry_state is None else plain(views.retry(chat.retry_state)),
+        last_message_id=max((row.message.id for row in page.rows), default=0),
+    )
+
+
+def plain(value: object) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def difference(shown: View, stored: View) -> list[str]:
+    """The fields in which a client differs. One with a short window may lack old messages, never others."""
+    names = ["queue", "status", "archived", "error", "retry", "last_message_id"]
+    found = [name for name in names if getattr(shown, name) != getattr(stored, name)]
+    first = min(shown.messages, default=0)
+    if dict(shown.messages) != {number: each for number, each in stored.messages.items() if number >= first}:
+        found.append("messages")
+    if (shown.action is not None) != (stored.status == "requires_action"):
+        found.append("action")
+    return found
+
+
+def preview_of(shown: View) -> str:
+    return "".join(part["part"].get("text", "") for part in shown.preview)
