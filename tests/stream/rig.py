@@ -223,7 +223,13 @@ class Rig:
 
     @property
     def site(self) -> Site:
+        """Where clients are."""
         return self.sites[0]
+
+    @property
+    def owner(self) -> Site:
+        """Who works on chats: another replica than that of the clients, where there is one."""
+        return self.sites[min(1, len(self.sites) - 1)]
 
     # Acting on chats
 

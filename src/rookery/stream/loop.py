@@ -16,6 +16,7 @@ from uuid import UUID
 from rookery.chat.chats import Chat
 from rookery.chat.messages import ChatId
 from rookery.chat.states import Status
+from rookery.store import chat_views
 from rookery.store.hints import ChatHint
 from rookery.stream import events, views
 from rookery.stream.events import (
@@ -34,6 +35,9 @@ from rookery.worker.parts import EpisodeKey
 
 _SHOWS_PARTS = (Status.RUNNING, Status.INTERRUPTING)
 _TRUNCATED = events.encode(PreviewTruncated())
+
+# Of one episode. One is usual when a source comes back merged; a source that contradicts itself would never end.
+MAX_REBASES = 3
 
 
 class Verdict(Enum):
@@ -76,6 +80,7 @@ class StreamLoop:
         "_archived",
         "_error_key",
         "_gaps",
+        "_rebases",
         "_stats",
         "_status",
         "_truncated",
@@ -109,7 +114,7 @@ class StreamLoop:
         self._archived = False
         self._error_key: tuple[int, str | None] | None = None
         self._action_history_version = 0
-        self._gaps = 0  # in this episode
+        self._gaps = self._rebases = 0  # in this episode
         self._truncated = False
         self._stats = stats
 
@@ -198,7 +203,8 @@ class StreamLoop:
 
     def _broken(self, *, merged_across: bool) -> Step:
         if merged_across:
-            return Step.REBASE
+            self._rebases += 1
+            return Step.REBASE if self._rebases <= MAX_REBASES else Step.STOP
         self._stats.gaps += 1
         self._gaps += 1
         return Step.AGAIN if self._gaps == 1 else Step.REBASE if self._gaps == 2 else Step.STOP
@@ -210,7 +216,7 @@ class StreamLoop:
         key = (chat.history_version, chat.last_error)
         if key != self._error_key:
             self._error_key = key
-            out.append(events.encode(ErrorShown(views.chat_error(chat.last_error or ""))))
+            out.append(events.encode(ErrorShown(chat_views.chat_error(chat.last_error or ""))))
 
     def _apply_action(self, snapshot: Snapshot, out: list[bytes]) -> None:
         chat = snapshot.chat
@@ -230,7 +236,7 @@ class StreamLoop:
             reason = None
         if reason is not None:
             self.last_seq = 0
-            self._gaps, self._truncated = 0, False
+            self._gaps, self._rebases, self._truncated = 0, 0, False
             out.append(_preview_reset(chat.history_version, chat.generation_attempt, reason))
         self.episode = episode
         self.target = None if episode is None or chat.worker_id is None else Target(chat.worker_id, episode)
