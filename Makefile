@@ -61,6 +61,9 @@ docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
 	$(BIN)/python -c 'from rookery import settings; print(settings.reference_markdown(), end="")' > docs/reference/settings.md
 	$(BIN)/python -c 'from rookery.chat import transitions; print(transitions.reference_markdown(), end="")' > docs/reference/transitions.md
 	$(BIN)/python -c 'from rookery.api import description; print(description.text(), end="")' > docs/api/openapi.json
+	mkdir -p build
+	$(BIN)/python -m tools.generate_client_models > build/client.py && mv build/client.py src/rookery/client/models.py
+	$(BIN)/python -m tools.generate_client_sync > build/client.py && mv build/client.py src/rookery/client/sync_namespaces.py
 	$(BIN)/python -c 'from rookery.metrics import reference; print(reference.reference_markdown(), end="")' > docs/reference/metrics.md
 
 lock: $(DEV_STAMP) ## Resolve the dependencies anew into the lock files

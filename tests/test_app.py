@@ -7,16 +7,10 @@ import re
 import socket
 import stat
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from rookery import app, settings
 from rookery.app import Choices
@@ -29,6 +23,7 @@ from rookery.store.embedded.data_dir import DataDirLock, Use
 from rookery.store.errors import DatabaseUnsuitable, DataDirInUse, EmbeddedServerError
 from rookery.store.pool import Database
 from rookery.worker.parts import EpisodeKey
+from tests.certificates import make_certificate
 
 
 def settings_of(home: Path, **flags: str) -> Settings:
@@ -217,28 +212,3 @@ def mode_of(path: str) -> int | None:
         return stat.S_IMODE(Path(path).stat().st_mode)
     except FileNotFoundError:
         return None
-
-
-def make_certificate(directory: Path) -> str:
-    """A certificate for 127.0.0.1 that vouches for itself, and its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rookery test")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = directory / "relay.pem"
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + secret)
-    return str(path)

@@ -69,6 +69,8 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         max_streams_per_replica=20_000,
         relay_bind=None,
         relay_url=None,
+        tls_cert=None,
+        tls_key=None,
         relay_tls_cert=None,
         relay_tls_key=None,
         relay_tls_ca=None,
@@ -579,6 +581,18 @@ def test_relay_settings_that_fit_together(home: Path, given: dict[str, str]) -> 
     ],
 )
 def test_relay_settings_that_do_not_fit_together_are_refused(home: Path, given: dict[str, str], said: str) -> None:
+    assert any(said in problem for problem in problems(home, environ=given))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ROOKERY_TLS_CERT": "c.pem"}, "no effect without tls_key"),
+        ({"ROOKERY_TLS_KEY": "k.pem"}, "no effect without tls_cert"),
+        ({"ROOKERY_TLS_CERT": "c.pem", "ROOKERY_TLS_KEY": "k.pem"}, "No such file"),
+    ],
+)
+def test_certificate_that_cannot_be_served_with_is_refused(home: Path, given: dict[str, str], said: str) -> None:
     assert any(said in problem for problem in problems(home, environ=given))
 
 

@@ -37,13 +37,14 @@ from rookery.metrics.process import Build, PubSub
 from rookery.redaction import SecretRegistry
 from rookery.relaying import relay_sockets
 from rookery.settings import Problem, Settings, SettingsError
-from rookery.store import migrate, pool, replicas, shares
+from rookery.store import migrate, pool, replicas, setting_pins
 from rookery.store.authorized.store import Store
 from rookery.store.embedded import server as embedded
 from rookery.store.embedded.data_dir import DataDirLock, Use, prepare_data_dir, require_database
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.env_providers import ensure_env_providers
 from rookery.store.errors import DataDirInUse, EmbeddedServerError
+from rookery.store.hints import ConfigHint
 from rookery.store.logins import Logins
 from rookery.store.machine import Machine
 from rookery.store.offline_model import ensure_model
@@ -207,6 +208,19 @@ async def prepare_models(
         return ring
     except secrets.SecretsError as error:
         raise SettingsError([Problem("secret_keys", "the key ring", str(error))], []) from error
+
+
+async def apply_pins(database: Database, environ: Mapping[str, str], *, clock: Clock) -> None:
+    """Put the runtime settings into effect that the environment decides; replicas that run already learn of it."""
+    try:
+        async with database.api.acquire() as conn:
+            has_changed = await setting_pins.apply(conn, environ, now=clock.now())
+    except setting_pins.PinError as error:
+        raise SettingsError([Problem(name, "environment", text) for name, text in error.problems], []) from error
+    if has_changed:
+        notifier = Notifier(database.worker, Bus())
+        notifier.publish([ConfigHint(kind="settings")])
+        await notifier.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,7 +399,6 @@ def _wire(
             check=StandingCheck(database.api, clock=clock),
             clock=clock,
             rng=rng,
-            readers=shares.list_readers_of,
             is_deaf=lambda: probe.deaf,
             on_read=ReadTeller(notifier),
             per_replica=settings.max_streams_per_replica,

@@ -45,8 +45,8 @@ PREFIX = "ROOKERY_"
 FILE_NAME = "rookery.toml"
 DEFAULT = "default"
 ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
-# Not start settings, but ours: pins of runtime settings, and the token of the terminal client.
-_OTHER_VARIABLES = re.compile(r"ROOKERY_(PIN_\w+|TOKEN)")
+# Not start settings, but ours: pins of runtime settings, and where the terminal client finds its server.
+_OTHER_VARIABLES = re.compile(r"ROOKERY_(PIN_\w+|TOKEN|URL)")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +56,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     listen: Address
     external_url: str
+    tls_cert: Path | None
+    tls_key: Path | None
     allowed_hosts: tuple[str, ...]
     allowed_origins: tuple[str, ...]
     trusted_proxies: tuple[str, ...]
@@ -167,6 +169,8 @@ KEYS: tuple[Key, ...] = (
     Key("listen", ADDRESS, "127.0.0.1:7117", "Address to serve on. `:7117` is every interface, port 0 any free one."),
     Key("external_url", EXTERNAL_URL, None, "Address that people use: decides links, cookies, allowed origin and host.",
         "derived from `listen`"),
+    Key("tls_cert", PATH, None, "Certificate chain to serve https with, if no proxy in front does.", "none"),
+    Key("tls_key", PATH, None, "Private key of `tls_cert`.", "none"),
     Key("allowed_hosts", HOSTS, None, "Other names by which this server may be addressed, without ports.", "none"),
     Key("allowed_origins", ORIGINS, None, "Other sites whose pages may use the API from a browser.", "none"),
     Key("trusted_proxies", NETWORKS, None, "Reverse proxies whose `X-Forwarded-*` headers are believed.", "none"),
@@ -248,6 +252,7 @@ class _Loading:
             if key.name not in self.sources:
                 self._settle(key)
         self._settle_external_url()
+        self._check_tls()
         self._check_relay()
         self._check_metrics()
         self._look_for_unknown_variables()
@@ -337,12 +342,27 @@ class _Loading:
 
     def _settle_external_url(self) -> None:
         if self.sources["external_url"] == DEFAULT and self.values["listen"]:
-            self.values["external_url"] = url_of(self.values["listen"])
+            has_tls = self.values["tls_cert"] is not None
+            self.values["external_url"] = url_of(self.values["listen"], has_tls=has_tls)
             self.sources["external_url"] = "derived from listen"
         url = self.values["external_url"] or ""
         if url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
             message = f"{url} is neither https nor this machine: passwords and chats cross the network unprotected."
             self.warnings.append(Problem("external_url", self.sources["external_url"], message))
+
+    def _check_tls(self) -> None:
+        cert, key = self.values["tls_cert"], self.values["tls_key"]
+        if (cert is None) != (key is None):
+            name, missing = ("tls_cert", "tls_key") if key is None else ("tls_key", "tls_cert")
+            self._problem(name, self.sources[name], f"it has no effect without {missing}.")
+        elif cert is not None and not self._has_problem("tls_cert") and not self._has_problem("tls_key"):
+            import ssl  # here, because it is slow to import and only servers with a certificate need it
+
+            try:
+                # Now, so that a mistyped path is told with the other problems, and not by every replica.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+            except OSError as error:  # what ssl raises is one too
+                self._problem("tls_cert", self.sources["tls_cert"], f"{cert} with {key}: {error.strerror or error}.")
 
     def _check_relay(self) -> None:
         """Parts are what people and models say: beyond this machine they travel encrypted."""
@@ -417,9 +437,10 @@ def is_loopback(host: str) -> bool:
         return f".{host}".endswith(".localhost")
 
 
-def url_of(address: Address) -> str:
+def url_of(address: Address, *, has_tls: bool = False) -> str:
     """The URL of an address for somebody on this machine; call it again once port 0 became a real one."""
-    return f"http://{Address('localhost', address.port) if address.host in ANY_HOST else address}"
+    scheme = "https" if has_tls else "http"
+    return f"{scheme}://{Address('localhost', address.port) if address.host in ANY_HOST else address}"
 
 
 # Where a database URL has passwords. Exact, because `_database_url` refuses what would make it ambiguous.

@@ -19,7 +19,7 @@ from typing import Any
 
 SCRIPT = str(Path(sys.executable).parent / "rookery")
 START_SECONDS = 60.0
-READY = re.compile(r"is ready at (http://\S+)")
+READY = re.compile(r"is ready at (https?://\S+)")
 
 
 class Served:

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import socket
+import ssl
 import subprocess
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ import pytest
 from rookery.llm.secrets import KEY_FILE, new_key
 from rookery.store import migrate
 from rookery.store.embedded.server import running_url
+from tests.certificates import make_certificate
 from tests.cli.served import SCRIPT, environment, rookery, servers_of, serving
 from tests.database import Server
 from tests.store.impostors import TERMINATE, TransactionPooler, listening, old_server
@@ -269,7 +271,7 @@ async def test_doctor_counts_connections_by_the_settings(home: Path, database_ur
     fits = await asyncio.to_thread(rookery, home, "admin", "doctor", "--database-pool-api", "20", **url)
     too_many = await asyncio.to_thread(rookery, home, "admin", "doctor", "--database-pool-api", "400", **url)
 
-    assert re.search(r"^ok +connections +a replica uses up to 31 of \d+$", fits.stdout, re.MULTILINE)
+    assert re.search(r"^ok +connections +1 replica\(s\) with up to 31 each, of \d+$", fits.stdout, re.MULTILINE)
     assert re.search(r"^fail +connections +A replica uses up to 411 connections", too_many.stdout, re.MULTILINE)
     assert (fits.returncode, too_many.returncode) == (0, 1)
 
@@ -505,3 +507,44 @@ def address_of(data_dir: Path) -> str:
     found = running_url(data_dir)
     assert found is not None
     return found
+
+
+def test_certificate_makes_the_port_speak_https_and_the_cookie_stay_there(tmp_path: Path) -> None:
+    cert = make_certificate(tmp_path)
+    trusted = ssl.create_default_context(cafile=cert)
+    with serving(tmp_path, "--data-dir", str(tmp_path / "data"), "--tls-cert", cert, "--tls-key", cert) as served:
+        token = (tmp_path / "data" / "setup-token").read_text().strip()
+        body = {"token": token, "email": "ada@example.org", "password": "long enough for this"}
+        asked = urllib.request.Request(
+            f"{served.url}/api/v1/setup", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, context=trusted, timeout=30) as answer:
+            cookie = answer.headers["set-cookie"]
+
+    assert served.url.startswith("https://127.0.0.1:")
+    assert cookie.startswith("__Host-rookery_session=")
+    assert cookie.endswith("; Secure")
+
+
+def test_settings_pinned_by_the_environment_are_told_to_whoever_reads_them(tmp_path: Path) -> None:
+    data_dir = str(tmp_path / "data")
+    pins = {"ROOKERY_PIN_CHATS_RUNNING_ROOTS": "7"}
+    with serving(tmp_path, "--data-dir", data_dir, **pins) as served:
+        token = (tmp_path / "data" / "setup-token").read_text().strip()
+        body = {"token": token, "email": "ada@example.org", "password": "long enough for this"}
+        asked = urllib.request.Request(
+            f"{served.url}/api/v1/setup", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            cookie = answer.headers["set-cookie"].split(";")[0]
+        group = urllib.request.Request(f"{served.url}/api/v1/settings/chats", headers={"Cookie": cookie})
+        with urllib.request.urlopen(group, timeout=30) as answer:
+            found = json.load(answer)
+    wrong = rookery(
+        tmp_path, "serve", "--data-dir", data_dir, ROOKERY_PIN_CHATS_RUNNING_ROOTS="many", ROOKERY_PIN_X="1"
+    )
+
+    assert (found["values"]["running_roots"], found["pinned"]) == (7, ["running_roots"])
+    assert wrong.returncode == 2
+    assert "ROOKERY_PIN_CHATS_RUNNING_ROOTS" in wrong.stderr
+    assert "ROOKERY_PIN_X" in wrong.stderr

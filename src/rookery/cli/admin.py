@@ -180,8 +180,8 @@ async def _look_at_database(found: Doctor, conn: Connection, settings: Settings,
         return "ok", f"{offset * 1000:+.0f} ms off the database"
 
     async def look_at_connections() -> tuple[str, str]:
-        allowed = await pool.check_capacity(conn, config)
-        return "ok", f"a replica uses up to {config.connections} of {allowed}"
+        allowed = await pool.check_capacity(conn, config, replicas=settings.replicas)
+        return "ok", f"{settings.replicas} replica(s) with up to {config.connections} each, of {allowed}"
 
     await found.look("database", look_at_server)
     await found.look("schema", look_at_schema)

@@ -20,6 +20,7 @@ from rookery.cli.children import HURRY, STOP, Child, Orders
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.cli.stopping import Stop
+from rookery.clock import SystemClock
 from rookery.metrics.merge import Fetch, Gathering
 from rookery.settings import Settings
 from rookery.store.embedded.data_dir import Use
@@ -65,6 +66,7 @@ async def _prepare(settings: Settings, url: str) -> str | None:
     async with await Database.connect(app.database_config(settings, url)) as database:
         await app.prepare_schema(settings, database)
         await app.prepare_models(settings, database, os.environ, with_offline=True)
+        await app.apply_pins(database, os.environ, clock=SystemClock())
         return await first_run.find_token(settings, database)
 
 

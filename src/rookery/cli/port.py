@@ -41,7 +41,7 @@ def address_for_people(settings: Settings, listening: socket.socket) -> str:
     port = listening.getsockname()[1]
     if port == settings.listen.port:
         return settings.external_url
-    return url_of(Address(settings.listen.host, port))
+    return url_of(Address(settings.listen.host, port), has_tls=settings.tls_cert is not None)
 
 
 async def serve_until_stopped(
@@ -65,6 +65,8 @@ async def serve_until_stopped(
             date_header=False,
             proxy_headers=bool(settings.trusted_proxies),
             forwarded_allow_ips=list(settings.trusted_proxies),
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
         )
     )
     async with asyncio.TaskGroup() as group:

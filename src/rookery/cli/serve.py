@@ -14,6 +14,7 @@ from rookery.cli.output import Output
 from rookery.cli.parent import CannotServe
 from rookery.cli.port import CannotListen
 from rookery.cli.stopping import Stop
+from rookery.clock import SystemClock
 from rookery.settings import Settings
 from rookery.store.embedded.data_dir import Use
 from rookery.worker.config import WorkerConfig
@@ -54,6 +55,7 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
             async with app.served_database(settings, lock, out.progress) as database:
                 await app.prepare_schema(settings, database)
                 ring = await app.prepare_models(settings, database, os.environ, with_offline=True)
+                await app.apply_pins(database, os.environ, clock=SystemClock())
                 choices = app.Choices(
                     ring=ring,
                     environ=os.environ,

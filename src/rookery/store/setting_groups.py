@@ -18,7 +18,8 @@ from msgspec import Struct
 from rookery.chat import sanitise
 from rookery.chat.errors import InvalidInput
 from rookery.chat.messages import Effort
-from rookery.store import chat_settings, chats, model_configs, providers, shares, spending
+from rookery.store import audit_settings, chat_settings, chats, model_configs, providers, shares, spending
+from rookery.store.audit_settings import AuditSettings
 from rookery.store.chat_settings import ChatSettings
 from rookery.store.model_configs import ModelConfig
 from rookery.store.pool import Connection
@@ -80,8 +81,9 @@ MODELS = Group("models", ModelSettings, frozenset({"allow_personal_overrides"}))
 CHATS = _all_public(chat_settings.SETTING, ChatSettings, unread=frozenset({"retention_days"}))
 SHARING = _all_public(shares.SETTING, SharingSettings)
 SPEND = _all_public(spending.SETTING, SpendSettings)
+AUDIT = Group(audit_settings.SETTING, AuditSettings)
 
-GROUPS: Mapping[str, Group] = {group.name: group for group in (PROMPTS, MODELS, CHATS, SHARING, SPEND)}
+GROUPS: Mapping[str, Group] = {group.name: group for group in (PROMPTS, MODELS, CHATS, SHARING, SPEND, AUDIT)}
 
 
 class GroupState(Struct, frozen=True):
