@@ -1,0 +1,342 @@
+"""A replica on a real port with its clients and its provider in other processes; for `streaming.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import aiohttp
+import msgspec
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks._agent_house import TYPES
+from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader
+
+from rookery import app
+from rookery.app import Choices, Replica
+from rookery.chat.messages import NewMessage, Role
+from rookery.chat.parts import Text
+from rookery.chat.rights import Role as UserRole
+from rookery.chat.rights import Scope
+from rookery.chat.states import Status
+from rookery.llm.secrets import KeyRing, SecretStr
+from rookery.settings import Settings, load
+from rookery.store import chat_settings, machine, model_configs, providers, settings, tokens, users
+from rookery.store.hints import ChatHint
+from rookery.store.machine import ChatSpec
+from rookery.store.model_configs import ModelConfigDraft
+from rookery.store.pool import Database
+from rookery.store.providers import ProviderDraft
+from rookery.store.users import UserDraft
+from rookery.stream.listening import serving
+
+MERGE_SECONDS = 0.027  # in the middle of the window that live parts are merged in
+RING = KeyRing([("bench", bytes(32))])
+PEOPLE = 100
+SHARE = "INSERT INTO chat_shares (chat_id, user_id, granted_by) VALUES ($1, NULL, $2)"
+FILL = """
+    INSERT INTO chat_messages (chat_id, role, visibility, content, content_version)
+    SELECT $1, CASE WHEN n % 2 = 0 THEN 'user' ELSE 'assistant' END, 'both',
+           jsonb_build_array(jsonb_build_object('type', 'text', 'text', repeat('words and more ', 20) || n)), 1
+      FROM generate_series(1, $2::int) n
+"""
+
+
+class Clients:
+    """The other end of the pipe to `_stream_clients.py`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def ask(self, **asked: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        line = await self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("The clients ended.")
+        return json.loads(line)
+
+    async def words(self) -> int:
+        return int((await self.ask(do="count"))["chars"]) // len(WORD)
+
+
+@dataclass(kw_only=True)
+class House:
+    """One replica at work, which may leave the chats to another (`owner` is its process id then)."""
+
+    replica: Replica
+    url: str
+    floor_url: str
+    base: str
+    clients: Clients
+    session: aiohttp.ClientSession
+    people: list[tuple[UUID, str]]  # with their tokens; nobody has so many streams that there is a limit
+    providers: dict[str, UUID]
+    owner: int | None = None
+    models: dict[tuple[str, str], UUID] = field(default_factory=dict)
+    owners: dict[UUID, int] = field(default_factory=dict)
+
+    @property
+    def ws(self) -> str:
+        return self.url.replace("http", "ws", 1)
+
+    def cpu(self) -> float:
+        """CPU seconds of this process, and of the replica that owns the chats if that is another."""
+        return time.process_time() + (0.0 if self.owner is None else cpu_of(self.owner))
+
+    async def model(self, wire: str, tokens: int, *, pace: float) -> UUID:
+        name = f"{tokens}@{pace:g}@0"
+        if (wire, name) not in self.models:
+            draft = ModelConfigDraft(provider_id=self.providers[wire], model=name, context_limit=50_000_000)
+            async with self.replica.database.api.acquire() as conn:
+                self.models[wire, name] = (await model_configs.create_model_config(conn, draft, by=None)).id
+            self.replica.bus.resync()
+        return self.models[wire, name]
+
+    async def start(self, model: UUID, count: int) -> list[UUID]:
+        """New chats that all want an answer."""
+
+        async def make() -> UUID:
+            made = await self.replica.machine.bundle(lambda bundle: self._create(bundle, model))
+            return made.chat.id
+
+        return list(await asyncio.gather(*(make() for _ in range(count))))
+
+    async def rested(self, messages: int) -> UUID:
+        """A chat at rest with a history of so many rows. In one transaction: the worker must not see it run."""
+        model = await self.model("completions", 1, pace=0)
+
+        async def make(bundle: machine.Bundle) -> UUID:
+            created = await self._create(bundle, model)
+            tx = await bundle.open(created.chat.id)
+            await tx.conn.execute(FILL, tx.chat.id, messages - 1)
+            await machine.finish_turn(tx)
+            return tx.chat.id
+
+        return await self.replica.machine.bundle(make)
+
+    async def _create(self, bundle: machine.Bundle, model: UUID) -> machine.Created:
+        """A chat of the next one in line, which everybody may read."""
+        number = len(self.owners) % len(self.people)
+        user = self.people[number][0]
+        message = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=user)
+        spec = ChatSpec(owner_id=user, title="bench", model_config_id=model, messages=(message,))
+        made = await machine.create_chat(bundle, spec)
+        self.owners[made.chat.id] = number
+        await bundle.conn.execute(SHARE, made.chat.id, user)
+        return made
+
+    def token(self, chat: UUID) -> str:
+        return self.people[self.owners[chat]][1]
+
+    async def watch(self, chats: Sequence[UUID], *, viewers: int = 1, tail: int = 0) -> list[float]:
+        """Open streams, each viewer being somebody else. Returns how long each took, in ms."""
+        streams = [
+            (
+                f"{self.ws}/api/v1/chats/{chat}/stream?tail={tail}",
+                self.people[(self.owners[chat] + number) % len(self.people)][1],
+            )
+            for chat in chats
+            for number in range(viewers)
+        ]
+        return list((await self.clients.ask(do="open", streams=streams, wait=True))["ms"])
+
+    async def rest(self, chats: Sequence[UUID]) -> None:
+        """Wait until all of them are through with their turns."""
+        waiting, done = set(chats), asyncio.Event()
+
+        def heard(hint: ChatHint) -> None:
+            if hint.status in (Status.WAITING, Status.ERROR):
+                waiting.discard(UUID(str(hint.chat_id)))
+            if not waiting:
+                done.set()
+
+        with self.replica.bus.subscribe(ChatHint, heard):
+            async with self.replica.database.api.acquire() as conn:
+                for state in (await machine.states_of(conn, set(waiting))).values():
+                    assert state.status != Status.ERROR, "a turn failed"
+                    if state.status == Status.WAITING:
+                        waiting.discard(state.chat_id)
+            if waiting:
+                async with asyncio.timeout(90):
+                    await done.wait()
+
+    async def stop(self, chats: Sequence[UUID]) -> None:
+        await asyncio.gather(*(self.replica.machine.chat(chat).update(machine.interrupt) for chat in chats))
+        await self.rest(chats)
+
+    async def requests(self) -> list[tuple[str, float, float]]:
+        """What the provider was asked since the last time: chat, when the request came, when the first token went."""
+        async with self.session.get(f"{self.base}/requests") as response:
+            return [tuple(each) for each in await response.json()]
+
+
+class FloorApplication:
+    """The least that brings tokens to a client: aiohttp, one typed decode, a merge, and a send on the same server."""
+
+    def __init__(self, base: str, session: aiohttp.ClientSession) -> None:
+        self._base = base
+        self._session = session
+        self._encode = msgspec.json.Encoder().encode
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "websocket":
+            return
+        await receive()
+        await send({"type": "websocket.accept"})
+        wire, model = scope["path"].removeprefix("/").split("/")
+        reading = asyncio.create_task(receive())
+        await self._relay(wire, model, send)
+        await send({"type": "websocket.close", "code": 1000})
+        reading.cancel()
+
+    async def _relay(self, wire: str, model: str, send: Any) -> None:
+        feed, rest, chars, due, seq = FloorReader(wire).feed, b"", 0, 0.0, 0
+        loop = asyncio.get_running_loop()
+        url = self._base + PATHS[wire].removeprefix("/v1")
+        async with self._session.post(url, data=json.dumps({"model": model})) as response:
+            async for chunk in response.content.iter_any():
+                got, rest = feed(rest + chunk)
+                chars += got
+                if chars and loop.time() >= due:
+                    seq += 1
+                    await send({"type": "websocket.send", "text": self._event(seq, chars)})
+                    chars, due = 0, loop.time() + MERGE_SECONDS
+        if chars:
+            await send({"type": "websocket.send", "text": self._event(seq + 1, chars)})
+
+    def _event(self, seq: int, chars: int) -> str:
+        part = {"type": "text", "text": "x" * chars}
+        return self._encode([{"type": "message_part", "seq": seq, "role": "assistant", "part": part}]).decode()
+
+
+@asynccontextmanager
+async def open_house(folder: Path, url: str, base: str, *, with_owner: bool = False) -> AsyncIterator[House]:
+    """`with_owner`: chats are driven by a replica in another process, and this one only serves clients."""
+    config = settings_for(folder, url)
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(await Database.connect(app.database_config(config, url)))
+        choices = Choices(ring=RING, takes_chats=not with_owner)
+        replica = await stack.enter_async_context(app.running_replica(config, database, choices))
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+        public = await stack.enter_async_context(_listening(replica.application))
+        floor = await stack.enter_async_context(_listening(FloorApplication(base, session)))
+        clients = await stack.enter_async_context(_clients())
+        owner = await stack.enter_async_context(_owner(folder, url)) if with_owner else None
+        people, made = await _prepare(database, base)
+        yield House(
+            replica=replica,
+            url=f"http://127.0.0.1:{public}",
+            floor_url=f"ws://127.0.0.1:{floor}",
+            base=base,
+            clients=clients,
+            session=session,
+            people=people,
+            providers=made,
+            owner=owner,
+        )
+
+
+async def _prepare(database: Database, base: str) -> tuple[list[tuple[UUID, str]], dict[str, UUID]]:
+    name = f"bench-{uuid4().hex[:8]}"
+    made: dict[str, UUID] = {}
+    people = []
+    async with database.api.acquire() as conn:
+        for number in range(PEOPLE):
+            # The first is an administrator: without one the server waits to be set up.
+            role = UserRole.MEMBER if number else UserRole.ADMIN
+            draft = UserDraft(email=f"{name}-{number}@example.test", username=f"{name}-{number}", role=role)
+            user = await users.create_user(conn, draft)
+            token = await tokens.create_token(conn, user.id, name=name, scopes={Scope.ALL}, now=user.created_at)
+            people.append((user.id, token.secret))
+        await settings.write_setting(conn, chat_settings.SETTING, value={"running_roots": 0})
+        # Labels and summaries follow a turn; asked from the same provider, they would be taken for steps.
+        nobody = {"mode": "model", "model_config_id": str(uuid4())}
+        await settings.write_setting(conn, "models", value={"title_generation": nobody})
+        for wire in WIRES:
+            draft_of = ProviderDraft(
+                type=TYPES[wire],
+                name=f"{wire}-{name}",
+                base_url=base,
+                api_key=SecretStr("sk-bench"),
+                send_correlation=True,
+            )
+            made[wire] = (await providers.create_provider(conn, draft_of, ring=RING)).id
+    return people, made
+
+
+@asynccontextmanager
+async def _listening(application: Any) -> AsyncIterator[int]:
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listening:
+        async with serving(application, listening):
+            yield listening.getsockname()[1]
+
+
+@asynccontextmanager
+async def _clients() -> AsyncIterator[Clients]:
+    script = Path(__file__).with_name("_stream_clients.py")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, script, stdin=pipe, stdout=pipe, limit=1 << 26)
+    try:
+        yield Clients(process)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
+async def _owner(folder: Path, url: str) -> AsyncIterator[int]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, __file__, folder, url, stdin=pipe, stdout=pipe)
+    try:
+        assert process.stdout is not None
+        await process.stdout.readline()
+        yield process.pid
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
+
+
+def settings_for(folder: Path, url: str) -> Settings:
+    data = folder / "replica"
+    data.mkdir(mode=0o700, exist_ok=True)
+    return load({"data_dir": str(data), "database_url": url, "log_access": "false"}, {}).settings
+
+
+def cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_kib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4
+
+
+async def _own(folder: Path, url: str) -> None:
+    """The replica that drives the chats, until its stdin ends."""
+    config = settings_for(folder, url)
+    async with (
+        await Database.connect(app.database_config(config, url)) as database,
+        app.running_replica(config, database, Choices(ring=RING)),
+    ):
+        print("up", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    uvloop.run(_own(Path(sys.argv[1]), sys.argv[2]))

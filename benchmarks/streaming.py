@@ -1,0 +1,261 @@
+"""What it costs to bring tokens to clients: a whole replica, from the provider's socket to WebSockets.
+
+The provider and the clients run in processes of their own; only the CPU of the replica counts. The floor is the least
+that any server does, on the same web server in the same run: aiohttp, one typed decode per event, a merge, a send.
+
+    python benchmarks/streaming.py [--quick]
+
+The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks._agent_house import serving
+from benchmarks._stream_house import House, open_house, resident_kib
+
+from rookery.store import migrate
+from rookery.store.embedded.server import EmbeddedServer
+from rookery.store.pool import DatabaseConfig
+
+# architecture.md, "Budgets".
+PACED_BUDGET, BURST_BUDGET = 1.6, 3.0
+FIRST_P50_MS, FIRST_P99_MS = 15.0, 50.0
+BURST_FIRST_MS = 500.0
+IDLE_BUDGET_KIB = 50.0
+# Chosen: through the relay two processes handle each part; a long history must not be felt when a chat is opened.
+RELAY_BUDGET, OPEN_BUDGET = 3.2, 1.5
+PACE, STREAM_PACE = 100.0, 50.0
+SHORT, LONG = 10, 10_000
+WIRE = "completions"
+
+Claims = dict[str, dict[str, object]]
+
+
+def claim(value: float, budget: float) -> dict[str, object]:
+    return {"value": round(value, 3), "budget": budget, "ok": value <= budget}
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"p50 {percentile(values, 50):.1f} ms, p99 {percentile(values, 99):.1f} ms, worst {max(values):.1f} ms"
+
+
+async def window(house: House, seconds: float) -> float:
+    """CPU us per token that reached a client between two looks, while everything streams."""
+    words, cpu = await house.clients.words(), house.cpu()
+    await asyncio.sleep(seconds)
+    cpu = house.cpu() - cpu
+    return cpu / max(1, await house.clients.words() - words) * 1e6
+
+
+async def floor_paced(house: House, *, answers: int, seconds: float) -> float:
+    model = f"{int((seconds + 2) * PACE)}@{PACE:g}@0"
+    streams = [(f"{house.floor_url}/{WIRE}/{model}", "")] * answers
+    await house.clients.ask(do="open", streams=streams, wait=False)
+    await asyncio.sleep(0.5)
+    found = await window(house, seconds)
+    await house.clients.ask(do="close")
+    return found
+
+
+async def ours_paced(house: House, *, answers: int, seconds: float, viewers: int = 1) -> float:
+    """Per token and viewer."""
+    model = await house.model(WIRE, int((seconds + 4 + answers / 50) * PACE), pace=PACE)
+    chats = await house.start(model, answers)
+    await house.watch(chats, viewers=viewers)
+    await asyncio.sleep(0.5)
+    found = await window(house, seconds)
+    await house.clients.ask(do="close")
+    await house.stop(chats)
+    return found
+
+
+async def floor_burst(house: House, *, answers: int, tokens: int) -> float:
+    """CPU us per token of answers that come as fast as they can."""
+    cpu = house.cpu()
+    streams = [(f"{house.floor_url}/{WIRE}/{tokens}@0@0", "")] * answers
+    await house.clients.ask(do="open", streams=streams, wait=False)
+    await until(house, answers * tokens)
+    found = (house.cpu() - cpu) / answers / tokens * 1e6
+    await house.clients.ask(do="close")
+    return found
+
+
+async def ours_burst(house: House, *, answers: int, tokens: int) -> float:
+    """The streams are open before the answers begin, as a client's are that sends a message."""
+    quick = await house.model(WIRE, 1, pace=0)
+    chats = await house.start(quick, answers)
+    await house.rest(chats)
+    await house.watch(chats)
+    long = await house.model(WIRE, tokens, pace=0)
+    cpu = house.cpu()
+    await send_all(house, chats, long)
+    await until(house, answers * tokens)
+    found = (house.cpu() - cpu) / answers / tokens * 1e6
+    await house.clients.ask(do="close")
+    await house.rest(chats)
+    return found
+
+
+async def send_all(house: House, chats: Sequence[UUID], model: UUID) -> None:
+    body = {"content": [{"type": "text", "text": "And now?"}], "model_config_id": str(model)}
+
+    async def send(chat: UUID) -> None:
+        headers = {"Authorization": f"Bearer {house.token(chat)}"}
+        async with house.session.post(f"{house.url}/api/v1/chats/{chat}/messages", json=body, headers=headers) as sent:
+            assert sent.status == 200, await sent.text()
+
+    await asyncio.gather(*map(send, chats))
+
+
+async def until(house: House, words: int) -> None:
+    """Wait until the clients have as many words. Parts that were merged away by a commit never come as parts."""
+    before = -1
+    while (seen := await house.clients.words()) < words and seen != before:
+        before = seen
+        await asyncio.sleep(0.3)
+
+
+async def first_tokens(house: House, *, running: int, rounds: int) -> list[float]:
+    """Milliseconds from sending a message to its first live part at the client, without the provider's own time."""
+    chats = [await house.rested(SHORT) for _ in range(4)]
+    long = await house.model(WIRE, int(STREAM_PACE * 120), pace=STREAM_PACE)
+    others = await house.start(long, running)
+    await house.watch(others)
+    short = str(await house.model(WIRE, 3, pace=0))
+    sends = [(str(chat), short, house.token(chat)) for _ in range(rounds) for chat in chats]
+    await house.requests()
+    seen = (await house.clients.ask(do="first", sends=sends, url=house.url))["seen"]
+    requests = await house.requests()
+    await house.clients.ask(do="close")
+    await house.stop(others)
+    found = []
+    for chat, sent, first in seen:
+        own = next(out - arrived for name, arrived, out in requests if name == chat and sent < arrived < first)
+        found.append((first - sent - own) * 1000)
+    return found
+
+
+async def idle(house: House, *, streams: int, seconds: float) -> tuple[float, float]:
+    """(KiB, CPU us a second) that a stream takes on which nothing happens."""
+    chats = [await house.rested(SHORT) for _ in range(50)]
+    await house.watch(chats[:1])  # what is made once is not counted
+    before = resident_kib()
+    await house.watch(chats, viewers=streams // len(chats))
+    taken = (resident_kib() - before) / streams
+    cpu = house.cpu()
+    await asyncio.sleep(seconds)
+    spent = (house.cpu() - cpu) / seconds / streams * 1e6
+    await house.clients.ask(do="close")
+    return taken, spent
+
+
+async def openings(house: House, *, rounds: int) -> tuple[float, float, float]:
+    """Milliseconds to open a chat until it is synced: short, long with as many messages shown, long with a window."""
+    short, long = await house.rested(SHORT), await house.rested(LONG)
+    found: dict[str, list[float]] = {"short": [], "long": [], "window": []}
+    for _ in range(rounds):
+        found["short"] += await house.watch([short], tail=SHORT)
+        found["long"] += await house.watch([long], tail=SHORT)
+        found["window"] += await house.watch([long], tail=200)
+        await house.clients.ask(do="close")
+    return statistics.median(found["short"]), statistics.median(found["long"]), statistics.median(found["window"])
+
+
+async def measure(house: House, claims: Claims, *, quick: bool) -> None:
+    seconds, rounds = (1.5, 2) if quick else (5.0, 5)
+    for answers in (10, 100):
+        pairs = []
+        for _ in range(rounds):
+            least = await floor_paced(house, answers=answers, seconds=seconds)
+            pairs.append((least, await ours_paced(house, answers=answers, seconds=seconds)))
+        ratio = statistics.median(ours / least for least, ours in pairs)
+        shown = ", ".join(f"{least:.0f} -> {ours:.0f}" for least, ours in pairs)
+        print(f"paced, {answers:3} answers: {ratio:.2f}x  (CPU us per token, floor -> ours: {shown})")
+        claims[f"paced, {answers} answers: over floor"] = claim(ratio, PACED_BUDGET)
+    pairs = []
+    for _ in range(rounds):
+        least = await floor_burst(house, answers=20, tokens=500 if quick else 2000)
+        pairs.append((least, await ours_burst(house, answers=20, tokens=500 if quick else 2000)))
+    ratio = statistics.median(ours / least for least, ours in pairs)
+    shown = ", ".join(f"{least:.0f} -> {ours:.0f}" for least, ours in pairs)
+    print(f"burst,  20 answers: {ratio:.2f}x  (CPU us per token, floor -> ours: {shown})")
+    claims["burst, 20 answers: over floor"] = claim(ratio, BURST_BUDGET)
+    for viewers in (1, 10, 100):
+        each = await ours_paced(house, answers=1, seconds=seconds, viewers=viewers)
+        print(f"one chat, {viewers:3} viewers: {each:.1f} us per token and viewer")
+
+
+async def measure_waits(house: House, claims: Claims, *, quick: bool) -> None:
+    firsts = await first_tokens(house, running=100, rounds=5 if quick else 50)
+    print(f"added to the first token at the client, 100 chats at {STREAM_PACE:g} tokens/s: {spread(firsts)}")
+    claims["added to first token, 100 chats running, p50 ms"] = claim(percentile(firsts, 50), FIRST_P50_MS)
+    claims["added to first token, 100 chats running, p99 ms"] = claim(percentile(firsts, 99), FIRST_P99_MS)
+    streams = 1000 if quick else 5000
+    taken, spent = await idle(house, streams=streams, seconds=1.0 if quick else 20.0)
+    print(f"{streams} idle streams: {taken:.1f} KiB and {spent:.1f} us of CPU a second each")
+    claims[f"{streams} idle streams: memory each, KiB"] = claim(taken, IDLE_BUDGET_KIB)
+    short, long, shown = await openings(house, rounds=10 if quick else 50)
+    print(f"opened: {SHORT} messages {short:.1f} ms; {LONG} with {SHORT} shown {long:.1f} ms, with 200 {shown:.1f} ms")
+    claims[f"opening {LONG} messages over {SHORT}"] = claim(long / short, OPEN_BUDGET)
+
+
+async def measure_relay(house: House, claims: Claims, *, quick: bool) -> None:
+    seconds, rounds = (1.5, 1) if quick else (5.0, 3)
+    pairs = []
+    for _ in range(rounds):
+        least = await floor_paced(house, answers=10, seconds=seconds)
+        pairs.append((least, await ours_paced(house, answers=10, seconds=seconds)))
+    ratio = statistics.median(ours / least for least, ours in pairs)
+    shown = ", ".join(f"{least:.0f} -> {ours:.0f}" for least, ours in pairs)
+    print(f"through the relay, 10 answers: {ratio:.2f}x  (CPU us per token of both replicas, floor -> ours: {shown})")
+    claims["paced, 10 answers, through the relay: over floor"] = claim(ratio, RELAY_BUDGET)
+
+
+async def run(*, quick: bool) -> int:
+    claims: Claims = {}
+    with tempfile.TemporaryDirectory(prefix="rookery-bench-") as folder:
+        server = EmbeddedServer(Path(folder) / "data")
+        await server.start()
+        try:
+            await migrate.migrate(DatabaseConfig(server.url))
+            async with serving() as base:
+                async with open_house(Path(folder), server.url, base) as house:
+                    await measure(house, claims, quick=quick)
+                    await measure_waits(house, claims, quick=quick)
+                async with open_house(Path(folder), server.url, base, with_owner=True) as house:
+                    await measure_relay(house, claims, quick=quick)
+        finally:
+            await server.stop()
+    print(f"\n{json.dumps(claims)}")
+    return 0 if all(each["ok"] for each in claims.values()) else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What it costs to bring tokens to clients, against a bare server.")
+    parser.add_argument("--quick", action="store_true", help="fewer tokens and rounds, under 40 seconds")
+    arguments = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run(quick=arguments.quick))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
