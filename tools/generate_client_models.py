@@ -37,7 +37,7 @@ OPERATIONS = (
     "users.me",
 )
 # What events of streams hold besides.
-OF_EVENTS = ("WatchedChatView",)
+OF_EVENTS = ("ChatView",)
 # Lists and pages, which are generic in client/pages.py.
 GENERIC = ("Page_", "Items_", "ChatListPage")
 # Where a name without its suffix says too little.

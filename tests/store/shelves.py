@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import asyncpg
+from msgspec import UNSET
 
 from rookery.chat import search_query
 from rookery.chat.messages import ChatId
@@ -88,6 +89,11 @@ class Shelf:
             found.append([chat.id for chat in page.items])
             if (cursor := page.next_cursor) is None:
                 return found
+
+
+def children(chat: ChatView) -> tuple[ChatView, ...]:
+    assert chat.children is not UNSET, "only events leave them out"
+    return chat.children
 
 
 @asynccontextmanager

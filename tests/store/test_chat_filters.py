@@ -9,7 +9,7 @@ import pytest
 
 from rookery.chat.messages import ChatId
 from rookery.store.chat_views import SearchMatch
-from tests.store.shelves import Shelf, open_shelf
+from tests.store.shelves import Shelf, children, open_shelf
 
 
 @pytest.fixture
@@ -25,12 +25,12 @@ async def test_archive_states_are_apart_unless_any_is_wanted(shelf: Shelf) -> No
     gone = await shelf.chat(parent=shelved, archived=True)
 
     async def listed(q: str) -> list[tuple[ChatId, int]]:
-        return [(chat.id, len(chat.children)) for chat in await shelf.items("ada", q)]
+        return [(chat.id, len(children(chat))) for chat in await shelf.items("ada", q)]
 
     assert await listed("") == await listed("archived:false") == [(active, 1)]
-    assert [chat.children[0].id for chat in await shelf.items()] == [kept]
+    assert [children(chat)[0].id for chat in await shelf.items()] == [kept]
     assert await listed("archived:true") == [(shelved, 1)]
-    assert [chat.children[0].id for chat in await shelf.items("ada", "archived:true")] == [gone]
+    assert [children(chat)[0].id for chat in await shelf.items("ada", "archived:true")] == [gone]
     assert await listed("archived:any") == [(shelved, 1), (active, 2)]
     assert await shelf.pages("ada", "archived:any", limit=1) == [[shelved], [active]]
 

@@ -17,7 +17,7 @@ from rookery.chat.search_query import ChatQuery
 from rookery.store import paging, pins, shares
 from rookery.store.access_errors import Forbidden
 from rookery.store.shares import SharingSettings
-from tests.store.shelves import NOON, Shelf, open_shelf
+from tests.store.shelves import NOON, Shelf, children, open_shelf
 
 NOBODY = UUID(int=7)
 
@@ -248,7 +248,7 @@ async def test_staff_see_the_frame_of_other_peoples_chats_and_nothing_in_it(shel
 
     assert (seen.id, seen.title, seen.labels, seen.summary, seen.last_error) == (chat, "", {}, None, None)
     assert (seen.pin_order, seen.has_unread, seen.status, seen.owner.username) == (None, False, "error", "ada")
-    assert [(each.id, each.title) for each in seen.children] == [(child, "")]
+    assert [(each.id, each.title) for each in children(seen)] == [(child, "")]
 
 
 async def test_staff_page_through_other_peoples_chats(shelf: Shelf) -> None:

@@ -21,7 +21,7 @@ from rookery.store.chat_views import ChatErrorView, ChatFile, ChatView, ContextU
 from rookery.store.shares import SharePatch
 from rookery.store.users import PublicUser
 from tests.store.builders import OPEN
-from tests.store.shelves import NOON, Shelf, open_shelf
+from tests.store.shelves import NOON, Shelf, children, open_shelf
 
 REASON = "A user reported abuse."
 
@@ -102,16 +102,16 @@ async def test_lists_leave_out_what_only_a_single_read_has(shelf: Shelf) -> None
 
 async def test_children_come_oldest_first_in_the_parents_archive_state(shelf: Shelf) -> None:
     root = await shelf.chat()
-    children = [await shelf.chat(parent=root, minutes=n) for n in range(3)]
+    young = [await shelf.chat(parent=root, minutes=n) for n in range(3)]
     archived = await shelf.chat(parent=root, archived=True)
 
     seen = await get(shelf, root)
-    child = await get(shelf, children[0])
+    child = await get(shelf, young[0])
 
-    assert [each.id for each in seen.children] == children
+    assert [each.id for each in children(seen)] == young
     assert (child.parent_chat_id, child.root_chat_id, child.children) == (root, root, ())
     await shelf.set(root, "archived = true, archived_at = now()")
-    assert [each.id for each in (await get(shelf, root)).children] == [archived]
+    assert [each.id for each in children(await get(shelf, root))] == [archived]
 
 
 async def test_role_pin_and_unread_mark_are_the_viewers(shelf: Shelf) -> None:
@@ -269,7 +269,7 @@ async def test_patch_answers_with_the_chat_as_it_is_now(shelf: Shelf) -> None:
     seen = await shelf.by("ada").chats.patch(chat, ChatPatch(title="after", pin_order=1))
 
     assert (seen.title, seen.pin_order, seen.my_role) == ("after", 1, "owner")
-    assert [each.id for each in seen.children] == [child]
+    assert [each.id for each in children(seen)] == [child]
     assert (await shelf.items())[0] == seen
 
 
@@ -280,7 +280,7 @@ async def test_administrator_who_archives_sees_the_frame_only(shelf: Shelf) -> N
     seen = await shelf.by("root").chats.patch(chat, ChatPatch(archived=True))
 
     assert (seen.archived, seen.title, seen.my_role) == (True, "", "admin")
-    assert [(each.id, each.title) for each in seen.children] == [(child, "")]
+    assert [(each.id, each.title) for each in children(seen)] == [(child, "")]
 
 
 async def test_administrator_with_whom_it_is_shared_sees_all_of_it(shelf: Shelf) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rookery.chat.rights import Role
 from rookery.clock import SystemClock
-from rookery.store import sessions, shares
+from rookery.store import sessions
 from rookery.stream.guard import Grant, Right
 from rookery.stream.standing import ReadTeller, StandingCheck
 from rookery.testing.clock import FakeClock
@@ -22,7 +22,7 @@ NOW = SystemClock().now()
 
 @pytest.fixture
 async def rig(database_url: str) -> AsyncIterator[Rig]:
-    async with open_rig(database_url, readers=shares.list_readers_of) as opened:
+    async with open_rig(database_url) as opened:
         yield opened
 
 

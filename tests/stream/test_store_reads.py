@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
+from msgspec import UNSET
 
 from rookery.chat.parts import Text
-from rookery.store import streaming
+from rookery.store import chat_reads, streaming
 from tests.store.builders import World, open_world
 
 
@@ -57,12 +58,23 @@ async def test_listed_chats_read_one_message_each(world: World) -> None:
     owner = await world.user()
     chat_id = await world.long_chat(owner)
 
-    plans = await world.plans(streaming.LISTED, "{" + str(chat_id) + "}", "{" + str(owner) + "}")
-    (listed,) = await streaming.list_for_viewers(world.conn, [(chat_id, owner)])
+    plans = await world.plans(chat_reads.FOR_VIEWERS, "{" + str(chat_id) + "}", "{" + str(owner) + "}")
+    ((viewer, listed),) = await chat_reads.list_for_viewers(world.conn, [(chat_id, owner)])
 
-    assert all("messages_role" in plan for plan in plans)
-    assert listed.has_unread
-    assert listed.chat.id == chat_id
+    assert all("messages_role" in plan and "messages_live" in plan for plan in plans)
+    assert all("Seq Scan on chat_messages" not in plan for plan in plans)
+    assert (viewer, listed.id, listed.has_unread, listed.children) == (owner, chat_id, True, UNSET)
+
+
+async def test_chat_is_not_listed_for_who_may_not_read_it(world: World) -> None:
+    owner, admin, stranger = await world.user(), await world.user(), await world.user()
+    await world.conn.execute("UPDATE users SET role = 'admin' WHERE id = $1", admin)
+    chat_id = await world.chat(owner)
+    pairs = [(chat_id, owner), (chat_id, admin), (chat_id, stranger), (uuid4(), owner), (chat_id, uuid4())]
+
+    found = await chat_reads.list_for_viewers(world.conn, pairs)
+
+    assert [(viewer, chat.id) for viewer, chat in found] == [(owner, chat_id)]
 
 
 async def test_window_has_figures_and_tells_of_older_ones(world: World) -> None:

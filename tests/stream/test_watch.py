@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 from uuid import UUID
 
+import asyncpg
+import msgspec
 import pytest
 
+from rookery.chat import search_query
 from rookery.chat.messages import ChatId
-from rookery.store import chats, labels, machine
+from rookery.chat.rights import Role, UserActor
+from rookery.clock import SystemClock
+from rookery.store import chats, labels, machine, pins
+from rookery.store.authorized.store import Store
 from rookery.store.hints import Hint, WatchHint, WatchKind
-from rookery.store.pool import Connection
-from rookery.stream.watch import MAX_PENDING
+from rookery.stream.watch import MAX_PENDING, WatchHub
 from tests.store.machine.rig import assistant, call, calling
 from tests.stream.rig import Rig, open_rig
 from tests.waiting import until
 
 
-class Shares:
-    """Who may read which family; the table for it belongs to others."""
-
-    def __init__(self) -> None:
-        self.readers: dict[UUID, set[UUID]] = {}
-
-    async def __call__(self, conn: Connection, root_ids: Sequence[UUID]) -> Mapping[UUID, Collection[UUID]]:
-        return {root_id: self.readers[root_id] for root_id in root_ids if root_id in self.readers}
-
-
 @pytest.fixture
-def shares() -> Shares:
-    return Shares()
-
-
-@pytest.fixture
-async def rig(database_url: str, shares: Shares) -> AsyncIterator[Rig]:
-    async with open_rig(database_url, readers=shares) as opened:
+async def rig(database_url: str) -> AsyncIterator[Rig]:
+    async with open_rig(database_url) as opened:
         yield opened
 
 
@@ -116,10 +108,10 @@ async def test_deleted_chat_is_gone_for_owner_and_readers(rig: Rig) -> None:
     assert [watcher.of("chat_gone") for watcher in watchers] == [[expected], [expected], []]
 
 
-async def test_reader_of_the_root_hears_of_its_children(rig: Rig, shares: Shares) -> None:
+async def test_reader_of_the_root_hears_of_its_children(rig: Rig) -> None:
     root = await rig.chat("one")
     reader = await add_user(rig, "grace")
-    shares.readers[root] = {reader}
+    await share(rig, root, reader)
     watcher = rig.site.watch(reader)
     await watcher.until("ready")
 
@@ -127,6 +119,68 @@ async def test_reader_of_the_root_hears_of_its_children(rig: Rig, shares: Shares
     event = await watcher.until("chat")
 
     assert (event["chat"]["id"], event["chat"]["my_role"], event["chat"]["shared"]) == (str(child), "reader", True)
+
+
+async def test_event_has_the_chat_as_the_list_of_its_viewer_shows_it(rig: Rig) -> None:
+    chat_id = await rig.chats.create(title="About birds")
+    await rig.chats.commit(chat_id, calling(call("call-1")))
+    await rig.chats.run(chat_id, machine.enter_requires_action, timeout_seconds=60)
+    people = {
+        rig.chats.user: Role.MEMBER,
+        await add_user(rig, "grace"): Role.MEMBER,
+        await add_user(rig, "root", "admin"): Role.ADMIN,
+    }
+    owner, reader, admin = people
+    for user_id in (reader, admin):
+        await share(rig, chat_id, user_id)
+    async with rig.pool.acquire() as conn:
+        await pins.pin(conn, chat_id, user_id=reader)
+    watchers = {user_id: rig.site.watch(user_id) for user_id in people}
+    for watcher in watchers.values():
+        await watcher.until("ready")
+
+    tell(rig, chat_id)
+
+    shown = {user_id: (await watcher.until("chat"))["chat"] for user_id, watcher in watchers.items()}
+    for user_id, role in people.items():
+        assert {**shown[user_id], "children": []} == await listed(rig, UserActor(user_id, role))
+        assert "children" not in shown[user_id]
+    assert [shown[each]["my_role"] for each in (owner, reader, admin)] == ["owner", "reader", "admin"]
+    assert [shown[each]["pin_order"] for each in (owner, reader, admin)] == [None, 1, None]
+    assert {(each["needs_user"], each["shared"], each["has_unread"]) for each in shown.values()} == {
+        ("tools", True, True)
+    }
+
+
+async def test_many_changes_are_read_with_as_many_statements_as_one(rig: Rig, database_url: str) -> None:
+    reader = await add_user(rig, "grace")
+    ids = [await rig.chat("one") for _ in range(5)]
+    for chat_id in ids:
+        await share(rig, chat_id, reader)
+    ran: list[str] = []
+
+    async def listen(conn: asyncpg.Connection) -> None:
+        conn.add_query_logger(lambda query: ran.append(query.query))
+
+    counts = []
+    async with asyncpg.create_pool(database_url, min_size=1, max_size=1, init=listen) as pool:
+        hub = WatchHub(pool, rig.site.bus, clock=SystemClock())
+        for user_id in (rig.chats.user, reader):
+            hub.join(user_id)
+        serving = asyncio.create_task(hub.run())
+        sent = 0
+        for changed in (ids[:1], ids[:1], ids):
+            ran.clear()
+            tell(rig, *changed)
+            sent += 2 * len(changed)
+            await has_sent(hub, sent)
+            counts.append(len(ran))
+        hub.close()
+        serving.cancel()
+        await asyncio.wait([serving])
+
+    # Before the first, the connection learns about types.
+    assert counts[1] == counts[2] > 0
 
 
 async def test_stranger_hears_nothing(rig: Rig) -> None:
@@ -158,7 +212,7 @@ async def test_title_of_a_chat_with_many_labels_is_told(rig: Rig) -> None:
     watcher = rig.site.watch(rig.chats.user)
     await watcher.until("ready")
 
-    tell(rig, chat_id, WatchKind.TITLE_CHANGE)
+    tell(rig, chat_id)
     event = await watcher.until("chat")
 
     assert (event["kinds"], event["chat"]["title"], len(event["chat"]["labels"])) == (["title_change"], "New", 50)
@@ -206,7 +260,7 @@ async def test_database_that_fails_yields_resync(rig: Rig) -> None:
     await watcher.until("ready")
     await rig.chats.sql("ALTER TABLE chats RENAME TO elsewhere")
 
-    tell(rig, chat_id, WatchKind.TITLE_CHANGE)
+    tell(rig, chat_id)
     await watcher.until("resync")
 
     await rig.chats.sql("ALTER TABLE elsewhere RENAME TO chats")
@@ -221,8 +275,22 @@ async def test_watcher_that_left_is_forgotten(rig: Rig) -> None:
     assert len(rig.site.streams.watch) == 0
 
 
-def tell(rig: Rig, chat_id: ChatId, kind: WatchKind) -> None:
-    rig.wire.deliver([WatchHint(user_id=rig.chats.user, kind=kind, chat_id=chat_id, snapshot_version=1)])
+async def has_sent(hub: WatchHub, count: int) -> None:
+    await until(lambda: hub.stats.sent == count)
+
+
+def tell(rig: Rig, *chat_ids: ChatId, kind: WatchKind = WatchKind.TITLE_CHANGE) -> None:
+    rig.wire.deliver(
+        [WatchHint(user_id=rig.chats.user, kind=kind, chat_id=chat_id, snapshot_version=1) for chat_id in chat_ids]
+    )
+
+
+async def listed(rig: Rig, actor: UserActor) -> Any:
+    """The only chat in somebody's list, as the API sends it."""
+    store = Store(rig.pool, machine=rig.chats.machine, publisher=rig.wire, clock=SystemClock())
+    query = search_query.parse("source:created_by_me,shared_with_me")
+    (chat,) = (await store.as_actor(actor).chats.list(actor.id, query)).items
+    return msgspec.json.decode(msgspec.json.encode(chat))
 
 
 def with_users(hint: Hint, *users: UUID) -> Hint:
@@ -243,16 +311,20 @@ async def idle_child(rig: Rig, root: ChatId) -> ChatId:
     return child
 
 
-async def add_user(rig: Rig, name: str) -> UUID:
-    found = await rig.chats.value("INSERT INTO users (username) VALUES ($1) RETURNING id", name)
+async def add_user(rig: Rig, name: str, role: str = "member") -> UUID:
+    found = await rig.chats.value("INSERT INTO users (username, role) VALUES ($1, $2) RETURNING id", name, role)
     assert isinstance(found, UUID)
     return found
 
 
-async def test_cursor_that_moved_is_told_to_its_owner_only(rig: Rig, shares: Shares) -> None:
+async def share(rig: Rig, chat_id: ChatId, user_id: UUID | None) -> None:
+    await rig.chats.sql("INSERT INTO chat_shares (chat_id, user_id) VALUES ($1, $2)", chat_id, user_id)
+
+
+async def test_cursor_that_moved_is_told_to_its_owner_only(rig: Rig) -> None:
     chat_id = await rig.chat("one", "two")
     reader = await add_user(rig, "grace")
-    shares.readers[chat_id] = {reader}
+    await share(rig, chat_id, reader)
     owners, readers = rig.site.watch(rig.chats.user), rig.site.watch(reader)
     await readers.until("ready")
 
@@ -263,16 +335,16 @@ async def test_cursor_that_moved_is_told_to_its_owner_only(rig: Rig, shares: Sha
     assert owners.of("chat") == []
 
 
-async def test_chat_that_is_no_longer_shared_is_gone_for_who_lost_it(rig: Rig, shares: Shares) -> None:
+async def test_chat_that_is_no_longer_shared_is_gone_for_who_lost_it(rig: Rig) -> None:
     chat_id = await rig.chat("one")
     lost, kept = await add_user(rig, "grace"), await add_user(rig, "eve")
-    shares.readers[chat_id] = {kept}
+    await share(rig, chat_id, kept)
     watchers = [rig.site.watch(user) for user in (lost, kept)]
     await watchers[1].until("ready")
 
     rig.wire.deliver([watch_hint(chat_id, rig.chats.user, "unshared", lost)])
     gone = await watchers[0].until("chat_gone")
-    tell(rig, chat_id, WatchKind.TITLE_CHANGE)
+    tell(rig, chat_id)
     await watchers[1].until("chat")
 
     assert (gone["chat_id"], gone["kind"]) == (str(chat_id), "unshared")

@@ -51,10 +51,6 @@ _NAME = re.compile(r"[A-Za-z0-9_]+")
 _NAMED = {
     "rookery.chat.rights.Role": "UserRole",
     "rookery.chat.messages.Role": "MessageRole",
-    "rookery.store.chat_views.ChatView": "ChatView",
-    "rookery.stream.views.ChatView": "WatchedChatView",
-    "rookery.store.chat_views.ChatErrorView": "ChatErrorView",
-    "rookery.stream.views.ChatErrorView": "ChatErrorView",
     "Role": "UserRole",  # in bodies and parameters
 }
 

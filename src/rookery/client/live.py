@@ -20,7 +20,7 @@ from rookery.client import reducer
 from rookery.client.errors import ActionRequired, StreamEnded, TurnFailed, UnexpectedAnswer
 from rookery.client.frames import Frames, Transport
 from rookery.client.http import Http, Query, path
-from rookery.client.models import Message, WatchedChat
+from rookery.client.models import Chat, Message
 from rookery.client.reducer import Client, Event, View
 from rookery.client.wires import NORMAL, EndOfStream
 
@@ -162,7 +162,7 @@ class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     type: str
     kinds: tuple[str, ...] = ()
-    chat: WatchedChat | None = None
+    chat: Chat | None = None
     chat_id: UUID | None = None
     kind: str | None = None
     tool_calls: tuple[dict[str, Any], ...] = ()

@@ -17,7 +17,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """A chat as one person sees it: role, pin and unread mark are the viewer's.
 
     Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error.
-    `context` and `git` come with the workspaces.
+    `context` and `git` come with the workspaces. Events leave `children` out: each chat has its own.
     """
 
     id: UUID
@@ -231,12 +231,6 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    id: UUID
-    username: str
-    name: str | None = None
-
-
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One of any type, with the members of all: a newer server may send types that this client does not know."""
 
@@ -398,42 +392,3 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     api: int
     stream_protocol: int
     schema: int
-
-
-class WatchedChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat as lists show it: without children, files and the resources of its context."""
-
-    id: UUID
-    owner: Owner
-    my_role: str
-    parent_chat_id: UUID | None = None
-    root_chat_id: UUID
-    mode: str | None = None
-    title: str
-    status: str
-    archived: bool
-    archived_at: datetime | None = None
-    plan_mode: bool
-    last_error: ChatError | None = None
-    last_model_config_id: UUID
-    last_reasoning_effort: str | None = None
-    workspace_id: UUID | None = None
-    mcp_server_ids: tuple[UUID, ...]
-    labels: dict[str, str]
-    pin_order: int | None = None
-    client_type: str
-    last_turn_summary: str | None = None
-    summary: str | None = None
-    has_unread: bool
-    shared: bool
-    queue_len: int
-    requires_action_deadline_at: datetime | None = None
-    usage: ContextUsage
-    created_at: datetime
-    updated_at: datetime
-    last_activity_at: datetime
-    snapshot_version: int
-    history_version: int
-    meta_version: int
-    context: Any = None
-    git: Any = None

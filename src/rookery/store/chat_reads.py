@@ -1,7 +1,8 @@
 """Reads chats as one person sees them (`chat_views`): any number of them in one statement.
 
 A statement that wants views names the chats in a common table expression `members (id, root_id, place, message_id)`,
-has the viewer as `$1`, and ends with `VIEWS`. What only a single read has comes with further statements.
+has the viewer as `$1`, and ends with `VIEWS`. What only a single read has comes with further statements. For the lists
+of many people at once, `members` names the viewer of each row.
 """
 
 from __future__ import annotations
@@ -12,17 +13,16 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+from msgspec import UNSET
 
 from rookery.chat import rights
 from rookery.chat.messages import ChatId, MessageId
-from rookery.chat.rights import Actor, ChatFacts, Relation, SystemActor
+from rookery.chat.rights import Actor, ChatFacts, Relation, Role, SystemActor, UserActor
 from rookery.chat.states import Status
 from rookery.store import chat_settings, chats, cursors, machine, shares, streaming
 from rookery.store.chat_views import ChatFile, ChatView, ContextUsage, chat_error
 from rookery.store.pool import Connection
 from rookery.store.users import PublicUser
-
-_IS_READER = f"(c.owner_id = $1 OR {shares.SHARED_WITH.format(user='$1')})"
 
 # What a turn of planning ends with: the result of one of these tools, and the user's word is awaited.
 _HAS_RESULT = (
@@ -46,24 +46,26 @@ _ASKED = f"""
 
 # The newest answer decides what is unread, and tells how full the context is; the newest row, what is asked. One
 # descent of an index for each (messages_role, messages_live), however long the chat is.
-VIEWS = f"""
+_VIEWS = f"""
     SELECT members.id, members.root_id, members.message_id, {chats.COLUMNS}, p.pin_order, u.username, u.name,
-           {_IS_READER},
+           (c.owner_id = {{viewer}} OR {shares.SHARED_WITH.format(user="{viewer}")}),
            coalesce(newest.id > coalesce(r.last_read_message_id, 0), false),
            {shares.ENABLED} AND EXISTS (SELECT FROM chat_shares s WHERE s.chat_id = coalesce(c.root_chat_id, c.id)),
            newest.context_tokens, newest.context_limit,
-           CASE WHEN c.status = 'requires_action' THEN 'tools' ELSE asked.kind END
+           CASE WHEN c.status = 'requires_action' THEN 'tools' ELSE asked.kind END{{more}}
       FROM members
       JOIN chats c ON c.id = members.id
       JOIN users u ON u.id = c.owner_id
-      LEFT JOIN chat_pins p ON p.chat_id = c.id AND p.user_id = $1
-      LEFT JOIN chat_read_cursors r ON r.chat_id = c.id AND r.user_id = $1
+      LEFT JOIN chat_pins p ON p.chat_id = c.id AND p.user_id = {{viewer}}
+      LEFT JOIN chat_read_cursors r ON r.chat_id = c.id AND r.user_id = {{viewer}}
       LEFT JOIN LATERAL (SELECT m.id, m.context_tokens, m.context_limit {cursors.NEWEST_ANSWER.format(chat="c.id")})
            newest ON true
       LEFT JOIN LATERAL ({_ASKED}) asked ON true
      ORDER BY members.place, members.id <> members.root_id, c.created_at, c.id
 """
+VIEWS = _VIEWS.format(viewer="$1", more="")
 _SUMMARY = slice(3, 3 + len(chats.ChatSummary.__struct_fields__))
+_FACTS = slice(_SUMMARY.stop, _SUMMARY.stop + 8)
 
 FAMILY = f"""
     WITH members AS (
@@ -76,6 +78,15 @@ FAMILY = f"""
            JOIN chats k ON k.root_chat_id = root.id AND k.archived = root.archived
           WHERE root.id = $2)
     {VIEWS}
+"""
+
+FOR_VIEWERS = f"""
+    WITH members AS (
+         SELECT asked.chat_id AS id, asked.chat_id AS root_id, asked.place, NULL::bigint AS message_id,
+                viewer.id AS viewer_id, viewer.role AS viewer_role
+           FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS asked (chat_id, user_id, place)
+           JOIN users viewer ON viewer.id = asked.user_id)
+    {_VIEWS.format(viewer="members.viewer_id", more=", members.viewer_id, members.viewer_role")}
 """
 
 FILES = """
@@ -102,6 +113,21 @@ async def find_chat(conn: Connection, chat_id: ChatId, *, actor: Actor) -> Seen 
     """The chat, with its children in the same archive state. Whether the actor may see it was checked before."""
     found = families(await conn.fetch(FAMILY, _viewer_of(actor), chat_id), actor=actor)
     return found[0] if found else None
+
+
+async def list_for_viewers(conn: Connection, pairs: Sequence[tuple[UUID, UUID]]) -> list[tuple[UUID, ChatView]]:
+    """Chats as lists show them, without their children, for pairs of chat and viewer: each with its viewer.
+
+    Who may not read a chat as its owner or as somebody it is shared with is left out.
+    """
+    found = []
+    for record in await conn.fetch(FOR_VIEWERS, [chat for chat, _ in pairs], [user for _, user in pairs]):
+        values = tuple(record)
+        viewer_id, role = values[_FACTS.stop :]
+        seen = _seen(values, actor=UserActor(viewer_id, Role(role)))
+        if seen.is_reader:
+            found.append((viewer_id, msgspec.structs.replace(seen.chat, children=UNSET)))
+    return found
 
 
 async def with_single_members(conn: Connection, chat: ChatView) -> ChatView:
@@ -140,7 +166,7 @@ def _with_children(seen: Seen, children: Sequence[ChatView]) -> Seen:
 
 def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
     chat = chats.from_values(values[_SUMMARY])
-    username, name, is_reader, has_unread, shared, context_tokens, context_limit, needs_user = values[_SUMMARY.stop :]
+    username, name, is_reader, has_unread, shared, context_tokens, context_limit, needs_user = values[_FACTS]
     view = ChatView(
         id=chat.id,
         owner=PublicUser(chat.owner_id, username, name),

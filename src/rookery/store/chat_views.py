@@ -60,7 +60,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     """A chat as one person sees it: role, pin and unread mark are the viewer's.
 
     Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error.
-    `context` and `git` come with the workspaces.
+    `context` and `git` come with the workspaces. Events leave `children` out: each chat has its own.
     """
 
     id: ChatId
@@ -98,7 +98,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     meta_version: int
     context: None = None
     git: None = None
-    children: tuple[ChatView, ...] = ()
+    children: tuple[ChatView, ...] | UnsetType = ()
     match: SearchMatch | None = None  # in the answers of a search
 
     files: tuple[ChatFile, ...] | UnsetType = UNSET
@@ -140,5 +140,5 @@ def without_contents(chat: ChatView) -> ChatView:
         has_unread=False,
         pin_order=None,
         match=None,
-        children=tuple(map(without_contents, chat.children)),
+        children=UNSET if chat.children is UNSET else tuple(map(without_contents, chat.children)),
     )

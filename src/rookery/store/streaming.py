@@ -1,4 +1,4 @@
-"""Reads for those who follow chats live: messages with their figures, the queue, pending calls, many chats at once.
+"""Reads for those who follow chats live: messages with their figures, the queue, pending calls, the newest hints.
 
 Statements over messages are those of `messages` with the figures added, so that the same plans serve both.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -18,8 +17,7 @@ from rookery.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_i
 from rookery.chat.parts import ContentError, ToolCall
 from rookery.chat.prompt import PromptRow
 from rookery.chat.toolcalls import CallRow, OpenCall
-from rookery.store import chats, messages, sessions
-from rookery.store.chats import ChatSummary
+from rookery.store import messages, sessions
 from rookery.store.hints import ChatHint
 from rookery.store.machine import backlog, calls
 from rookery.store.messages import WINDOW_MAX_BYTES
@@ -82,28 +80,6 @@ FAMILY = """
      WHERE id = ANY ($1)
 """
 
-# One row per chat and viewer. The newest answer decides what is unread, as in `cursors`; it also tells how full the
-# context is. One descent of messages_role for each.
-LISTED = f"""
-    SELECT asked.user_id, u.username, coalesce(newest.id > coalesce(r.last_read_message_id, 0), false),
-           newest.context_tokens, newest.context_limit, {chats.COLUMNS}, p.pin_order
-      FROM unnest($1::uuid[], $2::uuid[]) AS asked (chat_id, user_id)
-      JOIN chats c ON c.id = asked.chat_id
-      JOIN users u ON u.id = c.owner_id
-      LEFT JOIN LATERAL (
-           SELECT m.id, m.context_tokens, m.context_limit
-             FROM chat_messages m
-            WHERE (m.chat_id, m.role) >= (c.id, 'assistant')
-              AND (m.chat_id, m.role) <= (c.id, 'assistant')
-              AND NOT m.deleted
-              AND m.visibility IN ('user', 'both')
-            ORDER BY m.chat_id, m.role, m.id DESC
-            LIMIT 1) newest ON true
-      LEFT JOIN chat_read_cursors r ON r.chat_id = c.id AND r.user_id = asked.user_id
-      LEFT JOIN chat_pins p ON p.chat_id = c.id AND p.user_id = asked.user_id
-"""
-
-
 # As `sessions.authenticate` does for requests, and as rarely. One that has ended stays so.
 SEEN = """
     WITH seen AS (
@@ -146,17 +122,6 @@ class Member(msgspec.Struct, frozen=True):
     chat_id: ChatId
     owner_id: UUID
     root_id: UUID
-
-
-class ListedChat(msgspec.Struct, frozen=True):
-    """A chat as one viewer's list shows it."""
-
-    user_id: UUID
-    owner_name: str
-    has_unread: bool
-    context_tokens: int | None
-    context_limit: int | None
-    chat: ChatSummary
 
 
 async def list_window(conn: Connection, chat_id: ChatId, *, tail: int, max_bytes: int = WINDOW_MAX_BYTES) -> Page:
@@ -223,22 +188,9 @@ async def list_members(conn: Connection, chat_ids: Sequence[UUID]) -> list[Membe
     return [Member(*record) for record in await conn.fetch(FAMILY, chat_ids)]
 
 
-async def list_for_viewers(conn: Connection, pairs: Sequence[tuple[UUID, UUID]]) -> list[ListedChat]:
-    """Chats as lists show them, for pairs of chat and viewer."""
-    records = await conn.fetch(LISTED, [chat for chat, _ in pairs], [user for _, user in pairs])
-    return [_listed(tuple(record)) for record in records]
-
-
 async def note_seen(conn: Connection, session_ids: Sequence[UUID], *, now: datetime) -> None:
     """Somebody watches with these sessions: they are in use. Ids of tokens among them are no matter."""
     await conn.execute(SEEN, session_ids, now, sessions.IDLE, sessions.LONGEST, sessions.SEEN_EVERY)
-
-
-_VIEWER_WIDTH = len(ListedChat.__struct_fields__) - 1
-
-
-def _listed(values: Sequence[Any]) -> ListedChat:
-    return ListedChat(*[*values[:_VIEWER_WIDTH], chats.from_record(values[_VIEWER_WIDTH:])])  # type: ignore[arg-type]
 
 
 async def _args_of(conn: Connection, chat_id: ChatId, *, message_id: MessageId) -> dict[tuple[int, str], Raw]:

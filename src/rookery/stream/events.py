@@ -14,7 +14,8 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from rookery.stream.views import ChatErrorView, ChatView, MessageView, QueuedMessageView, RetryView
+from rookery.store.chat_views import ChatErrorView, ChatView
+from rookery.stream.views import MessageView, QueuedMessageView, RetryView
 
 PROTOCOL = 1
 

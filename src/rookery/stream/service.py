@@ -34,7 +34,7 @@ from rookery.stream.params import StreamParams
 from rookery.stream.poller import Poller
 from rookery.stream.session import SEND_SECONDS, Session, Sessions, Slot, Source, Transport
 from rookery.stream.sync import Reader
-from rookery.stream.watch import Readers, WatchHub, nobody_else
+from rookery.stream.watch import WatchHub
 
 log = get_logger("stream")
 
@@ -51,7 +51,6 @@ class StreamParts:
     check: RightsCheck
     clock: Clock
     rng: Random
-    readers: Readers = nobody_else
     is_deaf: Callable[[], bool] = lambda: False
     on_read: Callable[[UUID, ChatId], None] = lambda user_id, chat_id: None
     send_seconds: float = SEND_SECONDS
@@ -107,7 +106,7 @@ class Streams:
         self.reader = Reader(parts.machine)
         self.loop_stats = LoopStats()
         self.guard = AccessGuard(parts.bus, parts.check)
-        self.watch = WatchHub(parts.pool, parts.bus, clock=parts.clock, readers=parts.readers)
+        self.watch = WatchHub(parts.pool, parts.bus, clock=parts.clock)
         self.poller = Poller(
             parts.pool,
             self.registry,

@@ -1,7 +1,8 @@
-"""What clients see of messages, queues, errors and chats: the JSON shapes of the API, for streams and requests alike.
+"""What clients see of messages, queues and retries: the JSON shapes of the API, for streams and requests alike.
 
 Every documented field is present, null when unknown; only the parts of a message leave out what is at its default.
 What cannot be decoded is shown as empty, never left out: a message that is skipped would shift a client's history.
+The shape of chats and their errors is the store's (`chat_views`).
 """
 
 from __future__ import annotations
@@ -18,11 +19,8 @@ from rookery.chat.messages import QueuedMessage, StepFigures
 from rookery.chat.parts import ContentError, Part
 from rookery.chat.prompt import PromptRow
 from rookery.log import get_logger
-from rookery.store.streaming import ListedChat
 
 log = get_logger("stream.views")
-
-UNEXPLAINED = "The chat request failed unexpectedly."
 
 
 class UsageView(msgspec.Struct, frozen=True):
@@ -69,17 +67,6 @@ class QueuedMessageView(msgspec.Struct, frozen=True, kw_only=True):
     decode_error: bool | UnsetType = UNSET
 
 
-class ChatErrorView(msgspec.Struct, frozen=True):
-    """Why a chat stopped."""
-
-    message: str = UNEXPLAINED
-    detail: str | None = None
-    kind: str | None = None
-    provider: str | None = None
-    retryable: bool = False
-    status_code: int | None = None
-
-
 class RetryView(msgspec.Struct, frozen=True):
     """What failed, and when it is tried again."""
 
@@ -92,58 +79,6 @@ class RetryView(msgspec.Struct, frozen=True):
     status_code: int | None = None
 
 
-class OwnerView(msgspec.Struct, frozen=True):
-    id: UUID
-    username: str
-    name: str | None = None
-
-
-class ContextUsageView(msgspec.Struct, frozen=True):
-    context_tokens: int | None
-    context_limit: int | None
-
-
-class ChatView(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat as lists show it: without children, files and the resources of its context."""
-
-    id: UUID
-    owner: OwnerView
-    my_role: str
-    parent_chat_id: UUID | None
-    root_chat_id: UUID
-    mode: str | None
-    title: str
-    status: str
-    archived: bool
-    archived_at: datetime | None
-    plan_mode: bool
-    last_error: ChatErrorView | None
-    last_model_config_id: UUID
-    last_reasoning_effort: str | None
-    workspace_id: UUID | None
-    mcp_server_ids: tuple[UUID, ...]
-    labels: dict[str, str]
-    pin_order: int | None
-    client_type: str
-    last_turn_summary: str | None
-    summary: str | None
-    has_unread: bool
-    shared: bool
-    queue_len: int
-    requires_action_deadline_at: datetime | None
-    usage: ContextUsageView
-    created_at: datetime
-    updated_at: datetime
-    last_activity_at: datetime
-    snapshot_version: int
-    history_version: int
-    meta_version: int
-    context: None = None
-    git: None = None
-
-
-_GENERIC = ChatErrorView(kind="generic")
-_errors = msgspec.json.Decoder(ChatErrorView)
 _retries = msgspec.json.Decoder(RetryView)
 
 
@@ -187,15 +122,6 @@ def queued_messages(rows: Sequence[QueuedMessage]) -> tuple[QueuedMessageView, .
     return tuple(map(queued_message, rows))
 
 
-def chat_error(stored: str) -> ChatErrorView:
-    """The stored error; what cannot be read is shown as a general failure, and an empty message gets its words."""
-    try:
-        error = _errors.decode(parts.unescape(stored))
-    except (msgspec.DecodeError, RecursionError):
-        return _GENERIC
-    return error if error.message.strip() else msgspec.structs.replace(error, message=UNEXPLAINED)
-
-
 def retry(stored: str | None) -> RetryView | None:
     """The stored retry state; one that cannot be read shows no banner."""
     if stored is None:
@@ -204,45 +130,6 @@ def retry(stored: str | None) -> RetryView | None:
         return _retries.decode(parts.unescape(stored))
     except (msgspec.DecodeError, RecursionError):
         return None
-
-
-def listed_chat(row: ListedChat, *, shared: bool) -> ChatView:
-    """The chat in the list of one person, who owns it or may read it."""
-    chat = row.chat
-    return ChatView(
-        id=chat.id,
-        owner=OwnerView(chat.owner_id, row.owner_name),
-        my_role="owner" if row.user_id == chat.owner_id else "reader",
-        parent_chat_id=chat.parent_chat_id,
-        root_chat_id=chat.root_chat_id or chat.id,
-        mode=chat.mode,
-        title=chat.title,
-        status=chat.status,
-        archived=chat.archived,
-        archived_at=chat.archived_at,
-        plan_mode=chat.plan_mode,
-        last_error=None if chat.last_error is None else chat_error(chat.last_error),
-        last_model_config_id=chat.last_model_config_id,
-        last_reasoning_effort=chat.last_reasoning_effort,
-        workspace_id=chat.workspace_id,
-        mcp_server_ids=chat.mcp_server_ids,
-        labels=chat.labels,
-        pin_order=chat.pin_order,
-        client_type=chat.client_type,
-        last_turn_summary=chat.last_turn_summary,
-        summary=chat.summary,
-        has_unread=row.has_unread,
-        shared=shared,
-        queue_len=chat.queue_len,
-        requires_action_deadline_at=chat.requires_action_deadline_at,
-        usage=ContextUsageView(row.context_tokens, row.context_limit),
-        created_at=chat.created_at,
-        updated_at=chat.updated_at,
-        last_activity_at=chat.updated_at,
-        snapshot_version=chat.snapshot_version,
-        history_version=chat.history_version,
-        meta_version=chat.meta_version,
-    )
 
 
 def _content(content: str, *, version: int, message_id: int) -> tuple[Part, ...] | None:

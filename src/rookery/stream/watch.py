@@ -8,24 +8,26 @@ replayed: `ready` means that a list loaded from now on misses nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 from uuid import UUID
 
 import asyncpg
+from msgspec import UNSET
 
 from rookery.chat.messages import ChatId
 from rookery.chat.states import Status
 from rookery.clock import Clock
 from rookery.log import get_logger
-from rookery.store import streaming
+from rookery.store import chat_reads, shares, streaming
+from rookery.store.chat_views import ChatView
 from rookery.store.errors import StoreError
 from rookery.store.hints import WatchHint, WatchKind
 from rookery.store.pool import Connection
 from rookery.store.pubsub import Bus
-from rookery.store.streaming import ListedChat, Member
-from rookery.stream import events, views
+from rookery.store.streaming import Member
+from rookery.stream import events
 from rookery.stream.events import ActionCall, ChatChanged, ChatGone, ListResync, Ready
 from rookery.stream.outbox import MAX_FRAME_BYTES, MAX_FRAME_EVENTS, Frame
 from rookery.stream.session import Inbound
@@ -41,15 +43,7 @@ _WIRE = {str(WatchKind.STATUS): "status_change"}
 _OWN = "read"
 _UNSHARED = "unshared"
 
-# Who may read the families with these roots, besides their owners.
-Readers = Callable[[Connection, Sequence[UUID]], Awaitable[Mapping[UUID, Collection[UUID]]]]
-
 _RESYNC = events.encode(ListResync())
-
-
-async def nobody_else(conn: Connection, root_ids: Sequence[UUID]) -> Mapping[UUID, Collection[UUID]]:
-    """For deployments without sharing."""
-    return {}
 
 
 @dataclass(slots=True)
@@ -137,11 +131,10 @@ class Watcher:
 class WatchHub:
     """All watchers of this process. `run` serves them until cancelled."""
 
-    def __init__(self, pool: asyncpg.Pool, bus: Bus, *, clock: Clock, readers: Readers = nobody_else) -> None:
+    def __init__(self, pool: asyncpg.Pool, bus: Bus, *, clock: Clock) -> None:
         self.clock = clock
         self.stats = WatchStats()
         self._pool = pool
-        self._readers = readers
         self._watchers: dict[UUID, dict[Watcher, None]] = {}
         self._collected: dict[UUID, _Collected] = {}
         self._wake = asyncio.Event()
@@ -201,14 +194,13 @@ class WatchHub:
         self.stats.loads += 1
         async with self._pool.acquire() as conn:
             members = {member.chat_id: member for member in await streaming.list_members(conn, list(collected))}
-            readers = await self._readers(conn, list({member.root_id for member in members.values()}))
+            readers = await shares.list_readers_of(conn, list({member.root_id for member in members.values()}))
             pairs = self._pairs(collected, members, readers)
-            rows = await streaming.list_for_viewers(conn, pairs) if pairs else []
-            calls = await self._calls(conn, rows, collected)
-        for row in rows:
-            shared = bool(readers.get(row.chat.root_chat_id or row.chat.id))
-            self._tell(row, collected[row.chat.id], shared=shared, calls=calls.get(row.chat.id))
-        told = set(pairs)
+            seen = await chat_reads.list_for_viewers(conn, pairs) if pairs else []
+            calls = await self._calls(conn, [chat for _, chat in seen], collected)
+        for user_id, chat in seen:
+            self._tell(user_id, chat, collected[chat.id], calls=calls.get(chat.id))
+        told = {(chat.id, user_id) for user_id, chat in seen}
         for chat_id, hints in collected.items():
             self._tell_gone(chat_id, hints, is_there=chat_id in members, told=told)
 
@@ -227,12 +219,12 @@ class WatchHub:
         ]
 
     async def _calls(
-        self, conn: Connection, rows: Sequence[ListedChat], collected: Mapping[UUID, _Collected]
+        self, conn: Connection, seen: Sequence[ChatView], collected: Mapping[UUID, _Collected]
     ) -> dict[UUID, tuple[ActionCall, ...]]:
         waiting = {
-            row.chat.id
-            for row in rows
-            if row.chat.status == Status.REQUIRES_ACTION and "action_required" in collected[row.chat.id].kinds
+            chat.id
+            for chat in seen
+            if chat.status == Status.REQUIRES_ACTION and "action_required" in collected[chat.id].kinds
         }
         found: dict[UUID, tuple[ActionCall, ...]] = {}
         for chat_id in waiting:
@@ -240,18 +232,16 @@ class WatchHub:
             found[chat_id] = tuple(ActionCall(call.tool_call_id, call.tool_name, call.args) for call in pending)
         return found
 
-    def _tell(self, row: ListedChat, hints: _Collected, *, shared: bool, calls: tuple[ActionCall, ...] | None) -> None:
+    def _tell(self, user_id: UUID, chat: ChatView, hints: _Collected, *, calls: tuple[ActionCall, ...] | None) -> None:
         kinds = tuple(kind for kind in hints.kinds if kind != _UNSHARED)
-        if row.user_id in hints.own:
+        if user_id in hints.own:
             kinds = (*kinds, _OWN)
         if not kinds:
             return
-        changed = ChatChanged(kinds, views.listed_chat(row, shared=shared))
-        if calls is not None:
-            changed = ChatChanged(kinds, changed.chat, calls)
-        for watcher in tuple(self._watchers.get(row.user_id, ())):
+        changed = ChatChanged(kinds, chat, UNSET if calls is None else calls)
+        for watcher in tuple(self._watchers.get(user_id, ())):
             self.stats.sent += 1
-            watcher.tell(row.chat.id, changed)
+            watcher.tell(chat.id, changed)
 
     def _tell_gone(
         self, chat_id: UUID, hints: _Collected, *, is_there: bool, told: Collection[tuple[UUID, UUID]]
