@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from random import Random, SystemRandom
 from uuid import UUID, uuid4
 
@@ -223,7 +223,7 @@ async def apply_pins(database: Database, environ: Mapping[str, str], *, clock: C
         await notifier.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Replica:
     """One running process over one database."""
 
@@ -244,8 +244,14 @@ class Replica:
     store: Store
     passwords: Passwords
     logins: Logins
-    application: ASGIApp
+    api: ApiParts
     health: ReplicaHealth
+
+    @cached_property
+    def application(self) -> ASGIApp:
+        """What the public port serves. Made when it is asked for: a command that only runs a chat needs no routes."""
+        return create_application(self.api)
+
     metrics: Metrics
 
     async def announce_stop(self) -> None:
@@ -418,6 +424,7 @@ def _wire(
         directory=directory,
         connector=connector,
         texts=ShortTexts(directory, connector, pool=database.api, clock=clock, rng=rng),
+        titling=worker.effects.titling,
         ring=choices.ring,
         health=health,
         clock=clock,
@@ -451,7 +458,7 @@ def _wire(
         store=store,
         passwords=passwords,
         logins=logins,
-        application=create_application(parts),
+        api=parts,
         health=health,
         metrics=Metrics(
             Sources(
