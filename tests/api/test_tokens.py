@@ -169,7 +169,7 @@ async def test_tokens_made_at_once_do_not_pass_the_limit(house: House, ada: Pers
 
 IDENTITY = [
     ("GET", "/users/me", set(Scope)),
-    ("GET", "/users/directory?q=ad", {Scope.ALL, Scope.CHAT_WRITE}),
+    ("GET", "/users/directory?q=ad", {Scope.ALL, Scope.CHAT_WRITE, Scope.ADMIN}),
     ("GET", "/users", {Scope.ALL, Scope.ADMIN}),
     ("POST", "/users", {Scope.ALL, Scope.ADMIN}),
     ("GET", "/users/{user}", {Scope.ALL, Scope.ADMIN}),

@@ -248,9 +248,9 @@ def scopes_for(resource: Resource, action: Action) -> frozenset[Scope]:
     if resource is Resource.USAGE or (resource, action) == (Resource.AUDIT, Action.READ):
         return _READS_USAGE
     if (resource, action) in ((Resource.MODEL, Action.LIST), (Resource.SETTINGS, Action.LIST)):
-        return _READS_CHATS
+        return _READS_CHATS | _ADMINISTERS
     if (resource, action) == (Resource.USER, Action.LIST):
-        return _WRITES_CHATS  # for sharing
+        return _WRITES_CHATS | _ADMINISTERS  # for sharing, and because it is about users
     if (resource, action) in ((Resource.USER, Action.READ), (Resource.USER, Action.UPDATE)):
         return _ADMINISTERS
     return EVERYTHING if RULES[resource, action].own else _ADMINISTERS
@@ -307,10 +307,13 @@ def uses_break_glass(actor: UserActor | OwnerActor, action: Action, *, facts: Ch
 
 def judge(actor: UserActor | OwnerActor, resource: Resource, action: Action, *, owner_id: UUID | None) -> Verdict:
     """Whether the actor may do this to something that is no chat. `owner_id`: whose it is, None for nobody's."""
-    rule = RULES[resource, action]
-    if role_of(actor) in rule.roles or (rule.own and owner_id == actor.id):
+    rule, role = RULES[resource, action], role_of(actor)
+    if role in rule.roles or (rule.own and owner_id == actor.id):
         return Verdict.ALLOWED
-    return Verdict.NOT_FOUND if rule.own else Verdict.FORBIDDEN
+    # Whoever sees it anyway is told that they may not; to everybody else it is not there.
+    reads = RULES.get((resource, Action.READ))
+    is_seen = reads is not None and role in reads.roles
+    return Verdict.NOT_FOUND if rule.own and not is_seen else Verdict.FORBIDDEN
 
 
 def _reads(held: set[Relation], access: AdminAccess, *, has_reason: bool) -> Verdict:

@@ -64,7 +64,7 @@ def router(parts: ApiParts) -> APIRouter:
     @routes.patch("/me/settings", "preferences.update", body=PreferencesChange, returns=PreferencesView)
     async def update(caller: CallerDep) -> Response:
         """Change some, all or nothing. 403 `disabled` for models of one's own where they are not allowed."""
-        body = await caller.read(PreferencesChange)
+        body = await caller.read(PreferencesChange, may=lambda: caller.store.preferences.require(caller.user.id))
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
         if isinstance(body.model_overrides, OverridesChange):
             given["model_overrides"] = {kind: _override(body.model_overrides) for kind in body.model_overrides.given}

@@ -50,7 +50,7 @@ def router(parts: ApiParts) -> APIRouter:
     @routes.put("/me/provider-keys/{provider}", "provider_keys.put", body=ProviderKeyPut, errors=(404, 412))
     async def put(caller: CallerDep, provider: UUID) -> Response:
         """Save or replace one's key. 403 where users bring none, 412 while the provider is disabled."""
-        body = await caller.read(ProviderKeyPut)
+        body = await caller.read(ProviderKeyPut, may=lambda: caller.store.provider_keys.require(caller.user.id))
         key = Key(body.api_key.get_secret_value())
         await caller.store.provider_keys.put(caller.user.id, provider, api_key=key)
         return nothing()

@@ -26,7 +26,6 @@ from rookery.chat.default_prompt import DEFAULT_PROMPT
 from rookery.chat.messages import Effort
 from rookery.chat.rights import Action, Resource, Role, has_scope
 from rookery.llm.directory import Snapshot
-from rookery.store.access_errors import Forbidden
 from rookery.store.setting_groups import GROUPS, MAX_NUMBER, PROMPTS, Group, GroupState, ModelOverride
 
 T = TypeVar("T")
@@ -124,7 +123,7 @@ def _add(routes: Routes, group: Group, parts: ApiParts) -> None:
     async def get(caller: CallerDep) -> Response:
         found = await _read(caller)
         if name not in found:
-            raise Forbidden
+            found = await caller.store.settings.list()  # says what is missing: the scope, or the role
         return answer(_view(name, found[name], await parts.directory.snapshot()))
 
     async def put(caller: CallerDep, if_match: IfMatch = None) -> Response:

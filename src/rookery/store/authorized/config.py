@@ -224,6 +224,10 @@ class Preferences(Part):
         """Whether administrators let users choose models of their own for what they do not choose each time."""
         return await preferences.are_overrides_allowed(at.conn)
 
+    @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER)
+    async def require(self, at: Grant, user_id: UUID) -> None:
+        """Only the check."""
+
     @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER, how=How.WRITE)
     async def write(self, at: Grant, user_id: UUID, patch: PreferencesPatch) -> preferences.Preferences:
         """Change some. Not in the audit log: it is nobody else's business."""
@@ -244,6 +248,10 @@ class ProviderKeys(Part):
     @authz(Resource.PROVIDER_KEY, Action.READ, via=Via.USER)
     async def list(self, at: Grant, user_id: UUID) -> list[KeyStatus]:
         return await user_keys.list_key_status(at.conn, user_id)
+
+    @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER)
+    async def require(self, at: Grant, user_id: UUID) -> None:
+        """Only the check."""
 
     @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER, how=How.WRITE)
     async def put(self, at: Grant, user_id: UUID, provider_id: UUID, *, api_key: Secret) -> None:

@@ -1,0 +1,187 @@
+"""Who may use which operation, written down from the design of the API and not from its code.
+
+`OPERATIONS` has an entry for every operation of the OpenAPI document: a kind of right, whose row is in `RIGHTS`, and
+the scopes of which a token needs one. Where what is asked for decides, an operation has several entries, told apart by
+what stands behind a space.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+OK, UNKNOWN, REFUSED, MISSING = "allowed", "401", "403", "404"
+
+ACTORS = ("nobody", "stranger", "reader", "owner", "admin", "admin with a reason", "auditor")
+
+
+def _row(stranger: str, reader: str, owner: str, admin: str, with_reason: str, auditor: str) -> dict[str, str]:
+    return dict(zip(ACTORS, (UNKNOWN, stranger, reader, owner, admin, with_reason, auditor), strict=True))
+
+
+# What each is answered, by kind of right. Reader and owner are of the chat, the file, the user or the token asked for;
+# whoever is a reader of one chat is a stranger to another.
+RIGHTS = {
+    "public": dict.fromkeys(ACTORS, OK),
+    # The credential is part of the request and no login, and here it is a wrong one.
+    "by link": dict.fromkeys(ACTORS, UNKNOWN),
+    "by signature": dict.fromkeys(ACTORS, MISSING),
+    # Everybody here comes with a token, and not with a session.
+    "session": _row(REFUSED, REFUSED, REFUSED, REFUSED, REFUSED, REFUSED),
+    "user": _row(OK, OK, OK, OK, OK, OK),
+    # On a chat (api.md 2.5). Administrators read by stating a reason, and stop without one.
+    "read": _row(MISSING, OK, OK, REFUSED, OK, MISSING),
+    "drive": _row(MISSING, REFUSED, OK, REFUSED, REFUSED, MISSING),
+    "stop": _row(MISSING, REFUSED, OK, OK, OK, MISSING),
+    "mark": _row(MISSING, OK, OK, REFUSED, REFUSED, MISSING),
+    "leave": _row(MISSING, OK, REFUSED, REFUSED, REFUSED, MISSING),
+    # On what belongs to somebody, and is no chat.
+    "own": _row(MISSING, MISSING, OK, MISSING, MISSING, MISSING),
+    "own or admin": _row(MISSING, MISSING, OK, OK, OK, MISSING),
+    "own or staff": _row(MISSING, MISSING, OK, OK, OK, OK),
+    "own or admin, auditor reads": _row(MISSING, MISSING, OK, OK, OK, REFUSED),
+    "admin, own and auditor read": _row(MISSING, MISSING, REFUSED, OK, OK, REFUSED),
+    "list of": _row(REFUSED, REFUSED, OK, OK, OK, OK),
+    # By role alone.
+    "staff": _row(REFUSED, REFUSED, REFUSED, OK, OK, OK),
+    "admins": _row(REFUSED, REFUSED, REFUSED, OK, OK, REFUSED),
+}
+
+SCOPES = ("all", "chat:read", "chat:write", "usage:read", "admin")
+ANY = frozenset(SCOPES)
+READ = frozenset({"all", "chat:read", "chat:write"})
+WRITE = frozenset({"all", "chat:write"})
+USAGE = frozenset({"all", "usage:read"})
+ADMIN = frozenset({"all", "admin"})
+# What is one's account and nobody's chat: what no other scope names.
+ACCOUNT = frozenset({"all"})
+
+
+class Entry(NamedTuple):
+    right: str
+    scopes: frozenset[str]
+
+
+OPERATIONS = {
+    "setup.get": Entry("public", ANY),
+    "setup.complete": Entry("public", ANY),
+    "auth.login": Entry("by link", ANY),
+    "auth.logout": Entry("session", ANY),
+    "sessions.list": Entry("user", ACCOUNT),
+    "sessions.end_others": Entry("user", ACCOUNT),
+    "sessions.end": Entry("own", ACCOUNT),
+    "auth.change_password": Entry("user", ACCOUNT),
+    "links.get": Entry("by link", ANY),
+    "links.use": Entry("by link", ANY),
+    "tokens.list": Entry("user", ACCOUNT),
+    "tokens.list of a user": Entry("own or admin", ACCOUNT),
+    "tokens.create": Entry("user", ACCOUNT),
+    "tokens.delete": Entry("own or admin", ACCOUNT),
+    "users.me": Entry("user", ANY),
+    "users.directory": Entry("user", WRITE | ADMIN),
+    "users.list": Entry("staff", ADMIN),
+    "users.create": Entry("admins", ADMIN),
+    "users.get": Entry("own or staff", ADMIN),
+    "users.update": Entry("own or admin, auditor reads", ADMIN),
+    "users.update role": Entry("admin, own and auditor read", ADMIN),
+    "users.delete": Entry("admins", ADMIN),
+    "users.reset_password": Entry("admins", ADMIN),
+    "chats.create": Entry("user", WRITE),
+    "chats.list": Entry("user", READ),
+    "chats.list of a user": Entry("list of", READ),
+    "chats.get": Entry("read", READ),
+    "chats.update title": Entry("drive", WRITE),
+    "chats.update pin_order": Entry("mark", WRITE),
+    "chats.update archived": Entry("stop", WRITE),
+    "chats.delete": Entry("stop", WRITE),
+    "chats.mark_read": Entry("mark", WRITE),
+    "messages.list": Entry("read", READ),
+    "messages.send": Entry("drive", WRITE),
+    "messages.get": Entry("read", READ),
+    "messages.edit": Entry("drive", WRITE),
+    "messages.submit_tool_results": Entry("drive", WRITE),
+    "messages.list_prompts": Entry("read", READ),
+    "messages.list_own_prompts": Entry("user", READ),
+    "messages.search": Entry("read", READ),
+    "queue.list": Entry("read", READ),
+    "queue.clear": Entry("drive", WRITE),
+    "queue.delete": Entry("drive", WRITE),
+    "queue.edit": Entry("drive", WRITE),
+    "queue.promote": Entry("drive", WRITE),
+    "queue.move": Entry("drive", WRITE),
+    "turns.interrupt": Entry("stop", WRITE),
+    "turns.retry": Entry("drive", WRITE),
+    "turns.compact": Entry("drive", WRITE),
+    "turns.reconcile": Entry("stop", WRITE),
+    "titles.propose": Entry("drive", WRITE),
+    "titles.regenerate": Entry("drive", WRITE),
+    "shares.list": Entry("drive", READ),
+    "shares.update": Entry("drive", WRITE),
+    "shares.leave": Entry("leave", WRITE),
+    "shares.list_accesses": Entry("drive", READ),
+    "files.upload": Entry("user", WRITE),
+    "files.get": Entry("read", READ),
+    "files.delete": Entry("drive", WRITE),
+    "files.sign": Entry("read", READ),
+    "files.download": Entry("by signature", ANY),
+    "models.list": Entry("user", READ | ADMIN),
+    "providers.list": Entry("staff", ADMIN),
+    "providers.create": Entry("admins", ADMIN),
+    "providers.get": Entry("staff", ADMIN),
+    "providers.update": Entry("admins", ADMIN),
+    "providers.delete": Entry("admins", ADMIN),
+    "providers.test": Entry("admins", ADMIN),
+    "providers.upstream_models": Entry("admins", ADMIN),
+    "model_configs.list": Entry("staff", ADMIN),
+    "model_configs.create": Entry("admins", ADMIN),
+    "model_configs.get": Entry("staff", ADMIN),
+    "model_configs.update": Entry("admins", ADMIN),
+    "model_configs.delete": Entry("admins", ADMIN),
+    "provider_keys.list": Entry("user", ACCOUNT),
+    "provider_keys.put": Entry("user", ACCOUNT),
+    "provider_keys.delete": Entry("user", ACCOUNT),
+    # Members see the groups with public keys; of `prompts` and `audit` nothing is public.
+    "settings.list": Entry("user", READ | ADMIN),
+    "settings.get_prompts": Entry("staff", ADMIN),
+    "settings.put_prompts": Entry("admins", ADMIN),
+    "settings.get_models": Entry("user", READ | ADMIN),
+    "settings.put_models": Entry("admins", ADMIN),
+    "settings.get_chats": Entry("user", READ | ADMIN),
+    "settings.put_chats": Entry("admins", ADMIN),
+    "settings.get_sharing": Entry("user", READ | ADMIN),
+    "settings.put_sharing": Entry("admins", ADMIN),
+    "settings.get_spend": Entry("user", READ | ADMIN),
+    "settings.put_spend": Entry("admins", ADMIN),
+    "settings.get_audit": Entry("staff", ADMIN),
+    "settings.put_audit": Entry("admins", ADMIN),
+    "preferences.get": Entry("user", ACCOUNT),
+    "preferences.update": Entry("user", ACCOUNT),
+    "chats.cost": Entry("read", READ | USAGE),
+    "usage.spend": Entry("user", USAGE),
+    "usage.report": Entry("user", USAGE),
+    "usage.report of a user": Entry("own or staff", USAGE),
+    "audit.list": Entry("staff", USAGE),
+    "operations.replicas": Entry("staff", ADMIN),
+    "server.version": Entry("user", ANY),
+    "server.openapi": Entry("user", ANY),
+    "docs.page": Entry("user", ANY),
+    "docs.asset": Entry("user", ANY),
+    "chats.watch": Entry("user", READ),
+    "chats.stream": Entry("read", READ),
+}
+
+# Paths that lead to a chat or a file: tried with a private one, a shared one, and a child of each.
+ON_CHATS = frozenset({"read", "drive", "stop", "mark", "leave"})
+
+
+def expected(entry: str, actor: str, *, target: str) -> str:
+    """What the actor is answered. `target` is the name of a chat, or of a file by where it is linked."""
+    right = OPERATIONS[entry].right
+    if target == "linked nowhere" and actor not in ("nobody", "owner"):
+        return MISSING
+    if right in ON_CHATS and actor == "reader" and "shared" not in target:
+        actor = "stranger"
+    return RIGHTS[right][actor]
+
+
+def operation_of(entry: str) -> str:
+    return entry.partition(" ")[0]

@@ -1,0 +1,158 @@
+"""What stays hidden: instructions of the model from people, and chats from administrators who give no reason."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from rookery.chat.rights import Role
+from rookery.store import search
+from tests.api.house import House, Person
+from tests.api.talk import CHATS, Talk
+from tests.api.town import REASON, child_of
+
+SECRET = "xylophone"
+WITH_REASON = {"Rookery-Break-Glass": REASON}
+
+
+@pytest.fixture
+async def talk(house: House, ada: Person) -> Talk:
+    await house.add_model()
+    return Talk(house, ada)
+
+
+@pytest.fixture
+async def chief(house: House) -> Person:
+    return await house.add("chief", role=Role.ADMIN)
+
+
+async def stream_until_synced(client: httpx2.AsyncClient, path: str) -> str:
+    seen = ""
+    async with client.stream("GET", path, headers={"Accept": "text/event-stream"}) as answered:
+        assert answered.status_code == 200
+        async for line in answered.aiter_lines():
+            seen += line
+            if '"synced"' in line:
+                return seen
+    raise AssertionError("The stream ended before it was synced.")
+
+
+async def hidden_ids(house: House, chat: str) -> list[int]:
+    found = await house.database.api.fetch(
+        "SELECT id FROM chat_messages WHERE chat_id = $1 AND content::text LIKE '%' || $2 || '%'", chat, SECRET
+    )
+    return [each["id"] for each in found]
+
+
+async def test_hidden_messages_are_shown_to_nobody(house: House, talk: Talk, ben: Person) -> None:
+    root = await house.add("chief", role=Role.ADMIN)
+    put = await root.http.put("/api/v1/settings/prompts", json={"system_prompt": f"Never say {SECRET} to anybody."})
+    assert put.status_code == 200, put.text
+    chat = await talk.create("Say hello", system_prompt=f"The other word is {SECRET}.")
+    await talk.rest(chat, "Hello.")
+    await talk.share(chat, ben)
+    async with house.database.api.acquire() as conn:
+        await search.backfill(conn)
+    hidden = await hidden_ids(house, chat)
+    assert len(hidden) == 2
+
+    for who in (talk.person, ben):
+        for path in (
+            "",
+            "/messages",
+            "/messages?after_id=0",
+            f"/messages?around_id={hidden[-1]}",
+            "/prompts",
+            "/queue",
+        ):
+            answered = await who.http.get(f"{CHATS}/{chat}{path}")
+            assert answered.status_code in (200, 404), answered.text
+            assert SECRET not in answered.text, path
+        for each in hidden:
+            assert (await who.http.get(f"{CHATS}/{chat}/messages/{each}")).status_code == 404
+        assert (await who.http.get(f"{CHATS}/{chat}/search", params={"q": SECRET})).json()["items"] == []
+        for source in ("created_by_me", "shared_with_me"):
+            found = await who.http.get(CHATS, params={"q": f"source:{source} {SECRET}"})
+            assert found.json()["items"] == []
+        for path in ("/api/v1/prompts", f"/api/v1/prompts?q={SECRET}", CHATS):
+            assert SECRET not in (await who.http.get(path)).text
+        for tail in ("", "?tail=1000", f"?after_id={hidden[0]}"):
+            assert SECRET not in await stream_until_synced(who.http, f"{CHATS}/{chat}/stream{tail}")
+        assert (await who.http.get(f"{CHATS}/{chat}/search", params={"q": "hello"})).json()["items"]
+
+    edited = await talk.http.patch(
+        f"{CHATS}/{chat}/messages/{hidden[0]}", json={"content": [{"type": "text", "text": "mine"}]}
+    )
+    assert edited.status_code == 404
+
+
+async def test_break_glass_is_audited_and_the_owner_sees_it(house: House, talk: Talk, chief: Person) -> None:
+    chat = await talk.create("a private matter")
+    model = (await talk.get(chat))["last_model_config_id"]
+    child = await child_of(house, talk.person, chat, model=model)
+
+    refused = await chief.http.get(f"{CHATS}/{chat}")
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert "private" not in refused.text
+    read = await chief.http.get(f"{CHATS}/{chat}/messages", headers={**WITH_REASON, "X-Request-Id": "why-1"})
+    assert read.status_code == 200
+    assert (await chief.http.get(f"{CHATS}/{child}", headers=WITH_REASON)).status_code == 200
+
+    seen = (await talk.http.get(f"{CHATS}/{chat}/accesses")).json()
+    assert seen["next_cursor"] is None
+    assert [(each["user"]["username"], each["reason"], each["chat_id"]) for each in seen["items"]] == [
+        ("chief", REASON, child),
+        ("chief", REASON, chat),
+    ]
+    logged = (await chief.http.get("/api/v1/audit", params={"action": "chat.break_glass"})).json()["items"]
+    assert [(each["resource_id"], each["extra"]["chat_id"]) for each in logged] == [(chat, child), (chat, chat)]
+    assert logged[1]["request_id"] == "why-1"
+
+
+async def test_stream_and_file_under_break_glass_are_audited_once_each(house: House, talk: Talk, chief: Person) -> None:
+    named = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
+    file = (await talk.http.post("/api/v1/files", content=b"hello", headers=named)).json()["id"]
+    chat = await talk.create_with(file)
+
+    async with chief.http.stream("GET", f"{CHATS}/{chat}/stream", headers=WITH_REASON) as stream:
+        assert stream.status_code == 200
+    assert (await chief.http.get(f"/api/v1/files/{file}", headers=WITH_REASON)).content == b"hello"
+
+    seen = (await talk.http.get(f"{CHATS}/{chat}/accesses")).json()["items"]
+    assert [each["chat_id"] for each in seen] == [chat, chat]
+
+
+@pytest.mark.parametrize("reason", ["", "too short", "x" * 201])
+async def test_reason_that_is_none_opens_nothing(talk: Talk, chief: Person, reason: str) -> None:
+    chat = await talk.create()
+
+    refused = await chief.http.get(f"{CHATS}/{chat}", headers={"Rookery-Break-Glass": reason})
+
+    assert refused.status_code == 400
+    assert refused.json()["fields"][0]["field"] == "Rookery-Break-Glass"
+    assert (await talk.http.get(f"{CHATS}/{chat}/accesses")).json()["items"] == []
+
+
+async def test_reason_helps_nobody_but_administrators(house: House, talk: Talk, ben: Person) -> None:
+    chat = await talk.create()
+    auditor = await house.add("audrey", role=Role.AUDITOR)
+
+    for who in (ben, auditor):
+        refused = await who.http.get(f"{CHATS}/{chat}", headers=WITH_REASON)
+        nothing = await who.http.get(f"{CHATS}/{uuid4()}", headers=WITH_REASON)
+        assert (refused.status_code, refused.json()["code"]) == (nothing.status_code, nothing.json()["code"])
+    assert (await talk.http.get(f"{CHATS}/{chat}/accesses")).json()["items"] == []
+
+
+@pytest.mark.parametrize(("access", "plain", "with_reason"), [("none", 404, 404), ("full", 200, 200)])
+async def test_setting_decides_what_administrators_read(
+    talk: Talk, chief: Person, access: str, plain: int, with_reason: int
+) -> None:
+    chat = await talk.create()
+    assert (await chief.http.put("/api/v1/settings/chats", json={"admin_access": access})).status_code == 200
+
+    assert (await chief.http.get(f"{CHATS}/{chat}")).status_code == plain
+    assert (await chief.http.get(f"{CHATS}/{chat}", headers=WITH_REASON)).status_code == with_reason
+    assert (await talk.http.get(f"{CHATS}/{chat}/accesses")).json()["items"] == []

@@ -1,0 +1,257 @@
+"""Every operation of the OpenAPI document by everybody, over the socket: who may do what, with which token.
+
+What is expected stands in `rights_table`, which was written from the design. "Allowed" is any answer but 401, 403 and
+404; what is refused for the state that a chat is in was allowed to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from rookery.chat.rights import Role
+from tests.api.house import PASSWORD
+from tests.api.rights_table import (
+    ACTORS,
+    MISSING,
+    OK,
+    ON_CHATS,
+    OPERATIONS,
+    REFUSED,
+    RIGHTS,
+    SCOPES,
+    UNKNOWN,
+    expected,
+    operation_of,
+)
+from tests.api.talk import text
+from tests.api.town import NOWHERE, PRIVATE, Town, client_of, open_town, provider_body
+
+UPLOAD = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
+GROUPS = ("prompts", "models", "chats", "sharing", "spend", "audit")
+UNHEARD_OF = {"no_such_member": True}
+STATUSES = {401: UNKNOWN, 403: REFUSED, 404: MISSING}
+
+Before = Callable[[Town, httpx2.AsyncClient], Awaitable[object]]
+
+
+class Ask(NamedTuple):
+    """What is sent. `bad` is a body that breaks a rule, None where everybody has the right to send one.
+
+    `reads` are the answers to a GET by somebody who may; `before` brings back what the last request used up.
+    """
+
+    body: Callable[[Town], object] | None = None
+    query: Callable[[Town], dict[str, str]] = lambda town: {}
+    bad: object = None
+    reads: tuple[int, ...] = (200,)
+    before: Before | None = None
+    content: bytes | None = None
+
+
+def sends(body: object, *, bad: object = UNHEARD_OF, before: Before | None = None) -> Ask:
+    return Ask(body=lambda town: body, bad=bad, before=before)
+
+
+async def _put_key(town: Town, client: httpx2.AsyncClient) -> None:
+    provider = await town.parameter("provider", "")
+    await client.put(f"/api/v1/me/provider-keys/{provider}", json={"api_key": "sk-of-my-own"})
+
+
+async def _share(town: Town, client: httpx2.AsyncClient) -> None:
+    await town.share()
+
+
+def _owner_id(town: Town) -> str:
+    return str(town.people["owner"].id)
+
+
+CONTENT = {"content": text("hello")}
+PLAIN = Ask()
+# Whatever is not here is asked for without a body and a query.
+ASKS = {
+    "setup.complete": sends(
+        {"token": "rk_setup_x", "email": "a@example.org", "password": "a long sentence of mine"}, bad=None
+    ),
+    # Another one each time: after some failures one has to wait.
+    "auth.login": Ask(body=lambda town: {"login": uuid4().hex, "password": PASSWORD}),
+    "auth.change_password": sends({"current_password": PASSWORD, "new_password": PASSWORD}),
+    "links.use": sends({"token": "rk_l_x", "password": "a long sentence of mine"}, bad=None),
+    "tokens.list of a user": Ask(query=lambda town: {"user": _owner_id(town)}),
+    "tokens.create": Ask(body=lambda town: {"name": uuid4().hex, "scopes": ["chat:read"]}, bad=UNHEARD_OF),
+    "users.directory": Ask(query=lambda town: {"q": "ow"}),
+    "users.create": Ask(body=lambda town: {"email": f"{uuid4().hex}@example.org"}, bad=UNHEARD_OF),
+    "users.update": sends({"name": "Somebody"}),
+    # Who may change their own name may also learn which roles there are.
+    "users.update role": Ask(body=lambda town: {"role": str(town.people["owner"].user.role)}),
+    "chats.create": sends(CONTENT),
+    "chats.list of a user": Ask(query=lambda town: {"q": f"owner:{town.people['owner'].user.username}"}),
+    "chats.update title": sends({"title": "another"}, bad={"title": 7}),
+    "chats.update pin_order": sends({"pin_order": 0}, bad={"pin_order": -1}),
+    "chats.update archived": sends({"archived": False}, bad={"archived": "perhaps"}),
+    "chats.mark_read": sends({"message_id": None}),
+    "messages.send": sends(CONTENT),
+    "messages.edit": sends(CONTENT),
+    "messages.submit_tool_results": sends({"results": [{"tool_call_id": "x", "output": 1}]}),
+    "messages.search": Ask(query=lambda town: {"q": "hello"}),
+    "queue.edit": sends(CONTENT),
+    "queue.move": sends({"before": None}),
+    "turns.interrupt": sends({"cascade": True}),
+    # A child has no list of its own; whoever owns it is told where to look.
+    "shares.list": Ask(reads=(200, 400)),
+    "shares.update": sends({"users": {}}),
+    "shares.leave": Ask(before=_share),
+    "files.upload": Ask(content=b"hello"),
+    "providers.create": Ask(body=lambda town: provider_body(), bad=UNHEARD_OF),
+    "providers.update": sends({"display_name": "Nowhere"}),
+    "providers.upstream_models": Ask(reads=(502,)),
+    "model_configs.create": Ask(
+        body=lambda town: {"provider_id": town.known["provider", ""], "model": "m", "context_limit": 1000},
+        bad=UNHEARD_OF,
+        before=lambda town, client: town.parameter("provider", ""),
+    ),
+    "model_configs.update": sends({"display_name": "Nothing"}),
+    "provider_keys.put": sends({"api_key": "sk-of-my-own"}),
+    "provider_keys.delete": Ask(before=_put_key),
+    **{f"settings.put_{group}": sends({}) for group in GROUPS},
+    "preferences.update": sends({"custom_prompt": ""}),
+    "usage.report of a user": Ask(query=lambda town: {"user": _owner_id(town)}),
+}
+
+
+class Operation(NamedTuple):
+    method: str
+    path: str
+    parameters: tuple[str, ...]
+    is_stream: bool
+    has_body: bool
+
+
+class Answer(NamedTuple):
+    status: int
+    code: str
+
+
+async def operations(town: Town) -> dict[str, Operation]:
+    document = (await town.clients["owner"].get("/api/v1/openapi.json")).json()
+    return {
+        described["operationId"]: Operation(
+            method.upper(),
+            path,
+            tuple(each["name"] for each in described.get("parameters", []) if each["in"] == "path"),
+            "101" in described["responses"],
+            "application/json" in described.get("requestBody", {}).get("content", {}),
+        )
+        for path, described_by in document["paths"].items()
+        for method, described in described_by.items()
+    }
+
+
+def targets(entry: str, operation: Operation, town: Town) -> list[str]:
+    if OPERATIONS[entry].right not in ON_CHATS:
+        return [PRIVATE]
+    return [*town.chats, NOWHERE] if "file" in operation.parameters else list(town.chats)
+
+
+async def send(
+    town: Town, client: httpx2.AsyncClient, entry: str, operation: Operation, *, target: str, bad: bool = False
+) -> Answer:
+    ask = ASKS.get(entry, PLAIN)
+    if ask.before is not None:
+        await ask.before(town, client)
+    where = "" if operation.parameters == ("provider",) else target
+    named = {name: await town.parameter(name, where) for name in operation.parameters}
+    options: dict[str, Any] = {"params": ask.query(town)}
+    if ask.content is not None:
+        options |= {"content": ask.content, "headers": UPLOAD}
+    elif ask.body is not None:
+        options["json"] = ask.bad if bad else ask.body(town)
+    async with client.stream(operation.method, operation.path.format(**named), **options) as answered:
+        if operation.is_stream and answered.status_code == 200:
+            return Answer(200, "")
+        await answered.aread()
+    is_error = answered.status_code >= 400 and answered.headers["content-type"] == "application/json"
+    return Answer(answered.status_code, answered.json()["code"] if is_error else "")
+
+
+def fits(wanted: str, answer: Answer, operation: Operation, ask: Ask) -> bool:
+    if wanted != OK:
+        return STATUSES.get(answer.status) == wanted and answer.code != "scope"
+    if operation.method == "GET":
+        return answer.status in ask.reads
+    return answer.status not in STATUSES and answer.status != 429 and answer.status < 500
+
+
+@pytest.fixture
+async def town(database_url: str, tmp_path: Path) -> AsyncIterator[Town]:
+    async with open_town(database_url, tmp_path) as opened:
+        yield opened
+
+
+async def test_every_operation_is_in_the_table_and_no_other(town: Town) -> None:
+    assert {operation_of(entry) for entry in OPERATIONS} == set(await operations(town))
+    assert set(ASKS) <= set(OPERATIONS)
+    assert {entry.right for entry in OPERATIONS.values()} == set(RIGHTS)
+
+
+async def test_everybody_may_do_what_the_design_says_and_nothing_else(town: Town) -> None:
+    known = await operations(town)
+    wrong = []
+
+    for entry in OPERATIONS:
+        operation, ask = known[operation_of(entry)], ASKS.get(entry, PLAIN)
+        for target in targets(entry, operation, town):
+            for actor in ACTORS:
+                wanted = expected(entry, actor, target=target)
+                got = await send(town, town.clients[actor], entry, operation, target=target)
+                if not fits(wanted, got, operation, ask):
+                    wrong.append(f"{entry} by {actor} on {target}: {got}, not {wanted}")
+                if wanted == OK and operation.method != "GET":
+                    town.forget()
+
+    assert wrong == [], "\n".join(wrong)
+
+
+async def test_nobody_without_the_right_learns_what_is_wrong_with_a_body(town: Town) -> None:
+    known = await operations(town)
+    wrong = []
+
+    asked = [entry for entry in OPERATIONS if ASKS.get(entry, PLAIN).bad is not None]
+    for entry in asked:
+        operation = known[operation_of(entry)]
+        for target in targets(entry, operation, town):
+            for actor in ACTORS:
+                wanted = expected(entry, actor, target=target)
+                got = await send(town, town.clients[actor], entry, operation, target=target, bad=True)
+                if str(got.status) != ("400" if wanted == OK else wanted):
+                    wrong.append(f"{entry} by {actor} on {target}: {got}, not {wanted}")
+
+    assert wrong == [], "\n".join(wrong)
+    unasked = {name for name, operation in known.items() if operation.has_body} - set(map(operation_of, asked))
+    assert unasked == {"setup.complete", "auth.login", "links.use"}  # for those who are nobody yet
+
+
+async def test_each_scope_opens_what_the_design_says_and_nothing_else(database_url: str, tmp_path: Path) -> None:
+    wrong = []
+    # Whoever owns everything and is an administrator besides lacks nothing but the scope.
+    async with open_town(database_url, tmp_path, owner_role=Role.ADMIN) as town:
+        known = await operations(town)
+        for scope in SCOPES:
+            made = await town.owner.post("/api/v1/tokens", json={"name": scope, "scopes": [scope]})
+            async with client_of(town.url, made.json()["token"]) as client:
+                for entry, (_, scopes) in OPERATIONS.items():
+                    operation = known[operation_of(entry)]
+                    bodies = (False, True) if ASKS.get(entry, PLAIN).bad is not None else (False,)
+                    for bad in bodies:
+                        got = await send(town, client, entry, operation, target=PRIVATE, bad=bad)
+                        if (got == Answer(403, "scope")) is (scope in scopes) or got.status == 429:
+                            wrong.append(f"{entry} with {scope}, {'bad' if bad else 'good'} body: {got}")
+                        if got.status < 300 and operation.method != "GET":
+                            town.forget()
+
+    assert wrong == [], "\n".join(wrong)
