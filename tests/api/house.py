@@ -19,6 +19,7 @@ from rookery.clock import Clock, SystemClock
 from rookery.llm import secrets as sealing
 from rookery.settings import Settings, load
 from rookery.store import model_configs, providers, tokens, users
+from rookery.store import settings as stored_settings
 from rookery.store.model_configs import ModelConfigDraft
 from rookery.store.model_options import ProviderType
 from rookery.store.passwords import Passwords
@@ -26,6 +27,7 @@ from rookery.store.pool import Database
 from rookery.store.providers import ProviderDraft
 from rookery.store.users import User, UserDraft
 from rookery.stream.listening import serving
+from rookery.worker import titling
 from rookery.worker.config import WorkerConfig
 
 PASSWORD = "correct horse battery"
@@ -82,14 +84,15 @@ class House:
         self._clients.append(client)
         return client
 
-    async def add_model(self, model: str = "guide", *, name: str = "offline") -> UUID:
-        """An offline model; the first one is the default."""
+    async def add_model(self, model: str = "guide", *, name: str = "offline", titles: bool = False) -> UUID:
+        """An offline model; the first one is the default. It names new chats only if `titles`: nothing else moves."""
         async with self.database.api.acquire() as conn:
             provider = await providers.create_provider(
                 conn, ProviderDraft(type=ProviderType.SCRIPTED, name=name), ring=None
             )
             draft = ModelConfigDraft(provider_id=provider.id, model=model, context_limit=100_000)
             made = await model_configs.create_model_config(conn, draft, by=None)
+            await stored_settings.write_setting(conn, titling.SETTING, value={"generate_titles": titles})
         self.replica.directory.invalidate()
         return made.id
 

@@ -34,7 +34,7 @@ async def test_created_chat_runs_and_is_where_its_location_says(ada: Person, mod
     chat = made.json()
     assert made.headers["location"] == f"{CHATS}/{chat['id']}"
     assert (chat["status"], chat["my_role"], chat["owner"]["username"]) == ("running", "owner", "ada")
-    assert chat["title"] == "Sort the books by colour, then..."
+    assert chat["title"] == "Sort the books by colour, then…"
     assert (chat["last_model_config_id"], chat["client_type"]) == (str(model), "api")
     assert (chat["files"], chat["dynamic_tools"], chat["children"]) == ([], [], [])
     assert (await ada.http.get(made.headers["location"])).json() == chat

@@ -227,6 +227,21 @@ async def test_queue_of_an_archived_chat_does_not_change(talk: Talk) -> None:
 # Titles
 
 
+async def test_new_chat_is_named_by_a_model_unless_its_title_was_given(house: House, talk: Talk) -> None:
+    await house.add_model(name="namer", titles=True)
+    words, first = "please compare these two shells for me", "please compare these two shells for…"
+    named = await talk.create(words)
+    given = await talk.create(words, title=first)
+
+    async def is_named() -> bool:
+        return bool((await talk.get(named))["title"] != first)
+
+    await until(is_named)
+    await house.replica.worker.wait_idle()
+
+    assert (await talk.get(given))["title"] == first
+
+
 async def test_proposed_title_is_not_stored(talk: Talk) -> None:
     chat = await talk.waiting()
     before = await talk.get(chat)

@@ -13,14 +13,25 @@ from rookery.chat.parts import FileReference, Text
     [
         ("fix the login", "fix the login"),
         ("one two three four five six", "one two three four five six"),
-        ("one two three four five six seven", "one two three four five six..."),
+        ("one two three four five six seven", "one two three four five six…"),
         ("  \n ", "New chat"),
-        ("x" * 200, "x" * 77 + "..."),
+        ("x" * 200, "x" * 79 + "…"),
         ("two\nlines", "two lines"),
     ],
 )
 def test_fallback_title_is_the_first_words(text: str, title: str) -> None:
     assert titles.fallback_title(text) == title
+
+
+@pytest.mark.parametrize("text", ["fix the login", "one two three four five six seven", "x" * 200, ""])
+def test_title_that_nobody_gave_is_known_as_such(text: str) -> None:
+    assert titles.is_fallback_title(titles.fallback_title(text), text)
+    assert not titles.is_fallback_title("My own name", text)
+
+
+def test_title_that_an_older_version_cut_is_known_too() -> None:
+    assert titles.is_fallback_title("one two three four five six...", "one two three four five six seven")
+    assert titles.is_fallback_title("x" * 77 + "...", "x" * 200)
 
 
 def test_title_text_has_texts_and_snippets_in_order() -> None:

@@ -22,7 +22,7 @@ from rookery.store.logins import Logins
 from rookery.store.machine import Publisher
 from rookery.store.passwords import Passwords
 from rookery.stream.service import Streams
-from rookery.worker.titling import ShortTexts
+from rookery.worker.titling import ShortTexts, Titling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ class ApiParts:
     directory: Directory
     connector: Connector
     texts: ShortTexts
+    titling: Titling
     ring: KeyRing | None
     health: Health
     clock: Clock

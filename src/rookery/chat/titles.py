@@ -44,17 +44,13 @@ def title_text(parts: Iterable[Part]) -> str:
 
 def fallback_title(text: str) -> str:
     """The first words, until a model has found better ones."""
-    words = _one_line(text).split()
-    if not words:
-        return EMPTY_TITLE
-    short = " ".join(words[:FALLBACK_WORDS])
-    cut = len(words) > FALLBACK_WORDS or len(short) > MAX_TITLE
-    return short[: MAX_TITLE - 3].rstrip() + "..." if cut else short
+    return _first_words(text, mark="\N{HORIZONTAL ELLIPSIS}")
 
 
 def is_fallback_title(title: str, text: str) -> bool:
     """Whether nobody has named the chat yet."""
-    return title in ("", EMPTY_TITLE, fallback_title(text))
+    # Titles of older versions were cut with three dots.
+    return title in ("", EMPTY_TITLE, fallback_title(text), _first_words(text, mark="..."))
 
 
 def clean_title(answer: str) -> str | None:
@@ -109,6 +105,15 @@ def transcript(turns: Sequence[tuple[str, str]], *, per_turn: int, limit: int) -
     """(who, what) pairs as lines for a model to read, bounded per turn and as a whole."""
     lines = [f"{who}: {head_and_tail(_trimmed(what), per_turn)}" for who, what in turns if what.strip()]
     return head_and_tail("\n\n".join(lines), limit)
+
+
+def _first_words(text: str, *, mark: str) -> str:
+    words = _one_line(text).split()
+    if not words:
+        return EMPTY_TITLE
+    short = " ".join(words[:FALLBACK_WORDS])
+    is_cut = len(words) > FALLBACK_WORDS or len(short) > MAX_TITLE
+    return short[: MAX_TITLE - len(mark)].rstrip() + mark if is_cut else short
 
 
 def _trimmed(text: str) -> str:

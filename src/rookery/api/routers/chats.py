@@ -93,6 +93,9 @@ def router(parts: ApiParts) -> APIRouter:
                 return _created(replayed)
             spec = await _spec(parts, caller, body)
         made = await caller.store.turns.create(spec, request=request, encode=_encoded)
+        if isinstance(made, CreatedChat) and body.title is None:
+            # A title that was given stays, even one that reads like the first words.
+            parts.titling.start(made.chat, title=made.view.title, messages=made.messages)
         return _created(made)
 
     @routes.get("/chats", "chats.list", returns=ChatListPage)
