@@ -151,6 +151,22 @@ async def test_repeated_send_is_answered_as_the_first(talk: Talk) -> None:
     assert (await talk.messages(chat)).count("Once") == 1
 
 
+@pytest.mark.parametrize("is_busy", [True, False])
+async def test_repeated_send_is_answered_though_its_model_is_gone(house: House, talk: Talk, is_busy: bool) -> None:
+    chat = await (talk.create() if is_busy else talk.waiting())
+    model = (await talk.get(chat))["last_model_config_id"]
+    first = (await talk.send(chat, "Once", client_id="c1", model_config_id=model)).json()
+    async with house.database.api.acquire() as conn:
+        await conn.execute("UPDATE model_configs SET enabled = false")
+    house.replica.directory.invalidate()
+
+    again = await talk.send(chat, "Once", client_id="c1", model_config_id=model)
+    other = await talk.send(chat, "Twice", client_id="c2", model_config_id=model)
+
+    assert (again.status_code, {**again.json(), "chat": None}) == (200, {**first, "chat": None})
+    assert other.status_code == 400
+
+
 async def test_idempotency_key_stands_in_for_the_client_id(talk: Talk) -> None:
     chat = await talk.create()
     body, key = {"content": text("Once")}, {"Idempotency-Key": "k1"}

@@ -62,6 +62,7 @@ METHODS: dict[str, tuple[str, str, set[str]]] = {
     "chats.list_accesses": (CHAT, "share", READS),
     "turns.create": (NOTHING, "anybody", WRITES),
     "turns.find_answer": (NOTHING, "anybody", WRITES),
+    "turns.find_sent": (CHAT, "drive", WRITES),
     "turns.find_spend_limit": (NOTHING, "anybody", WRITES),
     "turns.send": (CHAT, "drive", WRITES),
     "turns.edit": (CHAT, "drive", WRITES),

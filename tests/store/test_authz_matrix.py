@@ -200,6 +200,7 @@ CALLS: dict[str, Call] = {
     "chats.list_accesses": lambda s, t, x: s.chats.list_accesses(x),
     "turns.create": lambda s, t, x: s.turns.create(spec(s, t)),
     "turns.find_answer": lambda s, t, x: s.turns.find_answer(request(s)),
+    "turns.find_sent": lambda s, t, x: s.turns.find_sent(x, "c1"),
     "turns.find_spend_limit": lambda s, t, x: s.turns.find_spend_limit(),
     "turns.send": lambda s, t, x: s.turns.send(x, message(s)),
     "turns.edit": lambda s, t, x: s.turns.edit(x, NO_ROW, content=TEXT),

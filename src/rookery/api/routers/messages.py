@@ -114,12 +114,16 @@ def router(parts: ApiParts) -> APIRouter:
         """
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(SendBody, may=may)
+        client_id = body.client_id or caller.connection.headers.get(IDEMPOTENCY_KEY)
+        # First of all: what may since have gone, a model or a file, was there when it was sent.
+        if client_id is not None and (before := await caller.store.turns.find_sent(ChatId(chat), client_id)):
+            return answer(answers.sent(before))
         async with choosing.after(may):
             message = NewQueuedMessage(
                 content=await content.resolved(caller, body.content),
                 created_by=caller.user.id,
                 reasoning_effort=body.reasoning_effort,
-                client_id=body.client_id or caller.connection.headers.get(IDEMPOTENCY_KEY),
+                client_id=client_id,
             )
             choose = (await choosing.chooser(parts, caller)).for_message(body.model_config_id)
         sent = await caller.store.turns.send(

@@ -189,6 +189,17 @@ class Turns(Part):
             return reached
         return None
 
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT)
+    async def find_sent(self, at: Grant, chat_id: ChatId, client_id: str) -> SentTo | None:
+        """What a send did that comes again, before anything about it is judged anew."""
+        sent = await machine.find_sent(at.conn, chat_id, client_id=client_id)
+        if sent is None:
+            return None
+        record = await at.conn.fetchrow(TITLED, chat_id)
+        if record is None:
+            raise ChatNotFound(chat_id)
+        return await _sent_before(at, sent, Chat(*record[:-1]))
+
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def send(
         self,
@@ -212,8 +223,7 @@ class Turns(Part):
             message = msgspec.structs.replace(message, model_config_id=choose(tx.chat.last_model_config_id))
         sent = await machine.send_message(tx, message, busy)
         if sent.repeats is not None:
-            records = await at.conn.fetch(INSERTED_WITH, chat_id, sent.repeats)
-            return SentTo(sent, tx.chat, [messages.prompt_row(record).message for record in records])
+            return await _sent_before(at, sent, tx.chat)
         if plan_mode is not None or mcp_server_ids is not None:
             servers = None if mcp_server_ids is None else list(mcp_server_ids)
             await at.conn.execute(CHOOSE, chat_id, plan_mode, servers)
@@ -359,6 +369,12 @@ class Turns(Part):
             model_config_id=model_config_id,
             reasoning_effort=reasoning_effort,
         )
+
+
+async def _sent_before(at: Grant, sent: Sent, chat: Chat) -> SentTo:
+    """The answer of the first send, with the chat as it is now."""
+    records = [] if sent.repeats is None else await at.conn.fetch(INSERTED_WITH, chat.id, sent.repeats)
+    return SentTo(sent, chat, [messages.prompt_row(record).message for record in records])
 
 
 async def _moved(tx: Tx, queued_id: QueuedMessageId, *, before: QueuedMessageId | None) -> list[QueuedMessageId]:

@@ -59,7 +59,7 @@ from rookery.store.machine.queue import (
     reorder_queue,
 )
 from rookery.store.machine.repair import reconcile_invalid_state
-from rookery.store.machine.send import Sent, send_message
+from rookery.store.machine.send import Sent, find_sent, send_message
 
 __all__ = [
     "MAX_FILES_PER_CHAT",
@@ -99,6 +99,7 @@ __all__ = [
     "edit_message",
     "edit_queued_message",
     "enter_requires_action",
+    "find_sent",
     "finish_error",
     "finish_interruption",
     "finish_turn",

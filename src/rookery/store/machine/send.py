@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rookery.chat.messages import Message, MessageId, NewQueuedMessage, QueuedMessage
+from rookery.chat.messages import ChatId, Message, MessageId, NewQueuedMessage, QueuedMessage
 from rookery.chat.states import State, Status
 from rookery.chat.toolcalls import CloseReason
 from rookery.chat.transitions import BusyBehavior, Transition
 from rookery.store.machine import backlog, rows, turn
 from rookery.store.machine.bundle import Tx, transition
+from rookery.store.pool import Connection
 
 _FIND_MESSAGE = "SELECT id FROM chat_messages WHERE chat_id = $1 AND client_id = $2"
 _FIND_QUEUED = f"SELECT {backlog.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1 AND client_id = $2"
@@ -34,7 +35,7 @@ async def send_message(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) ->
 
     A message whose `client_id` is known already is not sent again, whatever state the chat is in by now.
     """
-    if message.client_id is not None and (first := await _find_sent(tx, message.client_id)):
+    if message.client_id is not None and (first := await find_sent(tx.conn, tx.chat.id, client_id=message.client_id)):
         return first
     source = tx.require(busy.transition)
     match source:
@@ -50,10 +51,11 @@ async def send_message(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) ->
             return await _enqueue(tx, message, busy)
 
 
-async def _find_sent(tx: Tx, client_id: str) -> Sent | None:
-    if (message_id := await tx.conn.fetchval(_FIND_MESSAGE, tx.chat.id, client_id)) is not None:
+async def find_sent(conn: Connection, chat_id: ChatId, *, client_id: str) -> Sent | None:
+    """What became of the message with this client id, if one was sent."""
+    if (message_id := await conn.fetchval(_FIND_MESSAGE, chat_id, client_id)) is not None:
         return Sent(repeats=message_id)
-    if (record := await tx.conn.fetchrow(_FIND_QUEUED, tx.chat.id, client_id)) is not None:
+    if (record := await conn.fetchrow(_FIND_QUEUED, chat_id, client_id)) is not None:
         return Sent(queued=backlog.queued_of(record))
     return None
 
