@@ -176,6 +176,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: str | None = None
     client_id: str | None = None
     usage: Usage | None = None
+    context_tokens: int | None = None
+    finish_reason: str | None = None
     cost_micros: int | None = None
     runtime_ms: int | None = None
     decode_error: bool = False

@@ -48,6 +48,8 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: str | None
     client_id: str | None
     usage: UsageView | None
+    context_tokens: int | None  # how full the context was after this answer
+    finish_reason: str | None  # why the model stopped
     cost_micros: int | None
     runtime_ms: int | None
     decode_error: bool | UnsetType = UNSET
@@ -97,6 +99,8 @@ def message(row: PromptRow) -> MessageView:
         reasoning_effort=stored.reasoning_effort,
         client_id=stored.client_id,
         usage=_usage(figures),
+        context_tokens=figures.context_tokens,
+        finish_reason=figures.finish_reason,
         cost_micros=figures.cost_micros,
         runtime_ms=figures.runtime_ms,
         decode_error=UNSET if content is not None else True,
