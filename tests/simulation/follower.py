@@ -40,7 +40,6 @@ class Follower:
         self.chat_id = chat_id
         self.line = line
         self.state = View()
-        self.connections = 0
         self._town = town
         self._tail = tail
         self._unchecked: list[Change] = []
@@ -70,7 +69,6 @@ class Follower:
             async for change in live:
                 self._unchecked.append(change)
                 self.state = change.state
-                self.connections += any(event["type"] == "hello" for event in change.events)
 
     async def settled(self) -> None:
         """Return when this client shows what is stored; fail when it does not come to that, or was told otherwise."""
@@ -90,6 +88,7 @@ class Follower:
     def check(self) -> None:
         unchecked, self._unchecked = self._unchecked, []
         for change in unchecked:
+            self._town.told.update(event["type"] for event in change.events)
             if change.is_committed:
                 self._check_committed(change)
             else:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from rookery.chat.messages import ChatId
 from rookery.client.frames import Transport
@@ -17,9 +17,6 @@ from tests.simulation.follower import Follower
 from tests.simulation.line import Line
 from tests.simulation.town import Hearing, Town, open_town
 
-CHATS = st.integers(0, 1)
-CHOICES = st.integers(0, 59)
-REPLICAS = st.integers(0, 2)
 # Chat, transport, and how much of the history it asks for.
 CLIENTS: tuple[tuple[int, Transport, int], ...] = (
     (0, "websocket", 1000),
@@ -27,145 +24,161 @@ CLIENTS: tuple[tuple[int, Transport, int], ...] = (
     (1, "sse", 1000),
     (1, "websocket", 3),
 )
-WHO = st.integers(0, len(CLIENTS) - 1)
+# By weight. The first is what others shrink to.
+WEIGHTS = {
+    "rest": 1,
+    "move": 24,
+    "attempt": 6,
+    "answer": 8,
+    "speak": 6,
+    "end_step": 3,
+    "hear": 4,
+    "tell_what_was_kept": 3,
+    "cut_links": 3,
+    "cut_line": 8,
+    "hold_line": 2,
+    "mend_line": 2,
+    "lose_listeners": 2,
+    "settle_by_polling": 2,
+    "settle_by_resync": 2,
+}
+KINDS = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
 
 
-class Play(RuleBasedStateMachine):
+class Act(NamedTuple):
+    """What is done, and the choices in it; each kind takes those it needs."""
+
+    kind: str
+    chat: int
+    who: int
+    replica: int
+    number: int
+    is_so: bool
+
+
+ACTS = st.builds(
+    Act,
+    kind=st.sampled_from(KINDS),
+    chat=st.integers(0, 1),
+    who=st.integers(0, len(CLIENTS) - 1),
+    replica=st.integers(0, 2),
+    number=st.integers(0, 4000),
+    is_so=st.booleans(),
+)
+
+
+class Play:
     """`is_apart`: clients are at the first replica only, and never is it the owner of a chat."""
 
-    def __init__(self, town: Town, runner: asyncio.Runner, *, is_apart: bool) -> None:
-        super().__init__()
-        self.town = town
-        self.runner = runner
-        self.is_apart = is_apart
-        self.stack = AsyncExitStack()
-        self.chats: list[ChatId] = []
-        self.followers: list[Follower] = []
-        self._run(self._begin)
+    def __init__(self, town: Town, chats: Sequence[ChatId], followers: Sequence[Follower], *, is_apart: bool) -> None:
+        self._town = town
+        self._chats = chats
+        self._followers = followers
+        self._is_apart = is_apart
 
-    def _run(self, act: Callable[[], Awaitable[object]]) -> None:
-        async def acting() -> None:
-            await act()
+    async def act(self, act: Act) -> None:
+        await getattr(self, act.kind)(act)
+        await asyncio.sleep(0)  # whoever was woken comes to act
 
-        self.runner.run(acting())
-
-    async def _begin(self) -> None:
-        self.town.mend()
-        self.chats = [await self.town.create() for _ in range(2)]
-        for chat, transport, tail in CLIENTS:
-            line = await self.stack.enter_async_context(Line(self._url(0)).laid())
-            follower = Follower(self.town, self.chats[chat], line, tail=tail)
-            self.followers.append(await self.stack.enter_async_context(follower.following(transport)))
-
-    def _url(self, replica: int) -> str:
-        return self.town.houses[0 if self.is_apart else replica].url
-
-    def _worker(self, replica: int) -> int:
-        return 1 + replica % 2 if self.is_apart else replica
+    async def rest(self, act: Act) -> None:
+        """Nothing happens."""
 
     # What people and workers do
 
-    @rule(chat=CHATS, choice=CHOICES, replica=REPLICAS)
-    def move(self, chat: int, choice: int, replica: int) -> None:
-        self._run(lambda: self.town.move(self.chats[chat], choice, at=self._worker(replica)))
+    async def move(self, act: Act) -> None:
+        await self._town.move(self._chats[act.chat], act.number, at=self._worker(act))
 
-    @rule(chat=CHATS, replica=REPLICAS)
-    def attempt(self, chat: int, replica: int) -> None:
-        self._run(lambda: self.town.attempt(self.chats[chat], at=self._worker(replica)))
+    async def attempt(self, act: Act) -> None:
+        await self._town.attempt(self._chats[act.chat], at=self._worker(act))
 
-    @rule(chat=CHATS, replica=REPLICAS, count=st.integers(1, 90))
-    def answer(self, chat: int, replica: int, count: int) -> None:
+    async def answer(self, act: Act) -> None:
         """What workers do most: a whole step, shown while it is made."""
+        await self.attempt(act)
+        await self.speak(act)
+        await self.end_step(act)
 
-        async def act() -> None:
-            await self.town.attempt(self.chats[chat], at=self._worker(replica))
-            await self.town.speak(self.chats[chat], count, is_merged=False)
-            await self.town.end_step(self.chats[chat])
+    async def speak(self, act: Act) -> None:
+        """Sometimes so much that it is merged for who comes late."""
+        await self._town.speak(self._chats[act.chat], 1 + act.number % 90, is_merged=act.is_so)
 
-        self._run(act)
-
-    @rule(chat=CHATS, count=st.integers(1, 90), is_merged=st.booleans())
-    def speak(self, chat: int, count: int, is_merged: bool) -> None:
-        self._run(lambda: self.town.speak(self.chats[chat], count, is_merged=is_merged))
-
-    @rule(chat=CHATS)
-    def end_step(self, chat: int) -> None:
-        self._run(lambda: self.town.end_step(self.chats[chat]))
+    async def end_step(self, act: Act) -> None:
+        await self._town.end_step(self._chats[act.chat])
 
     # What goes wrong
 
-    @rule(replica=REPLICAS, hearing=st.sampled_from(Hearing))
-    def hear(self, replica: int, hearing: Hearing) -> None:
-        self.town.ears[replica].hearing = hearing
+    async def hear(self, act: Act) -> None:
+        self._town.ears[act.replica].hearing = list(Hearing)[act.number % 3]
 
-    @rule(replica=REPLICAS, is_reversed=st.booleans(), times=st.integers(1, 2))
-    def hear_what_was_kept(self, replica: int, is_reversed: bool, times: int) -> None:
-        async def act() -> None:
-            self.town.ears[replica].tell_what_was_kept(is_reversed=is_reversed, times=times)
+    async def tell_what_was_kept(self, act: Act) -> None:
+        self._town.ears[act.replica].tell_what_was_kept(is_reversed=act.is_so, times=1 + act.number % 2)
 
-        self._run(act)
+    async def cut_links(self, act: Act) -> None:
+        self._town.cut_links()
 
-    @rule()
-    def lose_listeners(self) -> None:
-        self._run(self.town.lose_listeners)
-
-    @rule()
-    def cut_links(self) -> None:
-        async def act() -> None:
-            self.town.cut_links()
-
-        self._run(act)
-
-    @rule(who=WHO, replica=REPLICAS, after=st.none() | st.integers(1, 5000))
-    def cut_line(self, who: int, replica: int, after: int | None) -> None:
+    async def cut_line(self, act: Act) -> None:
         """At once, or a little later, and on to another replica."""
+        line = self._followers[act.who].line
+        line.target = url_of(self._town, act.replica, is_apart=self._is_apart)
+        if act.is_so:
+            line.cut()
+        else:
+            line.cut_after(1 + act.number)
 
-        async def act() -> None:
-            line = self.followers[who].line
-            line.target = self._url(replica)
-            if after is None:
-                line.cut()
-            else:
-                line.cut_after(after)
+    async def hold_line(self, act: Act) -> None:
+        self._followers[act.who].line.hold()
 
-        self._run(act)
+    async def mend_line(self, act: Act) -> None:
+        self._followers[act.who].line.mend()
 
-    @rule(who=WHO)
-    def hold_line(self, who: int) -> None:
-        async def act() -> None:
-            self.followers[who].line.hold()
-
-        self._run(act)
-
-    @rule(who=WHO)
-    def mend_line(self, who: int) -> None:
-        async def act() -> None:
-            self.followers[who].line.mend()
-
-        self._run(act)
+    async def lose_listeners(self, act: Act) -> None:
+        await self._town.lose_listeners()
 
     # What makes up for it
 
-    @rule()
-    def settle_by_polling(self) -> None:
-        self._run(lambda: self._settle(self.town.poll))
+    async def settle_by_polling(self, act: Act) -> None:
+        await self.settle(self._town.poll)
 
-    @rule()
-    def settle_by_resync(self) -> None:
-        self._run(lambda: self._settle(self.town.lose_listeners))
+    async def settle_by_resync(self, act: Act) -> None:
+        await self.settle(self._town.lose_listeners)
 
-    def teardown(self) -> None:
-        try:
-            self._run(lambda: self._settle(self.town.lose_listeners))
-        finally:
-            self._run(self.stack.aclose)
-
-    async def _settle(self, make_up: Callable[[], Awaitable[None]]) -> None:
-        for follower in self.followers:
+    async def settle(self, make_up: Callable[[], Awaitable[None]]) -> None:
+        for follower in self._followers:
             follower.line.mend()
         await make_up()
-        for follower in self.followers:
+        for follower in self._followers:
             await follower.settled()
+
+    def _worker(self, act: Act) -> int:
+        return 1 + act.replica % 2 if self._is_apart else act.replica
+
+
+def url_of(town: Town, replica: int, *, is_apart: bool) -> str:
+    return town.houses[0 if is_apart else replica].url
+
+
+async def play(town: Town, acts: Sequence[Act], *, is_apart: bool) -> None:
+    """New chats and new clients, every act in turn, and all must agree at the end."""
+    town.mend()
+    chats = [await town.create() for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        followers = []
+        for chat, transport, tail in CLIENTS:
+            line = await stack.enter_async_context(Line(url_of(town, 0, is_apart=is_apart)).laid())
+            follower = Follower(town, chats[chat], line, tail=tail)
+            followers.append(await stack.enter_async_context(follower.following(transport)))
+        playing = Play(town, chats, followers, is_apart=is_apart)
+        for act in acts:
+            await playing.act(act)
+        await playing.settle(town.lose_listeners)
+
+
+def run_plays(town: Town, runner: asyncio.Runner, profile: settings, *, length: int, is_apart: bool = False) -> None:
+    @profile
+    @given(acts=st.lists(ACTS, min_size=length, max_size=length))
+    def plays(acts: list[Act]) -> None:
+        runner.run(play(town, acts, is_apart=is_apart))
+
+    plays()
 
 
 @contextmanager
@@ -189,7 +202,3 @@ def running_town(database_url: str, tmp_path: Path, runner: asyncio.Runner) -> I
     finally:
         stop.set()
         runner.run(asyncio.wait_for(hosting, 60))
-
-
-def run_plays(town: Town, runner: asyncio.Runner, profile: settings, *, is_apart: bool = False) -> None:
-    run_state_machine_as_test(lambda: Play(town, runner, is_apart=is_apart), settings=profile)  # type: ignore[arg-type]

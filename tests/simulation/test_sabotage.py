@@ -11,19 +11,20 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from rookery.client.live import LiveChat
+from rookery.store.hints import ChatHint
 from rookery.stream.inbox import Registry
 from rookery.stream.loop import StreamLoop
 from rookery.stream.outbox import Outbox
 from tests.simulation import follower
 from tests.simulation.play import run_plays, running_town
-from tests.simulation.town import Town
+from tests.simulation.town import Ear, Town
 
+LENGTH = 50  # acts in a play
 PROFILE = settings(
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
-    max_examples=10,
-    stateful_step_count=25,
+    max_examples=40,  # the first that fails ends it
     derandomize=True,
     phases=[Phase.generate],
     report_multiple_bugs=False,
@@ -45,8 +46,9 @@ def drop_a_message(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_the_resync(patch: pytest.MonkeyPatch) -> None:
-    """Streams do not look again after a time in which nothing was heard."""
+    """Streams do not look again after a time in which nothing was heard; and nothing is heard of any chat."""
     patch.setattr(Registry, "_on_resync", lambda self: None)
+    patch.setattr(Ear, "_hear", lambda self, hint: None if isinstance(hint, ChatHint) else self._pass_on(hint))
 
 
 def lose_a_part(patch: pytest.MonkeyPatch) -> None:
@@ -114,7 +116,7 @@ def expect(
     with asyncio.Runner() as runner, running_town(database_url, tmp_path, runner) as town:
         meet(town)
         with pytest.raises((AssertionError, BaseExceptionGroup)) as failed:
-            run_plays(town, runner, PROFILE)
+            run_plays(town, runner, PROFILE, length=LENGTH)
 
     assert any(symptom in line for line in told(failed.value)), told(failed.value)
 

@@ -6,7 +6,7 @@ chats may be lost, or kept for later, to be told twice and in another order.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -98,7 +98,10 @@ class Truth:
 
 
 class Town:
-    """`truths` holds every committed version of every chat, `said` the whole text of every episode."""
+    """`truths` holds every committed version of every chat, `said` the whole text of every episode.
+
+    `told` counts the events that were checked against them, by type.
+    """
 
     def __init__(self, houses: list[House], person: Person, chats: MachineRig) -> None:
         self.houses = houses
@@ -106,6 +109,7 @@ class Town:
         self.ears = [Ear(house.replica.bus) for house in houses]
         self.truths: dict[ChatId, dict[int, Truth]] = defaultdict(dict)
         self.said: dict[EpisodeKey, str] = defaultdict(str)
+        self.told: Counter[str] = Counter()
         self._chats = chats
         self._episodes: dict[EpisodeKey, tuple[Replica, Episode]] = {}
         self._count = 0
