@@ -33,6 +33,8 @@ RIGHTS = {
     "drive": _row(MISSING, REFUSED, OK, REFUSED, REFUSED, MISSING),
     "stop": _row(MISSING, REFUSED, OK, OK, OK, MISSING),
     "mark": _row(MISSING, OK, OK, REFUSED, REFUSED, MISSING),
+    # Whoever follows a signed address states no reason.
+    "sign": _row(MISSING, OK, OK, REFUSED, REFUSED, MISSING),
     "leave": _row(MISSING, OK, REFUSED, REFUSED, REFUSED, MISSING),
     # On what belongs to somebody, and is no chat.
     "own": _row(MISSING, MISSING, OK, MISSING, MISSING, MISSING),
@@ -121,7 +123,7 @@ OPERATIONS = {
     "files.upload": Entry("user", WRITE),
     "files.get": Entry("read", READ),
     "files.delete": Entry("drive", WRITE),
-    "files.sign": Entry("read", READ),
+    "files.sign": Entry("sign", READ),
     "files.download": Entry("by signature", ANY),
     "models.list": Entry("user", READ | ADMIN),
     "providers.list": Entry("staff", ADMIN),

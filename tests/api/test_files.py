@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from rookery.api.limits import Limit, RateLimits
+from rookery.chat.rights import Role
 from rookery.store import users
 from rookery.store.users import UserPatch
 from rookery.testing.clock import FakeClock
@@ -358,6 +359,21 @@ async def test_signed_address_ends_with_the_right_of_who_made_it(house: House, t
     await talk.http.patch(f"{CHATS}/{chat}/acl", json={"users": {str(ben.id): None}})
 
     assert (await house.nobody.get(url)).status_code == 404
+
+
+async def test_who_reads_by_stating_a_reason_gets_no_signed_address(house: House, talk: Talk) -> None:
+    """Whoever follows the address states none."""
+    file = await stored(talk.http)
+    await talk.create_with(file["id"])
+    boss = await house.add("boss", role=Role.ADMIN)
+    reason = {"Rookery-Break-Glass": "looking for a lost invoice"}
+
+    read = await boss.http.get(f"{FILES}/{file['id']}", headers=reason)
+    signed = await boss.http.post(f"{FILES}/{file['id']}/download-url", headers=reason)
+
+    assert read.status_code == 200
+    assert (signed.status_code, signed.json()["code"]) == (403, "forbidden")
+    assert f"{FILES}/{file['id']}" in signed.json()["message"]
 
 
 async def test_signed_address_of_a_disabled_user_gives_nothing(house: House, talk: Talk) -> None:

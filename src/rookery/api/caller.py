@@ -75,6 +75,11 @@ class Caller:
         """The store as this caller may use it: every read and write is authorized there."""
         return self._store.as_actor(self.actor, request=self.info, break_glass=self.reason)
 
+    @property
+    def own_store(self) -> ActorStore:
+        """As `store`, without the reason: for what outlives this request, while a reason counts for one alone."""
+        return self._store.as_actor(self.actor, request=self.info)
+
     def take(self, limit: Limit) -> None:
         """Count against one of the narrower limits."""
         self._limits.take(limit, str(self.user.id))

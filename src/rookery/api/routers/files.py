@@ -26,7 +26,7 @@ from rookery.chat import uploads
 from rookery.chat.errors import ChatError, InvalidInput
 from rookery.chat.rights import Action, Resource, Scope, UserActor, has_scope
 from rookery.store import users
-from rookery.store.access_errors import AccessError, FileNotFound, ScopeMissing
+from rookery.store.access_errors import AccessError, FileNotFound, Forbidden, ScopeMissing
 from rookery.store.authorized.files import FileContent, Span
 from rookery.store.files import MAX_FILE_BYTES, FileInfo, Origin
 from rookery.store.model_errors import KeysMissing
@@ -95,8 +95,17 @@ def router(parts: ApiParts) -> APIRouter:
 
     @routes.post("/files/{file}/download-url", "files.sign", returns=DownloadView, errors=(404, 412))
     async def sign(caller: CallerDep, request: Request, file: UUID) -> Response:
-        """An address that gives the file to whoever has it, for five minutes."""
-        info = await caller.store.files.get(file)
+        """An address that gives the file to whoever has it, for five minutes.
+
+        There is none for an administrator who reads the file by stating a reason.
+        """
+        try:
+            info = await caller.own_store.files.get(file)
+        except Forbidden:
+            raise Forbidden(
+                "An administrator states a reason with each read, which nobody does who follows an address. "
+                f"Get the file itself at {PREFIX}/files/{file}, with the reason."
+            ) from None
         if parts.ring is None:
             raise KeysMissing
         expires_at = downloads.expiry(parts.clock.now())
