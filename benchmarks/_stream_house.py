@@ -26,6 +26,7 @@ from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader
 
 from rookery import app
 from rookery.app import Choices, Replica
+from rookery.chat.errors import TransitionNotAllowed
 from rookery.chat.messages import NewMessage, Role
 from rookery.chat.parts import Text
 from rookery.chat.rights import Role as UserRole
@@ -175,7 +176,11 @@ class House:
                     await done.wait()
 
     async def stop(self, chats: Sequence[UUID]) -> None:
-        await asyncio.gather(*(self.replica.machine.chat(chat).update(machine.interrupt) for chat in chats))
+        async def stop_one(chat: UUID) -> None:
+            with suppress(TransitionNotAllowed):  # it is through already
+                await self.replica.machine.chat(chat).update(machine.interrupt)
+
+        await asyncio.gather(*map(stop_one, chats))
         await self.rest(chats)
 
     async def requests(self) -> list[tuple[str, float, float]]:
