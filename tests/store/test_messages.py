@@ -1,4 +1,4 @@
-"""The three ways to read messages: what people see, what changed, what the model is told."""
+"""Reading messages: what people see, what the model is told, and by which indexes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rookery.chat import parts
 from rookery.chat.messages import ChatId, Effort, Message, MessageId, Role, Visibility
 from rookery.chat.prompt import PromptRow
-from rookery.store import messages
+from rookery.store import messages, streaming
 from tests.store.builders import World, open_world
 
 
@@ -66,22 +66,10 @@ async def test_people_see_live_rows_meant_for_them_in_order(world: World) -> Non
     await world.cut(chat, from_id=removed)
     other, _ = await chat_with(world, 1)
 
-    assert ids((await messages.list_newest(world.conn, chat, limit=10)).messages) == seen
     assert ids((await messages.list_oldest(world.conn, chat, limit=10)).messages) == seen
-    assert ids((await messages.list_window(world.conn, chat, tail=10)).messages) == seen
+    assert told_ids((await streaming.list_window(world.conn, chat, tail=10)).rows) == seen
     assert await messages.find_visible(world.conn, chat, message_id=removed) is None
     assert await messages.find_visible(world.conn, other, message_id=seen[0]) is None
-
-
-async def test_pages_go_back_from_the_end(world: World) -> None:
-    chat, rows = await chat_with(world, 5)
-    await chat_with(world, 2)
-
-    newest = await messages.list_newest(world.conn, chat, limit=2)
-    older = await messages.list_newest(world.conn, chat, limit=3, before_id=newest.messages[0].id)
-
-    assert (ids(newest.messages), newest.has_more) == (rows[3:], True)
-    assert (ids(older.messages), older.has_more) == (rows[:3], False)
 
 
 async def test_pages_go_forward_from_an_id(world: World) -> None:
@@ -95,99 +83,24 @@ async def test_pages_go_forward_from_an_id(world: World) -> None:
     assert (ids(rest.messages), rest.has_more) == (rows[3:], False)
 
 
-async def test_a_range_is_open_at_both_ends(world: World) -> None:
-    chat, rows = await chat_with(world, 6)
-
-    page = await messages.list_newest(world.conn, chat, limit=2, after_id=rows[1], before_id=rows[5])
-
-    assert (ids(page.messages), page.has_more) == ([rows[3], rows[4]], True)
-
-
 @pytest.mark.parametrize("far", [2**63, 10**30])
 async def test_number_that_no_row_can_have_is_a_place_before_or_after_all(world: World, far: int) -> None:
     chat, rows = await chat_with(world, 2)
 
     assert await messages.find_visible(world.conn, chat, message_id=MessageId(far)) is None
     assert await messages.find_visible(world.conn, chat, message_id=MessageId(-far)) is None
-    assert ids((await messages.list_newest(world.conn, chat, limit=5, before_id=far, after_id=-far)).messages) == rows
-    assert ids((await messages.list_newest(world.conn, chat, limit=5, before_id=-far)).messages) == []
     assert ids((await messages.list_oldest(world.conn, chat, limit=5, after_id=-far)).messages) == rows
     assert ids((await messages.list_oldest(world.conn, chat, limit=5, after_id=far)).messages) == []
-    assert ids(await messages.list_delta(world.conn, chat, seen=-far)) == rows
-    assert ids(await messages.list_delta(world.conn, chat, seen=far)) == []
 
 
 async def test_a_missing_chat_has_no_messages(world: World) -> None:
     nowhere = ChatId(uuid4())
     await chat_with(world, 1)
 
-    assert await messages.list_newest(world.conn, nowhere, limit=5) == messages.MessagePage((), False)
-    assert await messages.list_window(world.conn, nowhere, tail=5) == messages.MessagePage((), False)
+    assert await messages.list_oldest(world.conn, nowhere, limit=5) == messages.MessagePage((), False)
+    assert await streaming.list_window(world.conn, nowhere, tail=5) == streaming.Page((), False)
     assert await messages.list_prompt(world.conn, nowhere) == ()
-    assert await messages.list_delta(world.conn, nowhere, seen=0) == ()
-
-
-async def test_the_window_ends_at_its_tail(world: World) -> None:
-    chat, rows = await chat_with(world, 5)
-
-    window = await messages.list_window(world.conn, chat, tail=2)
-
-    assert (ids(window.messages), window.has_more) == (rows[3:], True)
-    assert (await messages.list_window(world.conn, chat, tail=5)).has_more is False
-
-
-async def test_the_window_ends_at_its_size(world: World) -> None:
-    chat = await world.chat(await world.user())
-    rows = [await world.message(chat, "x" * 1000) for _ in range(4)]
-
-    window = await messages.list_window(world.conn, chat, tail=10, max_bytes=2500)
-
-    assert (ids(window.messages), window.has_more) == (rows[2:], True)
-
-
-async def test_the_newest_message_is_in_the_window_whatever_its_size(world: World) -> None:
-    chat = await world.chat(await world.user())
-    await world.message(chat, "small")
-    large = await world.message(chat, "x" * 5000)
-
-    window = await messages.list_window(world.conn, chat, tail=10, max_bytes=1000)
-
-    assert (ids(window.messages), window.has_more) == ([large], True)
-
-
-async def test_a_window_without_a_tail_holds_nothing_but_knows_of_more(world: World) -> None:
-    chat, _ = await chat_with(world, 1)
-
-    assert await messages.list_window(world.conn, chat, tail=0) == messages.MessagePage((), True)
-
-
-async def test_the_delta_holds_what_came_after_the_seen_version(world: World) -> None:
-    chat, _ = await chat_with(world, 2)
-    seen = (await world.versions(chat))["history_version"]
-    new = await world.message(chat)
-    await world.message(chat, role="system", visibility="model")
-
-    delta = await messages.list_delta(world.conn, chat, seen=seen)
-
-    assert ids(delta) == [new]
-
-
-async def test_the_delta_marks_deleted_rows_without_their_content(world: World) -> None:
-    chat, rows = await chat_with(world, 3)
-    seen = (await world.versions(chat))["history_version"]
-    await world.cut(chat, from_id=rows[1])
-    new = await world.message(chat, "instead")
-
-    delta = await messages.list_delta(world.conn, chat, seen=seen)
-
-    assert [(row.id, row.deleted) for row in delta] == [(rows[1], True), (rows[2], True), (new, False)]
-    assert [row.parts() for row in delta] == [(), (), (parts.Text("instead"),)]
-
-
-async def test_the_delta_can_be_bounded(world: World) -> None:
-    chat, rows = await chat_with(world, 3)
-
-    assert ids(await messages.list_delta(world.conn, chat, seen=0, limit=2)) == rows[:2]
+    assert await streaming.list_delta(world.conn, nowhere, seen=0, limit=5) == ()
 
 
 async def test_the_prompt_is_everything_for_the_model_before_the_first_compaction(world: World) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from uuid import uuid4
 
 import pytest
 from msgspec import UNSET
 
+from rookery.chat.messages import ChatId, MessageId
 from rookery.chat.parts import Text
+from rookery.chat.prompt import PromptRow
 from rookery.store import chat_reads, streaming
 from tests.store.builders import World, open_world
 
@@ -17,6 +19,15 @@ from tests.store.builders import World, open_world
 async def world(database_url: str) -> AsyncIterator[World]:
     async with open_world(database_url) as opened:
         yield opened
+
+
+async def chat_with(world: World, count: int) -> tuple[ChatId, list[MessageId]]:
+    chat_id = await world.chat(await world.user())
+    return chat_id, [await world.message(chat_id, f"message {n}") for n in range(count)]
+
+
+def ids_of(rows: Iterable[PromptRow]) -> list[MessageId]:
+    return [row.message.id for row in rows]
 
 
 async def test_messages_of_a_long_chat_are_found_by_index(world: World) -> None:
@@ -93,15 +104,67 @@ async def test_window_has_figures_and_tells_of_older_ones(world: World) -> None:
     ] * 2
 
 
+async def test_window_ends_at_its_tail(world: World) -> None:
+    chat_id, ids = await chat_with(world, 5)
+
+    page = await streaming.list_window(world.conn, chat_id, tail=2)
+
+    assert (ids_of(page.rows), page.has_more) == (ids[3:], True)
+    assert (await streaming.list_window(world.conn, chat_id, tail=5)).has_more is False
+
+
+async def test_window_ends_at_its_size(world: World) -> None:
+    chat_id = await world.chat(await world.user())
+    ids = [await world.message(chat_id, "x" * 1000) for _ in range(4)]
+
+    page = await streaming.list_window(world.conn, chat_id, tail=10, max_bytes=2500)
+
+    assert (ids_of(page.rows), page.has_more) == (ids[2:], True)
+
+
 async def test_window_of_one_huge_message_holds_it(world: World) -> None:
     chat_id = await world.chat(await world.user())
     await world.message(chat_id, "small")
-    await world.message(chat_id, "x" * 3000)
+    large = await world.message(chat_id, "x" * 5000)
 
     page = await streaming.list_window(world.conn, chat_id, tail=10, max_bytes=1000)
 
-    assert len(page.rows) == 1
-    assert page.has_more
+    assert (ids_of(page.rows), page.has_more) == ([large], True)
+
+
+async def test_window_without_a_tail_holds_nothing_but_knows_of_more(world: World) -> None:
+    chat_id, _ = await chat_with(world, 1)
+
+    assert await streaming.list_window(world.conn, chat_id, tail=0) == streaming.Page((), True)
+
+
+async def test_delta_holds_what_people_see_that_came_after_the_seen_version(world: World) -> None:
+    chat_id, _ = await chat_with(world, 2)
+    seen = (await world.versions(chat_id))["history_version"]
+    new = await world.message(chat_id)
+    await world.message(chat_id, role="system", visibility="model")
+
+    delta = await streaming.list_delta(world.conn, chat_id, seen=seen, limit=10)
+
+    assert ids_of(delta) == [new]
+
+
+async def test_delta_marks_deleted_rows_without_their_content(world: World) -> None:
+    chat_id, ids = await chat_with(world, 3)
+    seen = (await world.versions(chat_id))["history_version"]
+    await world.cut(chat_id, from_id=ids[1])
+    new = await world.message(chat_id, "instead")
+
+    delta = [row.message for row in await streaming.list_delta(world.conn, chat_id, seen=seen, limit=10)]
+
+    assert [(row.id, row.deleted) for row in delta] == [(ids[1], True), (ids[2], True), (new, False)]
+    assert [row.parts() for row in delta] == [(), (), (Text("instead"),)]
+
+
+async def test_delta_is_no_longer_than_asked(world: World) -> None:
+    chat_id, ids = await chat_with(world, 3)
+
+    assert ids_of(await streaming.list_delta(world.conn, chat_id, seen=0, limit=2)) == ids[:2]
 
 
 async def test_missing_is_counted_no_further_than_asked(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Reading messages: what people see, what changed since a version, what the model is told.
+"""Reading messages: what people see, and what the model is told. Others build their reads on the statements here.
 
 All order is by `id`. Predicates are literals (`NOT deleted`, visibilities, roles), because only so do they match the
 partial indexes; a bind parameter would turn a page of a long chat into a scan of it.
@@ -153,7 +153,7 @@ PROMPT = f"""
 
 
 class MessagePage(msgspec.Struct, frozen=True):
-    """Messages in ascending order. `has_more` says that the side the page was cut at goes on."""
+    """Messages in ascending order. `has_more`: newer ones exist."""
 
     messages: tuple[Message, ...]
     has_more: bool
@@ -167,38 +167,10 @@ async def find_visible(conn: Connection, chat_id: ChatId, *, message_id: Message
     return None if record is None else _message(record)
 
 
-async def list_newest(
-    conn: Connection, chat_id: ChatId, *, limit: int, before_id: int | None = None, after_id: int = 0
-) -> MessagePage:
-    """The client view from its end, or from before an id, back to after another; `has_more`: older ones exist."""
-    before = MAX_ID if before_id is None else _in_range(before_id)
-    records = await conn.fetch(NEWEST, chat_id, _in_range(after_id), before, limit + 1)
-    return MessagePage(_ascending(records[:limit]), len(records) > limit)
-
-
 async def list_oldest(conn: Connection, chat_id: ChatId, *, limit: int, after_id: int = 0) -> MessagePage:
-    """The client view forward from after an id: who follows skips no row. `has_more`: newer ones exist."""
+    """The client view forward from after an id: who follows skips no row."""
     records = await conn.fetch(OLDEST, chat_id, _in_range(after_id), limit + 1)
     return MessagePage(tuple(map(_message, records[:limit])), len(records) > limit)
-
-
-async def list_window(
-    conn: Connection, chat_id: ChatId, *, tail: int, max_bytes: int = WINDOW_MAX_BYTES
-) -> MessagePage:
-    """The newest of the client view: `tail` messages at most, and `max_bytes` of content unless the first is larger."""
-    records = await conn.fetch(WINDOW, chat_id, tail, max_bytes)
-    if not records:
-        return MessagePage((), await _has_older(conn, chat_id, before_id=MAX_ID))
-    messages = _ascending(records)
-    return MessagePage(messages, await _has_older(conn, chat_id, before_id=messages[0].id))
-
-
-async def list_delta(conn: Connection, chat_id: ChatId, *, seen: int, limit: int | None = None) -> tuple[Message, ...]:
-    """What changed for people since history version `seen`: rows written, and rows deleted with their content left out.
-
-    A deleted row that the client holds means that its history was cut (streaming.md, "Message synchronization").
-    """
-    return tuple(map(_message, await conn.fetch(DELTA, chat_id, _in_range(seen), limit)))
 
 
 async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[PromptRow, ...]:
@@ -215,17 +187,9 @@ def prompt_row(record: asyncpg.Record) -> PromptRow:
     return PromptRow(_message(record[:_WIDTH]), _figures(record[_WIDTH:]))
 
 
-async def _has_older(conn: Connection, chat_id: ChatId, *, before_id: int) -> bool:
-    return await conn.fetchval(OLDER, chat_id, before_id) is not None
-
-
 def _in_range(number: int) -> int:
     """A place between rows as the database can count it: clients may name one before all rows, or after all."""
     return min(max(number, 0), MAX_ID)
-
-
-def _ascending(records: list[asyncpg.Record]) -> tuple[Message, ...]:
-    return tuple(map(_message, reversed(records)))
 
 
 def _figures(values: Sequence[Any]) -> StepFigures:

@@ -125,14 +125,17 @@ class Member(msgspec.Struct, frozen=True):
 
 
 async def list_window(conn: Connection, chat_id: ChatId, *, tail: int, max_bytes: int = WINDOW_MAX_BYTES) -> Page:
-    """The newest of the client view, as `messages.list_window`."""
+    """The newest of the client view: `tail` messages at most, and `max_bytes` of content unless the first is larger."""
     rows = _rows(reversed(await conn.fetch(WINDOW, chat_id, tail, max_bytes)))
     before = rows[0].message.id if rows else MAX_ID
     return Page(rows, await conn.fetchval(messages.OLDER, chat_id, before) is not None)
 
 
 async def list_delta(conn: Connection, chat_id: ChatId, *, seen: int, limit: int) -> tuple[PromptRow, ...]:
-    """What changed for people since history version `seen`, as `messages.list_delta`."""
+    """What changed for people since history version `seen`: rows written, and rows deleted with their content left out.
+
+    A deleted row that the client holds means that its history was cut.
+    """
     return _rows(await conn.fetch(DELTA, chat_id, seen, limit))
 
 
