@@ -172,7 +172,7 @@ OPERATIONS = {
 }
 
 # Paths that lead to a chat or a file: tried with a private one, a shared one, and a child of each.
-ON_CHATS = frozenset({"read", "drive", "stop", "mark", "leave"})
+ON_CHATS = frozenset({"read", "drive", "stop", "mark", "sign", "leave"})
 
 
 def expected(entry: str, actor: str, *, target: str) -> str:
