@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from rookery.api import description
+from rookery.api import description, edge
 from rookery.stream.events import Event
 from tests.api.house import House, Person
+from tests.api.rights_table import OPERATIONS
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "api" / "openapi.json"
+BYTES = {"type": "string", "format": "binary"}
 METHODS = ("get", "put", "post", "patch", "delete")
 
 
@@ -27,6 +29,23 @@ def document() -> dict[str, Any]:
 def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for path in document["paths"].values():
         yield from (path[method] for method in METHODS if method in path)
+
+
+def responses(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for operation in operations(document):
+        yield from operation["responses"].values()
+
+
+def taken(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The headers that each operation takes."""
+    return {
+        operation["operationId"]: [each for each in operation.get("parameters", ()) if each["in"] == "header"]
+        for operation in operations(document)
+    }
+
+
+def listed(headers: str) -> set[str]:
+    return set(headers.lower().split(", "))
 
 
 def references(value: object) -> Iterator[str]:
@@ -80,6 +99,47 @@ def test_whatever_is_not_for_strangers_needs_a_token_or_a_session(document: dict
     open_ones = {each["operationId"] for each in operations(document) if not each["security"]}
 
     assert open_ones == {"setup.get", "setup.complete", "auth.login", "links.get", "links.use", "files.download"}
+
+
+def test_headers_that_other_sites_may_send_and_read_are_described(document: dict[str, Any]) -> None:
+    sent = {each["name"].lower() for headers in taken(document).values() for each in headers}
+    given = {
+        name.lower()
+        for response in (*responses(document), *document["components"]["responses"].values())
+        for name in response.get("headers", {})
+    }
+
+    usual = {"authorization", "content-type", "x-request-id"}
+    assert listed(edge.SHARED_HEADERS) - usual <= sent
+    assert listed(edge.SHOWN_HEADERS) - usual <= given
+
+
+def test_reason_of_an_administrator_is_taken_wherever_it_opens_a_door(document: dict[str, Any]) -> None:
+    takers = {name for name, headers in taken(document).items() if "Rookery-Break-Glass" in str(headers)}
+
+    assert takers == {name for name, entry in OPERATIONS.items() if entry.right == "read"}
+
+
+def test_new_things_say_where_they_are(document: dict[str, Any]) -> None:
+    makers = {
+        each["operationId"]
+        for each in operations(document)
+        if "Location" in each["responses"].get("201", {}).get("headers", {})
+    }
+
+    assert makers == {"users.create", "chats.create", "files.upload", "providers.create", "model_configs.create"}
+
+
+def test_upload_is_bytes_and_download_may_be_a_part_of_them(document: dict[str, Any]) -> None:
+    upload, get = (
+        next(each for each in operations(document) if each["operationId"] == name)
+        for name in ("files.upload", "files.get")
+    )
+
+    assert upload["requestBody"] == {"required": True, "content": {"*/*": {"schema": BYTES}}}
+    assert get["responses"]["206"]["content"] == get["responses"]["200"]["content"] == {"*/*": {"schema": BYTES}}
+    assert set(get["responses"]["206"]["headers"]) == {"ETag", "Content-Range"}
+    assert "content" not in get["responses"]["304"]
 
 
 def test_events_of_streams_are_described(document: dict[str, Any]) -> None:

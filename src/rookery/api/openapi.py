@@ -17,8 +17,10 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
+from rookery.api import headers
 from rookery.api.bodies import Body
 from rookery.api.errors import ErrorBody
+from rookery.api.headers import Header
 from rookery.api.routes import DECLARED, Operation
 from rookery.stream.events import Event
 from rookery.stream.params import MAX_TAIL, StreamParams
@@ -40,8 +42,8 @@ SECURITY = {
     },
 }
 _STREAM_ERRORS = {400, 401, 403, 404, 429, 500, 503}
-# Bodies that are no JSON, of operations that read them as they come.
-_RAW_BODIES = frozenset({"files.upload"})
+# Whoever gets one of these may try again.
+_PASSING = frozenset({429, 503})
 _BYTES = {"type": "string", "format": "binary"}
 _LOGGED_IN: list[dict[str, list[str]]] = [{"token": []}, {"session": []}]
 # FastAPI's own answer to a bad parameter, which nobody gets here.
@@ -162,20 +164,26 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def _described(described: dict[str, Any], operation: Operation, names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     described["summary"] = described.get("description", "").split("\n")[0].split(". ")[0].rstrip(".")
     responses: dict[str, Any] = {str(operation.status): _success(described, operation, names)}
+    for status in operation.also:
+        responses[str(status)] = _further(status, responses[str(operation.status)])
     for status in operation.errors:
         responses[str(status)] = _error(status)
     described["responses"] = responses
+    if operation.takes:
+        described["parameters"] = [*described.get("parameters", ()), *map(_header, operation.takes)]
     if operation.body is not None:
         content = {"application/json": {"schema": names[operation.body]}}
         described["requestBody"] = {"required": True, "content": content}
-    elif operation.name in _RAW_BODIES:
-        described["requestBody"] = {"required": True, "content": {ANY_TYPE: {"schema": _BYTES}}}
+    elif operation.raw_body is not None:
+        described["requestBody"] = {"required": True, "content": {operation.raw_body: {"schema": _BYTES}}}
     described["security"] = [] if operation.is_public else _LOGGED_IN
     return described
 
 
 def _success(described: dict[str, Any], operation: Operation, names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     answered: dict[str, Any] = {"description": HTTPStatus(operation.status).phrase}
+    if operation.gives:
+        answered["headers"] = _given(operation.gives)
     if operation.returns is None:
         return answered
     if operation.returns is bytes:
@@ -192,12 +200,40 @@ def _success(described: dict[str, Any], operation: Operation, names: dict[Any, d
     return answered
 
 
+def _further(status: int, usual: dict[str, Any]) -> dict[str, Any]:
+    """Another status of success: with the same content, or none where there can be none."""
+    answered = {**usual, "description": HTTPStatus(status).phrase}
+    if status == HTTPStatus.NOT_MODIFIED:
+        del answered["content"]
+    if status == HTTPStatus.PARTIAL_CONTENT:
+        answered["headers"] = {**usual.get("headers", {}), **_given([headers.CONTENT_RANGE])}
+    return answered
+
+
+def _header(header: Header) -> dict[str, Any]:
+    return {
+        "name": header.name,
+        "in": "header",
+        "required": False,
+        "description": header.description,
+        "schema": header.schema,
+    }
+
+
+def _given(given: Iterable[Header]) -> dict[str, Any]:
+    return {each.name: {"description": each.description, "schema": each.schema} for each in given}
+
+
 def _error(status: int) -> dict[str, Any]:
     return {"$ref": f"#/components/responses/Error{status}"}
 
 
 def _explained(status: int, names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    return {"description": HTTPStatus(status).phrase, "content": {"application/json": {"schema": names[ErrorBody]}}}
+    explained = {
+        "description": HTTPStatus(status).phrase,
+        "content": {"application/json": {"schema": names[ErrorBody]}},
+    }
+    return {**explained, "headers": _given([headers.RETRY_AFTER])} if status in _PASSING else explained
 
 
 def _streams() -> dict[str, Any]:
@@ -213,10 +249,10 @@ def _streams() -> dict[str, Any]:
         for name, default in msgspec.structs.asdict(StreamParams()).items()
     ]
     chat = {**_parameter("chat", type="string", format="uuid"), "in": "path", "required": True}
-    last = {**_parameter("Last-Event-ID", type="string"), "in": "header"}
+    told = [_header(headers.LAST_EVENT_ID), _header(headers.BREAK_GLASS)]
     return {
         f"{PREFIX}/chats/watch": {"get": _stream("chats.watch", "Follow the list of one's chats", [])},
-        f"{PREFIX}/chats/{{chat}}/stream": {"get": _stream("chats.stream", "Follow one chat", [chat, *wanted, last])},
+        f"{PREFIX}/chats/{{chat}}/stream": {"get": _stream("chats.stream", "Follow one chat", [chat, *wanted, *told])},
     }
 
 

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from rookery.api.bodies import Body
 from rookery.api.errors import BadFields, FieldError
+from rookery.api.headers import Header
 
 T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
@@ -40,12 +41,19 @@ class Items(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the OpenAPI document says about one operation besides its path and parameters."""
+    """What the OpenAPI document says about one operation besides its path and parameters.
+
+    `also` are further statuses of success; `takes` and `gives` are headers of the request and of the answer.
+    """
 
     name: str
     returns: Any
     status: int
+    also: tuple[int, ...]
     body: type[Body] | None
+    raw_body: str | None
+    takes: tuple[Header, ...]
+    gives: tuple[Header, ...]
     errors: tuple[int, ...]
     media_type: str
     is_public: bool
@@ -96,17 +104,28 @@ class Routes:
         *,
         returns: Any = None,
         status: int | None = None,
+        also: Sequence[int] = (),
         body: type[Body] | None = None,
+        raw_body: str | None = None,
+        takes: Sequence[Header] = (),
+        gives: Sequence[Header] = (),
         errors: Sequence[int] = (),
         media_type: str = "application/json",
         is_public: bool = False,
     ) -> Callable[[Handler], Handler]:
-        """`returns` is a msgspec struct, or None for an answer without content; `errors` are those beyond the usual."""
+        """`returns` is a msgspec struct, or None for an answer without content; `errors` are those beyond the usual.
+
+        `raw_body` is the media type of a body that is read as it comes.
+        """
         operation = Operation(
             name=name,
             returns=returns,
             status=status or (204 if returns is None else 200),
+            also=tuple(also),
             body=body,
+            raw_body=raw_body,
+            takes=tuple(takes),
+            gives=tuple(gives),
             errors=tuple(sorted({*ALWAYS, *(WITH_BODY if body else ()), *errors})),
             media_type=media_type,
             is_public=is_public,

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field, StrictInt
 from starlette.responses import Response
 
-from rookery.api import bodies, choosing, content
+from rookery.api import bodies, choosing, content, headers
 from rookery.api.bodies import Body
 from rookery.api.caller import Caller, CallerDep
 from rookery.api.content import Content, Labels, ServerIds, SystemPrompt, Title, Tools, WorkspaceId
@@ -81,7 +81,16 @@ class _Identity(msgspec.Struct):
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("chats")
 
-    @routes.post("/chats", "chats.create", returns=ChatView, status=201, body=CreateBody, errors=(409,))
+    @routes.post(
+        "/chats",
+        "chats.create",
+        returns=ChatView,
+        status=201,
+        body=CreateBody,
+        errors=(409,),
+        takes=[headers.IDEMPOTENCY_KEY],
+        gives=[headers.LOCATION, headers.REPLAYED],
+    )
     async def create(caller: CallerDep) -> Response:
         """Start a chat with its first message. It runs at once; without a title it gets one a little later."""
         caller.take(Limit.CREATE_CHAT)
@@ -121,7 +130,7 @@ def router(parts: ApiParts) -> APIRouter:
         )
         return answer(page)
 
-    @routes.get("/chats/{chat}", "chats.get", returns=ChatView, errors=(404,))
+    @routes.get("/chats/{chat}", "chats.get", returns=ChatView, errors=(404,), takes=[headers.BREAK_GLASS])
     async def get(caller: CallerDep, chat: UUID) -> Response:
         """One chat, with its children in the same archive state."""
         return answer(await caller.store.chats.get(ChatId(chat)))

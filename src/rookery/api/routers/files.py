@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from rookery.api import bodies, downloads
+from rookery.api import bodies, downloads, headers
 from rookery.api.caller import CallerDep
 from rookery.api.edge import PREFIX, is_secure
 from rookery.api.errors import NO_STORE, ApiError
@@ -65,7 +65,16 @@ class DownloadView(msgspec.Struct, frozen=True, kw_only=True):
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("files")
 
-    @routes.post("/files", "files.upload", returns=FileView, status=201, errors=(408, 409, 413))
+    @routes.post(
+        "/files",
+        "files.upload",
+        returns=FileView,
+        status=201,
+        raw_body="*/*",
+        errors=(408, 409, 413),
+        takes=[headers.FILE_NAME],
+        gives=[headers.LOCATION],
+    )
     async def upload(caller: CallerDep, request: Request, origin: Literal["upload", "pasted"] = "upload") -> Response:
         """Upload a file: its bytes as the body, its type and name in the headers.
 
@@ -82,15 +91,24 @@ def router(parts: ApiParts) -> APIRouter:
         info = await caller.store.files.create(name=name, mime_type=mime_type, data=data, origin=Origin(origin))
         return answer(_view(info), 201, Location=f"{PREFIX}/files/{info.id}")
 
-    @routes.get("/files/{file}", "files.get", returns=bytes, media_type=uploads.UNKNOWN, errors=(404, 416))
+    @routes.get(
+        "/files/{file}",
+        "files.get",
+        returns=bytes,
+        media_type=uploads.UNKNOWN,
+        also=(206, 304),
+        errors=(404, 416),
+        takes=[headers.RANGE, headers.IF_RANGE, headers.IF_NONE_MATCH, headers.BREAK_GLASS],
+        gives=[headers.ETAG],
+    )
     async def get(caller: CallerDep, request: Request, file: UUID) -> Response:
         """The bytes of a file, or a range of them."""
-        headers = request.headers
-        if headers.get("if-none-match") is not None:
+        sent = request.headers
+        if sent.get("if-none-match") is not None:
             info = await caller.store.files.get(file)
-            if _etag(info) in headers["if-none-match"]:
+            if _etag(info) in sent["if-none-match"]:
                 return Response(status_code=304, headers={"ETag": _etag(info), "Cache-Control": FOREVER})
-        read = await caller.store.files.read(file, span_of=lambda info: _span(headers, info))
+        read = await caller.store.files.read(file, span_of=lambda info: _span(sent, info))
         return _served(read, caching=FOREVER)
 
     @routes.post("/files/{file}/download-url", "files.sign", returns=DownloadView, errors=(404, 412))
@@ -125,16 +143,19 @@ def router(parts: ApiParts) -> APIRouter:
         "files.download",
         returns=bytes,
         media_type=uploads.UNKNOWN,
+        also=(206,),
         errors=(404, 416),
+        takes=[headers.RANGE, headers.IF_RANGE],
+        gives=[headers.ETAG],
         is_public=True,
     )
     async def download(request: Request, file: str, token: str = "") -> Response:
         """The bytes of a file, by a signed address. Whatever is wrong with it: there is nothing here."""
-        headers = request.headers
+        sent = request.headers
         try:
             file_id = UUID(file)
             store = parts.store.as_actor(await _signer(parts, token, file_id))
-            read = await store.files.read(file_id, span_of=lambda info: _span(headers, info))
+            read = await store.files.read(file_id, span_of=lambda info: _span(sent, info))
         except (AccessError, ChatError, ValueError):
             raise ApiError(404, "not_found", "There is nothing at this address, or not any more.") from None
         return _served(read, caching=NO_STORE)
@@ -165,7 +186,7 @@ async def _signer(parts: ApiParts, token: str, file_id: UUID) -> UserActor:
 def _served(read: FileContent, *, caching: str) -> Response:
     info, span = read.info, read.span
     how = "inline" if uploads.is_shown_inline(info.mime_type) else "attachment"
-    headers = {
+    given = {
         "Cache-Control": caching,
         "ETag": _etag(info),
         "Accept-Ranges": "bytes",
@@ -175,15 +196,15 @@ def _served(read: FileContent, *, caching: str) -> Response:
         "Content-Type": f"{info.mime_type}; charset=utf-8" if info.mime_type.startswith("text/") else info.mime_type,
     }
     if span is None:
-        return Response(read.data, headers=headers)
-    headers["Content-Range"] = f"bytes {span.start}-{span.start + span.length - 1}/{info.size_bytes}"
-    return Response(read.data, 206, headers)
+        return Response(read.data, headers=given)
+    given["Content-Range"] = f"bytes {span.start}-{span.start + span.length - 1}/{info.size_bytes}"
+    return Response(read.data, 206, given)
 
 
-def _span(headers: Mapping[str, str], info: FileInfo) -> Span | None:
+def _span(sent: Mapping[str, str], info: FileInfo) -> Span | None:
     """The one range that is asked for. Several, or one of another version of the file, are answered by all of it."""
-    match = _RANGE.fullmatch(headers.get("range", ""))
-    if match is None or headers.get("if-range", _etag(info)) != _etag(info):
+    match = _RANGE.fullmatch(sent.get("range", ""))
+    if match is None or sent.get("if-range", _etag(info)) != _etag(info):
         return None
     first, last = match.groups()
     size = info.size_bytes

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import answers, bodies, choosing, content
+from rookery.api import answers, bodies, choosing, content, headers
 from rookery.api.answers import EditView, MessagesView, SendView
 from rookery.api.bodies import Body, rule
 from rookery.api.caller import CallerDep
@@ -83,7 +83,9 @@ class _Results(msgspec.Struct):
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("messages")
 
-    @routes.get("/chats/{chat}/messages", "messages.list", returns=MessagesView, errors=(404,))
+    @routes.get(
+        "/chats/{chat}/messages", "messages.list", returns=MessagesView, errors=(404,), takes=[headers.BREAK_GLASS]
+    )
     async def list_messages(
         caller: CallerDep,
         chat: UUID,
@@ -101,12 +103,25 @@ def router(parts: ApiParts) -> APIRouter:
         )
         return answer(answers.page(found, is_around=around_id is not None))
 
-    @routes.get("/chats/{chat}/messages/{message}", "messages.get", returns=MessageView, errors=(404,))
+    @routes.get(
+        "/chats/{chat}/messages/{message}",
+        "messages.get",
+        returns=MessageView,
+        errors=(404,),
+        takes=[headers.BREAK_GLASS],
+    )
     async def get(caller: CallerDep, chat: UUID, message: int) -> Response:
         """One message."""
         return answer(views.message(await caller.store.messages.get(ChatId(chat), MessageId(message))))
 
-    @routes.post("/chats/{chat}/messages", "messages.send", returns=SendView, body=SendBody, errors=(404, 409))
+    @routes.post(
+        "/chats/{chat}/messages",
+        "messages.send",
+        returns=SendView,
+        body=SendBody,
+        errors=(404, 409),
+        takes=[headers.CLIENT_ID],
+    )
     async def send(caller: CallerDep, chat: UUID) -> Response:
         """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise.
 
@@ -164,7 +179,13 @@ def router(parts: ApiParts) -> APIRouter:
         await caller.store.turns.submit_results(ChatId(chat), results)
         return nothing()
 
-    @routes.get("/chats/{chat}/prompts", "messages.list_prompts", returns=Items[Prompt], errors=(404,))
+    @routes.get(
+        "/chats/{chat}/prompts",
+        "messages.list_prompts",
+        returns=Items[Prompt],
+        errors=(404,),
+        takes=[headers.BREAK_GLASS],
+    )
     async def list_prompts(
         caller: CallerDep, chat: UUID, limit: Annotated[int, Query(ge=1, le=2000)] = 500
     ) -> Response:
@@ -178,7 +199,13 @@ def router(parts: ApiParts) -> APIRouter:
         """What the caller asked in all chats of their own, newest first; with `q`, what matches it."""
         return answer(Items(await caller.store.messages.list_prompts(caller.user.id, query=q, limit=limit)))
 
-    @routes.get("/chats/{chat}/search", "messages.search", returns=Items[SearchMatch], errors=(404,))
+    @routes.get(
+        "/chats/{chat}/search",
+        "messages.search",
+        returns=Items[SearchMatch],
+        errors=(404,),
+        takes=[headers.BREAK_GLASS],
+    )
     async def search(
         caller: CallerDep, chat: UUID, q: str, limit: Annotated[int, Query(ge=1, le=200)] = 50
     ) -> Response:

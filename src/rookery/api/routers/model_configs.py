@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import masks
+from rookery.api import headers, masks
 from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
@@ -107,6 +107,7 @@ def router(parts: ApiParts) -> APIRouter:
         returns=ModelConfigView,
         status=201,
         errors=(412,),
+        gives=[headers.LOCATION],
     )
     async def create(caller: CallerDep) -> Response:
         """Add a model. 412 when its provider does not exist or is disabled."""

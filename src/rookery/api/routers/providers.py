@@ -14,7 +14,7 @@ from fastapi import APIRouter
 from pydantic import Field, SecretStr
 from starlette.responses import Response
 
-from rookery.api import masks
+from rookery.api import headers, masks
 from rookery.api.bodies import Body
 from rookery.api.caller import Caller, CallerDep
 from rookery.api.errors import ApiError
@@ -107,7 +107,13 @@ def router(parts: ApiParts) -> APIRouter:
         return answer(Items(tuple([await _view(provider) for provider in found])))
 
     @routes.post(
-        "/model-providers", "providers.create", body=ProviderCreate, returns=ProviderView, status=201, errors=(409, 412)
+        "/model-providers",
+        "providers.create",
+        body=ProviderCreate,
+        returns=ProviderView,
+        status=201,
+        errors=(409, 412),
+        gives=[headers.LOCATION],
     )
     async def create(caller: CallerDep) -> Response:
         """Add a provider. 412 when there is a key and nothing to seal it with."""

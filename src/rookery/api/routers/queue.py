@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rookery.api import answers, choosing, content
+from rookery.api import answers, choosing, content, headers
 from rookery.api.answers import PromoteView, QueueView
 from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
@@ -37,7 +37,7 @@ class QueuedPatchBody(Body):
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("queue")
 
-    @routes.get("/chats/{chat}/queue", "queue.list", returns=QueueView, errors=(404,))
+    @routes.get("/chats/{chat}/queue", "queue.list", returns=QueueView, errors=(404,), takes=[headers.BREAK_GLASS])
     async def list_queue(caller: CallerDep, chat: UUID) -> Response:
         """The messages that wait, in their order."""
         return answer(answers.queue(await caller.store.messages.list_queue(ChatId(chat))))

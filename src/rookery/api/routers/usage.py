@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from rookery.api import tables
+from rookery.api import headers, tables
 from rookery.api.caller import Caller, CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
@@ -87,7 +87,7 @@ OfUser = Annotated[UUID | None, Query(description="One user alone; others than o
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("cost and usage")
 
-    @routes.get("/chats/{chat}/cost", "chats.cost", returns=CostView, errors=(404,))
+    @routes.get("/chats/{chat}/cost", "chats.cost", returns=CostView, errors=(404,), takes=[headers.BREAK_GLASS])
     async def cost(caller: CallerDep, chat: UUID) -> Response:
         """What a chat and its subagents cost: the same from the root and from any of its children."""
         found = await caller.store.reports.family_cost(ChatId(chat))

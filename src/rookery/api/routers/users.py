@@ -12,6 +12,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rookery.api import headers
 from rookery.api.account_fields import Email, Name, NewPassword, Username
 from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
@@ -101,7 +102,15 @@ def router(parts: ApiParts) -> APIRouter:
         page = await caller.store.users.list_all(q=q, role=role, status=status, limit=limit, cursor=cursor)
         return answer(Page(page.users, page.next_cursor))
 
-    @routes.post("/users", "users.create", returns=NewUser, status=201, body=NewUserBody, errors=(409,))
+    @routes.post(
+        "/users",
+        "users.create",
+        returns=NewUser,
+        status=201,
+        body=NewUserBody,
+        errors=(409,),
+        gives=[headers.LOCATION],
+    )
     async def create(caller: CallerDep, request: Request) -> Response:
         """Make an account."""
         store = caller.store
