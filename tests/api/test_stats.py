@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import uuid4
 
 from rookery.api.edge import Edge
 from rookery.http_stats import HttpStats
@@ -68,3 +69,15 @@ async def test_websockets_are_counted_by_how_long_they_lasted(house: House, ada:
 
     await until(lambda: "/api/v1/chats/watch" in dict(stats.websocket_seconds.items()))
     assert not stats.requests
+
+
+async def test_streams_are_counted_by_the_whole_template_of_their_route(house: House, ada: Person) -> None:
+    stats = stats_of(house)
+
+    await ada.http.get(f"/api/v1/chats/{uuid4()}/stream")
+    await ada.http.get("/api/v1/chats/watch?tail=1")
+
+    assert dict(stats.requests) == {
+        ("GET", "/api/v1/chats/{chat}/stream", "404"): 1,
+        ("GET", "/api/v1/chats/watch", "400"): 1,
+    }
