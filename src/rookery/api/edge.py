@@ -10,6 +10,7 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -285,8 +286,9 @@ class _Answer:
             if (await receive())["type"] != "websocket.connect":
                 return
         headers = [(name, value) for name, value in response.raw_headers]
-        await self.send({"type": f"{kind}.start", "status": error.status, "headers": headers})
-        await self.send({"type": f"{kind}.body", "body": bytes(response.body)})
+        with suppress(OSError):  # a client that left needs no answer
+            await self.send({"type": f"{kind}.start", "status": error.status, "headers": headers})
+            await self.send({"type": f"{kind}.body", "body": bytes(response.body)})
 
     def _complete(self, raw: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         headers = MutableHeaders(raw=list(raw))

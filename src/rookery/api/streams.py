@@ -44,6 +44,8 @@ def routes(streams: Streams) -> list[BaseRoute]:
         except ValueError:
             raise InvalidInput("chat", "This is not the id of a chat.") from None
         root_id = await caller.store.chats.require(chat_id, Action.READ)
+        if wanted.debug:  # what is recorded shows prompts that readers do not see
+            await caller.store.chats.require(chat_id, Action.PATCH)
         grant = Grant(
             user_id=caller.user.id,
             credential=str(caller.credential_id),
