@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from tests.chaos.plans import BOOK, POST, Plan, answered_names
-from tests.chaos.records import ChatRecord, Result, Run
+from tests.chaos.records import Accepted, ChatRecord, Result, Run
 
 
 def every_message_is_answered_once(run: Run) -> Iterator[str]:
+    sent = _sent(run)
     for chat in run.chats:
         answered = Counter(answered_names(row.text for row in chat.rows if row.role == "assistant"))
-        for message in run.accepted:
-            if message.chat_id == chat.id and answered[message.name] != 1:
+        for message in sent[chat.id]:
+            if answered[message.name] != 1:
                 yield f"{chat.id}: {message.name} was answered {answered[message.name]} times"
 
 
 def every_message_is_there_once(run: Run) -> Iterator[str]:
     """Neither lost nor duplicated, and nothing that nobody sent."""
+    accepted = _sent(run)
     for chat in run.chats:
         found = Counter(_names(chat))
-        sent = {message.name for message in run.accepted if message.chat_id == chat.id}
+        sent = {message.name for message in accepted[chat.id]}
         for name in sorted(sent | set(found)):
             if found[name] != (name in sent):
                 yield f"{chat.id}: {name} was {'accepted' if name in sent else 'not sent'} and is there {found[name]}x"
@@ -30,8 +32,9 @@ def every_message_is_there_once(run: Run) -> Iterator[str]:
 
 def messages_stay_in_order(run: Run) -> Iterator[str]:
     """As they were sent, but for those that steer."""
+    accepted = _sent(run)
     for chat in run.chats:
-        sent = [message for message in run.accepted if message.chat_id == chat.id]
+        sent = accepted[chat.id]
         steering = {message.name for message in sent if message.steers}
         order = [message.name for message in sent if not message.steers]
         found = [name for name in dict.fromkeys(_names(chat)) if name not in steering]
@@ -122,6 +125,14 @@ def replays_bring_the_same_token(run: Run) -> Iterator[str]:
 def providers_refuse_nothing(run: Run) -> Iterator[str]:
     """Every request was one that a real provider would have taken."""
     yield from run.refusals
+
+
+def _sent(run: Run) -> defaultdict[str, list[Accepted]]:
+    """What was accepted, by chat, in its order: a long run has thousands of chats."""
+    sent = defaultdict[str, list[Accepted]](list)
+    for message in run.accepted:
+        sent[message.chat_id].append(message)
+    return sent
 
 
 def _is_told(result: Result, number: int | None) -> bool:
