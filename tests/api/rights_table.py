@@ -163,6 +163,7 @@ OPERATIONS = {
     "usage.report of a user": Entry("own or staff", USAGE),
     "audit.list": Entry("staff", USAGE),
     "operations.replicas": Entry("staff", ADMIN),
+    "operations.jobs": Entry("staff", ADMIN),
     "server.version": Entry("user", ANY),
     "server.openapi": Entry("user", ANY),
     "docs.page": Entry("user", ANY),

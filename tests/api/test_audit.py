@@ -1,16 +1,18 @@
-"""The audit log and the replicas, for those who may see them."""
+"""The audit log, the replicas and their housekeeping, for those who may see them."""
 
 from __future__ import annotations
 
 import csv
 import io
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from rookery.chat.rights import Role
-from rookery.store import audit, paging
+from rookery.store import audit, job_runs, paging
 from rookery.store.audit import Event
+from rookery.store.job_runs import JobOutcome, JobRun
 from tests.api.house import House, Person
 
 PATH = "/api/v1/audit"
@@ -34,6 +36,7 @@ async def test_member_does_not_see_the_log(house: House, ada: Person) -> None:
     assert (await ada.http.get(PATH)).json()["code"] == "forbidden"
     assert (await ada.http.get(PATH, params={"format": "csv"})).json()["code"] == "forbidden"
     assert (await ada.http.get("/api/v1/replicas")).json()["code"] == "forbidden"
+    assert (await ada.http.get("/api/v1/jobs")).json()["code"] == "forbidden"
 
 
 async def test_log_is_paged_newest_first(house: House, audrey: Person) -> None:
@@ -108,6 +111,26 @@ async def test_replicas_are_listed_with_what_they_do(house: House, audrey: Perso
 
     assert (found["id"], found["state"]) == (str(house.replica.id), "alive")
     assert (found["owned_chats"], found["streams"]) == (0, 0)
+
+
+async def test_jobs_are_listed_with_their_last_runs(house: House, audrey: Person) -> None:
+    at = house.clock.now()
+    async with house.database.api.acquire() as conn:
+        for job, number, error in (("sweep_b", 3, None), ("sweep_a", 0, None), ("sweep_b", 0, "The disk is full.")):
+            outcome = JobOutcome.DONE if error is None else JobOutcome.FAILED
+            end = at + timedelta(seconds=2)
+            run = JobRun(job, house.replica.id, at, end, outcome, removed=number, skipped=1, error=error)
+            await job_runs.record_run(conn, run)
+
+    found = (await audrey.http.get("/api/v1/jobs")).json()["items"]
+
+    mine = [job for job in found if job["name"].startswith("sweep")]
+    assert [job["name"] for job in mine] == ["sweep_a", "sweep_b"]
+    failed, done = mine[1]["runs"]
+    assert (failed["outcome"], failed["error"], failed["removed"]) == ("failed", "The disk is full.", 0)
+    assert (done["outcome"], done["error"], done["removed"], done["skipped"]) == ("done", None, 3, 1)
+    assert done["replica_id"] == str(house.replica.id)
+    assert done["started_at"] < done["finished_at"]
 
 
 async def test_version_says_what_the_server_speaks(house: House, ada: Person) -> None:

@@ -13,16 +13,19 @@ import ssl
 import subprocess
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from rookery.llm.secrets import KEY_FILE, new_key
-from rookery.store import migrate
+from rookery.store import job_runs, migrate
 from rookery.store.embedded.server import running_url
+from rookery.store.job_runs import JobOutcome, JobRun
 from tests.certificates import make_certificate
 from tests.cli.served import SCRIPT, environment, rookery, servers_of, serving
 from tests.database import Server
@@ -263,6 +266,29 @@ async def test_doctor_of_a_database_with_too_few_rights_goes_on_to_the_end(
     assert [results[check] for check in ("database", "schema", "clock", "connections")] == ["ok", "fail", "ok", "ok"]
     assert status.returncode == 2
     assert "Make it the owner" in status.stderr
+
+
+async def test_status_shows_the_last_run_of_each_job_in_a_line(home: Path, database_url: str) -> None:
+    conn = await asyncpg.connect(database_url)
+    at = datetime(2030, 1, 31, 15, 30, tzinfo=UTC)
+    for job, removed, error in (("purge_files", 3, None), ("purge_files", 7, None), ("purge_chats", 0, "Too\nbad.")):
+        outcome = JobOutcome.DONE if error is None else JobOutcome.FAILED
+        await job_runs.record_run(conn, JobRun(job, uuid4(), at, at, outcome, removed=removed, error=error))
+    await conn.close()
+
+    shown = await asyncio.to_thread(rookery, home, "admin", "status", ROOKERY_DATABASE_URL=database_url)
+    told = await asyncio.to_thread(rookery, home, "admin", "status", "--json", ROOKERY_DATABASE_URL=database_url)
+
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines() if line.startswith("purge_")]
+    assert lines == [
+        "purge_chats 2030-01-31 15:30:00 UTC 0 0 failed: Too bad.",
+        "purge_files 2030-01-31 15:30:00 UTC 7 0 done",
+    ]
+    jobs = json.loads(told.stdout)["jobs"]
+    assert [(job["name"], job["removed"], job["outcome"]) for job in jobs] == [
+        ("purge_chats", 0, "failed"),
+        ("purge_files", 7, "done"),
+    ]
 
 
 async def test_doctor_counts_connections_by_the_settings(home: Path, database_url: str) -> None:

@@ -140,18 +140,21 @@ METHODS: dict[str, tuple[str, str, set[str]]] = {
     "reports.audit": (NOTHING, "staff", USAGE),
     "reports.replicas": (NOTHING, "staff", ADMINISTERS),
     "reports.owned_chats": (NOTHING, "staff", ADMINISTERS),
+    "reports.job_runs": (NOTHING, "staff", ADMINISTERS),
 }
 
 # What the parts of Rookery may do by themselves; everything else is refused. A * stands for the rest of a name.
 SYSTEM = {
     "worker": ("chats.get", "chats.require read", "messages.get", "messages.list", "messages.search",
                "messages.prompts", "files.get", "files.read", "files.list_of_chat"),
-    "jobs": ("chats.get", "chats.require read", "chats.require archive", "chats.patch archived"),
+    "jobs": ("chats.get", "chats.require read", "chats.require archive", "chats.patch archived",
+             "chats.require delete", "chats.delete"),
     "stream_sync": ("chats.get", "chats.require read", "messages.get", "messages.list", "messages.search",
                     "messages.prompts", "messages.list_queue"),
-    "replica": ("reports.replicas", "reports.owned_chats"),
+    "replica": ("reports.replicas", "reports.owned_chats", "reports.job_runs"),
     "setup": ("users.create", "users.require_create"),
     "cli": ("chats.require interrupt", "turns.interrupt", "turns.reconcile", "users.*", "tokens.*", "providers.*",
             "models.*", "settings.*",
-            "reports.usage*", "reports.spend", "reports.audit", "reports.replicas", "reports.owned_chats"),
+            "reports.usage*", "reports.spend", "reports.audit", "reports.replicas", "reports.owned_chats",
+            "reports.job_runs"),
 }  # fmt: skip

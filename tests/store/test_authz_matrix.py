@@ -281,6 +281,7 @@ CALLS: dict[str, Call] = {
     "reports.spend": lambda s, t, x: s.reports.spend(x),
     "reports.audit": lambda s, t, x: s.reports.audit(),
     "reports.replicas": lambda s, t, x: s.reports.replicas(),
+    "reports.job_runs": lambda s, t, x: s.reports.job_runs(),
     "reports.owned_chats": lambda s, t, x: s.reports.owned_chats(),
 }
 

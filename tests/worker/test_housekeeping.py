@@ -14,8 +14,9 @@ import pytest
 
 from rookery.chat.messages import ChatId
 from rookery.chat.states import State
-from rookery.store import auto_archive, machine, pins
+from rookery.store import auto_archive, job_runs, machine, pins
 from rookery.store.hints import WatchKind
+from rookery.store.job_runs import JobOutcome, JobRun
 from rookery.testing.clock import FakeClock
 from rookery.worker import housekeeping
 from rookery.worker.config import WorkerConfig
@@ -26,9 +27,9 @@ from rookery.worker.housekeeping import (
     Housekeeping,
     Job,
     SearchBackfill,
-    ToolRunPurge,
     UsageRollUp,
 )
+from rookery.worker.purging import Removed
 from rookery.worker.stats import WorkerStats
 from tests.store.machine.rig import Rig, assistant, make_rig
 from tests.waiting import until
@@ -313,23 +314,6 @@ async def test_usage_is_summed_by_day(house: House) -> None:
     assert await house.rig.value("SELECT array_agg(input_tokens) FROM usage_daily") == [14]
 
 
-async def test_old_tool_runs_are_removed_in_batches_and_counted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeping, "PURGE_BATCH", 2)
-    chat_id = await house.rig.create()
-    for age in ("31 days", "32 days", "33 days", "1 day"):
-        await house.rig.sql(
-            "INSERT INTO chat_tool_runs (token, chat_id, message_id, tool_call_id, tool_name, started_at)"
-            f" VALUES ($1, $2, 1, 'c', 't', now() - interval '{age}')",
-            uuid4(),
-            chat_id,
-        )
-
-    await ToolRunPurge(house.rig.pool, stats=house.stats)()
-
-    assert await house.rig.value("SELECT count(*) FROM chat_tool_runs") == 1
-    assert house.stats.purged["tool_runs"] == 3
-
-
 async def test_gauges_show_who_works_and_who_waits_in_each_pool(house: House) -> None:
     await house.settings(running_roots=1)
     working, _ = await house.rig.create(), await house.rig.create()
@@ -347,7 +331,19 @@ async def test_gauges_show_who_works_and_who_waits_in_each_pool(house: House) ->
 
 
 def keeping(house: House, *jobs: Job) -> Housekeeping:
-    return Housekeeping(jobs, clock=house.clock, rng=Random(1), stats=house.stats)
+    return Housekeeping(
+        jobs,
+        replica_id=house.rig.worker,
+        pool=house.rig.pool,
+        clock=house.clock,
+        rng=Random(1),
+        stats=house.stats,
+    )
+
+
+async def runs_of(house: House, job: str) -> list[JobRun]:
+    async with house.rig.pool.acquire() as conn:
+        return [run for run in await job_runs.list_runs(conn) if run.job == job]
 
 
 async def test_job_waits_for_its_first_run_and_then_from_the_end_of_each(house: House) -> None:
@@ -375,17 +371,16 @@ async def test_failing_job_is_counted_goes_on_and_disturbs_no_other(house: House
     async def buggy() -> None:
         raise KeyError("a bug")
 
-    done = asyncio.Event()
-
     async def fine() -> None:
-        if house.stats.jobs["fine"] == 1:
-            done.set()
+        """Nothing to do."""
 
     jobs = (Job("broken", 10, broken), Job("buggy", 10, buggy), Job("fine", 10, fine))
     running = asyncio.create_task(keeping(house, *jobs).run())
-    await house.clock.until_waiting("job-fine")
-    await house.clock.advance(60)
-    await done.wait()
+    for _ in range(2):
+        for job in jobs:
+            await house.clock.until_waiting(f"job-{job.name}")
+        await house.clock.advance(40)
+    await until(lambda: all((house.stats.jobs + house.stats.jobs_failed)[job.name] >= 2 for job in jobs))
     running.cancel()
     await asyncio.wait([running])
 
@@ -394,12 +389,68 @@ async def test_failing_job_is_counted_goes_on_and_disturbs_no_other(house: House
     assert set(house.stats.jobs_failed) == {"broken", "buggy"}
 
 
+async def test_run_is_written_down_with_who_when_and_how_much(house: House) -> None:
+    async def work() -> Removed:
+        await house.clock.sleep(7, "working")
+        return Removed(5, skipped=2)
+
+    running = asyncio.create_task(keeping(house, Job("sweep", 60, work)).run_once(Job("sweep", 60, work)))
+    await house.clock.fire("working")
+    assert await running
+
+    (run,) = await runs_of(house, "sweep")
+    assert run == JobRun(
+        job="sweep",
+        replica_id=house.rig.worker,
+        started_at=NOW,
+        finished_at=NOW + timedelta(seconds=7),
+        outcome=JobOutcome.DONE,
+        removed=5,
+        skipped=2,
+    )
+
+
+async def test_failure_is_written_down_without_rows_secrets_and_what_bugs_quote(house: House) -> None:
+    async def refused() -> None:
+        await house.rig.sql("INSERT INTO users (username) VALUES ('ada')")
+
+    async def unreachable() -> None:
+        raise OSError("no way to postgresql://rookery:opensesame@db.example.org/rookery")
+
+    async def buggy() -> None:
+        raise KeyError("what somebody wrote")
+
+    jobs = [Job("refused", 60, refused), Job("unreachable", 60, unreachable), Job("buggy", 60, buggy)]
+    keeper = keeping(house, *jobs)
+
+    assert [await keeper.run_once(job) for job in jobs] == [False] * 3
+
+    errors = {job.name: (await runs_of(house, job.name))[0] for job in jobs}
+    assert {run.outcome for run in errors.values()} == {JobOutcome.FAILED}
+    said = {name: run.error or "" for name, run in errors.items()}
+    assert said["refused"] == 'duplicate key value violates unique constraint "users_username"'
+    assert said["unreachable"].startswith("no way to ")
+    assert "opensesame" not in said["unreachable"]
+    assert said["buggy"] == "KeyError; the log of the replica says more."
+
+
+async def test_job_that_cannot_be_written_down_is_done_all_the_same(house: House) -> None:
+    await house.rig.sql("DROP TABLE job_runs")
+
+    async def work() -> None:
+        """Nothing to do."""
+
+    assert await keeping(house).run_once(Job("sweep", 60, work))
+    assert house.stats.jobs["sweep"] == 1
+
+
 async def test_setting_that_cannot_be_read_fails_only_the_jobs_that_need_it(house: House) -> None:
     await house.settings(auto_archive_days="often")
     jobs = housekeeping.make_jobs(
         house.rig.machine,
         house.rig.pool,
         house.connect,
+        publisher=house.rig.published,
         clock=house.clock,
         config=WorkerConfig(),
         stats=house.stats,
@@ -412,6 +463,8 @@ async def test_setting_that_cannot_be_read_fails_only_the_jobs_that_need_it(hous
         "auto_archive": False,
         "search_backfill": True,
         "usage_rollup": True,
+        "purge_chats": False,
+        "purge_files": True,
         "purge_tool_runs": True,
         "purge_auth": True,
         "purge_audit": True,

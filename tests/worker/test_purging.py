@@ -1,4 +1,4 @@
-"""What is removed of logins and of the audit log, and what stays."""
+"""What is removed of logins, of the audit log and of the runs of tools, and what stays."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.chat.rights import SystemActor, SystemName
-from rookery.store import audit, idempotency, links, sessions
+from rookery.chat.rights import Scope, SystemActor, SystemName
+from rookery.store import audit, idempotency, links, sessions, tokens
 from rookery.store.audit import Event
 from rookery.store.links import LinkKind
 from rookery.testing.clock import FakeClock
-from rookery.worker.purging import AuditPurge, AuthPurge
+from rookery.worker.purging import AuditPurge, AuthPurge, Removed, ToolRunPurge
 from rookery.worker.stats import WorkerStats
 from tests.store.accounts import person
 from tests.store.machine.rig import Rig, make_rig
@@ -40,11 +40,28 @@ async def test_what_is_no_longer_good_of_logins_goes_and_the_rest_stays(rig: Rig
         await rig.sql("INSERT INTO login_failures VALUES ($1, 1, $2, $2)", uuid4().bytes * 2, at)
     stats = WorkerStats()
 
+    removed = await AuthPurge(rig.pool, clock=FakeClock(NOW), stats=stats)()
+
+    assert removed == Removed(4)
+    kinds = ("sessions", "one_time_links", "login_failures", "idempotency_keys")
+    assert +stats.purged == dict.fromkeys(kinds, 1)
+    assert [await rig.value(f"SELECT count(*) FROM {kind}") for kind in kinds] == [1, 1, 1, 1]
+
+
+async def test_token_stays_listed_for_a_week_after_its_end(rig: Rig) -> None:
+    end = NOW - timedelta(days=7)
+    async with rig.pool.acquire() as conn:
+        user = (await person(conn, "grace")).id
+        for name, at in (("dead", end), ("dying", end + timedelta(seconds=1)), ("good", NOW)):
+            made = at - timedelta(days=1)
+            await tokens.create_token(conn, user, name=name, scopes=[Scope.ALL], now=made, days=1)
+    stats = WorkerStats()
+
     await AuthPurge(rig.pool, clock=FakeClock(NOW), stats=stats)()
 
-    kinds = ("sessions", "one_time_links", "login_failures", "idempotency_keys")
-    assert dict(stats.purged) == dict.fromkeys(kinds, 1)
-    assert [await rig.value(f"SELECT count(*) FROM {kind}") for kind in kinds] == [1, 1, 1, 1]
+    async with rig.pool.acquire() as conn:
+        assert {token.name for token in await tokens.list_tokens(conn, user)} == {"dying", "good"}
+    assert stats.purged["api_tokens"] == 1
 
 
 @pytest.mark.parametrize(("stored", "kept"), [(None, 2), ({"retention_days": 5}, 1), ({"retention_days": 0}, 6)])
@@ -75,3 +92,21 @@ async def test_retention_that_cannot_be_read_removes_nothing(rig: Rig) -> None:
         await AuditPurge(rig.pool, clock=FakeClock(NOW), stats=WorkerStats())()
 
     assert await rig.value("SELECT count(*) FROM audit_log") == 1
+
+
+async def test_old_tool_runs_are_removed_in_batches_and_counted(rig: Rig) -> None:
+    chat_id = await rig.create()
+    for age in ("31 days", "32 days", "33 days", "1 day"):
+        await rig.sql(
+            "INSERT INTO chat_tool_runs (token, chat_id, message_id, tool_call_id, tool_name, started_at)"
+            f" VALUES ($1, $2, 1, 'c', 't', now() - interval '{age}')",
+            uuid4(),
+            chat_id,
+        )
+
+    stats = WorkerStats()
+
+    removed = await ToolRunPurge(rig.pool, stats=stats, batch=2)()
+
+    assert await rig.value("SELECT count(*) FROM chat_tool_runs") == 1
+    assert (removed, stats.purged["tool_runs"]) == (Removed(3), 3)

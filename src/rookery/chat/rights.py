@@ -223,7 +223,9 @@ GRANTS: Mapping[SystemName, frozenset[tuple[Resource, Action]]] = {
     SystemName.WORKER: frozenset(
         {(Resource.CHAT, Action.READ), (Resource.MESSAGE, Action.READ), (Resource.FILE, Action.READ)}
     ),
-    SystemName.JOBS: frozenset({(Resource.CHAT, Action.READ), (Resource.CHAT, Action.ARCHIVE)}),
+    SystemName.JOBS: frozenset(
+        {(Resource.CHAT, Action.READ), (Resource.CHAT, Action.ARCHIVE), (Resource.CHAT, Action.DELETE)}
+    ),
     SystemName.STREAM_SYNC: frozenset(
         {(Resource.CHAT, Action.READ), (Resource.MESSAGE, Action.READ), (Resource.QUEUE, Action.READ)}
     ),

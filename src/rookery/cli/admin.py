@@ -13,16 +13,18 @@ from rookery import app
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.settings import Settings
+from rookery.store import job_runs, overview, pool, replicas
 from rookery.store import migrate as migrations
-from rookery.store import overview, pool, replicas
 from rookery.store.embedded.data_dir import NoDatabase, prepare_data_dir
 from rookery.store.embedded.server import find_binaries
 from rookery.store.errors import StoreError
+from rookery.store.job_runs import JobRun
 from rookery.store.migrate import Migration
 from rookery.store.pool import Connection, DatabaseConfig
 
 LOW_DISK_BYTES = 1024**3
 CLOCK_OFFSET_SECONDS = 2.0
+ERROR_CHARS = 80  # of a job that failed: a line each
 
 # What a look may meet. The list goes on after any of them: the next line may be the one that explains it.
 FAILURES = (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
@@ -53,11 +55,12 @@ async def _plan(settings: Settings, out: Output) -> list[Migration]:
 
 
 async def status(settings: Settings, out: Output) -> int:
-    """Which replicas run, and what the chats are doing."""
+    """Which replicas run, what the chats are doing, and how housekeeping went last."""
     async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrations.check(conn, advice=_who_migrates(settings))
         running = await replicas.list_replicas(conn)
         found = await overview.read(conn)
+        runs = await job_runs.list_last_runs(conn)
     out.line(f"Schema {found.schema_version}, PostgreSQL {found.server_version}, {found.size_bytes / 1e6:.0f} MB")
     out.line()
     if running:
@@ -67,6 +70,9 @@ async def status(settings: Settings, out: Output) -> int:
         out.line("No replica is running.")
     out.line()
     out.table(("chats", "number"), _chat_rows(found))
+    if runs:
+        out.line()
+        out.table(("job", "last run", "removed", "skipped", "outcome"), [_job_row(run) for run in runs])
     out.result(
         {
             "schema": found.schema_version,
@@ -87,6 +93,19 @@ async def status(settings: Settings, out: Output) -> int:
             "chats": found.chats,
             "total_estimate": found.total_estimate,
             "waiting_for_a_worker": found.unowned,
+            "jobs": [
+                {
+                    "name": run.job,
+                    "replica": str(run.replica_id),
+                    "started_at": run.started_at,
+                    "finished_at": run.finished_at,
+                    "outcome": str(run.outcome),
+                    "removed": run.removed,
+                    "skipped": run.skipped,
+                    "error": run.error,
+                }
+                for run in runs
+            ],
         }
     )
     return Exit.OK
@@ -94,6 +113,11 @@ async def status(settings: Settings, out: Output) -> int:
 
 def _chat_rows(found: overview.Overview) -> list[tuple[str, int]]:
     return [*found.chats.items(), ("waiting for a worker", found.unowned), ("all, about", found.total_estimate)]
+
+
+def _job_row(run: JobRun) -> tuple[object, ...]:
+    outcome = str(run.outcome) if run.error is None else f"{run.outcome}: {' '.join(run.error.split())[:ERROR_CHARS]}"
+    return run.job, f"{run.finished_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC", run.removed, run.skipped, outcome
 
 
 def _who_migrates(settings: Settings) -> str:

@@ -16,9 +16,9 @@ _defaults = Limits()
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """0 is never for the days, and no limit for the pools."""
+    """0 is never for the days, and no limit for the pools. `retention_days` begin when a chat is archived."""
 
-    retention_days: Annotated[int, msgspec.Meta(ge=0)] = 30
+    retention_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 30
     auto_archive_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 0
     admin_access: AdminAccess = AdminAccess.BREAK_GLASS
     running_roots: Annotated[int, msgspec.Meta(ge=0)] = _defaults.running_roots

@@ -1,8 +1,7 @@
 """The groups of runtime settings: their keys, defaults, ranges, and which keys everybody may see.
 
-The one place that knows them. A group is listed here once something reads it; a key that nothing reads yet is
-`unread`, and not offered: an option that is ignored is worse than none. Stored values that cannot be read count as
-not set, key by key.
+The one place that knows them. A group or a key is listed here once something reads it: an option that is ignored is
+worse than none. Stored values that cannot be read count as not set, key by key.
 """
 
 from __future__ import annotations
@@ -55,30 +54,28 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
 
 
 class Group(Struct, frozen=True):
-    """`public`: keys that members see. `unread`: keys whose feature does not exist yet."""
+    """`public`: keys that members see."""
 
     name: str
     kind: type[Struct]
     public: frozenset[str] = frozenset()
-    unread: frozenset[str] = frozenset()
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(name for name in self.kind.__struct_fields__ if name not in self.unread)
+        return self.kind.__struct_fields__
 
     def types(self) -> dict[str, Any]:
         """The type of each key, with its range."""
-        return {field.name: field.type for field in msgspec.structs.fields(self.kind) if field.name in self.keys}
+        return {field.name: field.type for field in msgspec.structs.fields(self.kind)}
 
 
-def _all_public(name: str, kind: type[Struct], *, unread: frozenset[str] = frozenset()) -> Group:
-    return Group(name, kind, frozenset(kind.__struct_fields__) - unread, unread)
+def _all_public(name: str, kind: type[Struct]) -> Group:
+    return Group(name, kind, frozenset(kind.__struct_fields__))
 
 
 PROMPTS = Group("prompts", PromptSettings)
 MODELS = Group("models", ModelSettings, frozenset({"allow_personal_overrides"}))
-# Nothing removes archived chats yet.
-CHATS = _all_public(chat_settings.SETTING, ChatSettings, unread=frozenset({"retention_days"}))
+CHATS = _all_public(chat_settings.SETTING, ChatSettings)
 SHARING = _all_public(shares.SETTING, SharingSettings)
 SPEND = _all_public(spending.SETTING, SpendSettings)
 AUDIT = Group(audit_settings.SETTING, AuditSettings)

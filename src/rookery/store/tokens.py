@@ -23,6 +23,8 @@ DEFAULT_DAYS, MAX_DAYS = 90, 365
 MAX_TOKENS = 50
 MAX_NAME_CHARS = 64
 USED_EVERY = timedelta(minutes=10)
+# How long an expired token stays listed, so that its owner sees what a program stopped working with.
+DEAD_FOR = timedelta(days=7)
 
 # The fields of `Token`, in its order.
 COLUMNS = "t.id, t.user_id, t.name, t.scopes, t.created_at, t.expires_at, t.last_used_at"
@@ -48,6 +50,7 @@ TOUCH = """
 OWNER = "SELECT user_id FROM api_tokens WHERE id = $1"
 LIST = f"SELECT {COLUMNS} FROM api_tokens t WHERE t.user_id = $1 ORDER BY t.created_at DESC, t.id"
 DELETE = f"DELETE FROM api_tokens t WHERE t.id = $1 RETURNING {COLUMNS}"
+PURGE = "DELETE FROM api_tokens WHERE expires_at <= $1"
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -135,7 +138,7 @@ async def find_owner(conn: Connection, token_id: UUID) -> UUID | None:
 
 
 async def list_tokens(conn: Connection, user_id: UUID) -> list[Token]:
-    """The newest first; those that have expired too, until they are deleted."""
+    """The newest first; those that have expired too, for a week."""
     return [_token(record) for record in await conn.fetch(LIST, user_id)]
 
 
@@ -144,6 +147,11 @@ async def delete_token(conn: Connection, token_id: UUID) -> Token:
     if record is None:
         raise TokenNotFound
     return _token(record)
+
+
+async def purge_tokens(conn: Connection, *, now: datetime) -> int:
+    """Remove what has been expired for a week. Returns how many."""
+    return int((await conn.execute(PURGE, now - DEAD_FOR)).split()[-1])
 
 
 def _check(name: str, scopes: Collection[Scope], *, days: int, max_days: int) -> None:

@@ -7,8 +7,7 @@ other's rows alone. Each may fail or be cut off at any point: the next run makes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
@@ -22,13 +21,16 @@ from rookery.chat.chats import Chat
 from rookery.chat.errors import ChatError, InvariantViolation
 from rookery.clock import Clock
 from rookery.log import get_logger
-from rookery.store import auto_archive, chat_settings, search, tool_runs, usage_daily
+from rookery.redaction import hide_secrets
+from rookery.store import auto_archive, chat_settings, job_runs, search, usage_daily
+from rookery.store.authorized.store import Store
 from rookery.store.auto_archive import DueFamily
 from rookery.store.errors import LockTimeout
-from rookery.store.machine import Bundle, Machine, count_pools, set_family_archived
+from rookery.store.job_runs import JobOutcome, JobRun
+from rookery.store.machine import Bundle, Machine, Publisher, count_pools, set_family_archived
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
-from rookery.worker.purging import AuditPurge, AuthPurge
+from rookery.worker.purging import AuditPurge, AuthPurge, ChatPurge, Connect, FilePurge, Removed, ToolRunPurge, alone
 from rookery.worker.stats import WorkerStats
 
 log = get_logger("worker.housekeeping")
@@ -39,9 +41,8 @@ ROLL_UP_SECONDS = 300.0
 PURGE_SECONDS = 600.0
 # Chosen: so that replicas which were started together do not work at the same moments.
 JITTER = 0.2
-PURGE_BATCH = 1000
-MAX_PURGED = 50_000
 MAX_TITLES = 25
+MAX_ERROR_CHARS = 500
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,15 +69,26 @@ class Job:
 
     name: str
     every_seconds: float
-    work: Callable[[], Awaitable[object]]
+    work: Callable[[], Awaitable[Removed | None]]
     first_seconds: float = FIRST_RUN_SECONDS
 
 
 class Housekeeping:
-    """The jobs of a replica, and the loop of each."""
+    """The jobs of a replica, and the loop of each. What comes of a run is written down, for people to see."""
 
-    def __init__(self, jobs: tuple[Job, ...], *, clock: Clock, rng: Random, stats: WorkerStats) -> None:
+    def __init__(
+        self,
+        jobs: tuple[Job, ...],
+        *,
+        replica_id: UUID,
+        pool: asyncpg.Pool,
+        clock: Clock,
+        rng: Random,
+        stats: WorkerStats,
+    ) -> None:
         self.jobs = jobs
+        self._replica_id = replica_id
+        self._pool = pool
         self._clock = clock
         self._rng = rng
         self._stats = stats
@@ -90,21 +102,46 @@ class Housekeeping:
 
     async def run_once(self, job: Job) -> bool:
         """Whether the job came through. One that did not is counted and logged; nothing else suffers from it."""
-        started = self._clock.monotonic()
+        started_at, started = self._clock.now(), self._clock.monotonic()
+        removed, failure = await self._attempt(job)
+        is_done = failure is None
+        (self._stats.jobs if is_done else self._stats.jobs_failed)[job.name] += 1
+        self._stats.job_seconds.observe((job.name, is_done), self._clock.monotonic() - started)
+        await self._write_down(
+            JobRun(
+                job=job.name,
+                replica_id=self._replica_id,
+                started_at=started_at,
+                finished_at=self._clock.now(),
+                outcome=JobOutcome.DONE if is_done else JobOutcome.FAILED,
+                removed=removed.number,
+                skipped=removed.skipped,
+                error=failure,
+            )
+        )
+        return is_done
+
+    async def _attempt(self, job: Job) -> tuple[Removed, str | None]:
+        """What it removed, and what went wrong in words that may be shown."""
         try:
-            await job.work()
+            return await job.work() or Removed(), None
         except (*DATABASE_ERRORS, msgspec.ValidationError) as error:
             # A setting that cannot be read fails only the job that needs it.
-            log.warning("job_failed", job=job.name, error=str(error) or type(error).__name__)
+            text = _shown(error)
+            log.warning("job_failed", job=job.name, error=text)
         except Exception as error:
             log.exception("job_failed", error, job=job.name)
-        else:
-            self._stats.jobs[job.name] += 1
-            self._stats.job_seconds.observe((job.name, True), self._clock.monotonic() - started)
-            return True
-        self._stats.jobs_failed[job.name] += 1
-        self._stats.job_seconds.observe((job.name, False), self._clock.monotonic() - started)
-        return False
+            # What a bug says may quote anything.
+            text = f"{type(error).__name__}; the log of the replica says more."
+        return Removed(), text
+
+    async def _write_down(self, run: JobRun) -> None:
+        try:
+            async with self._pool.acquire() as conn:
+                await job_runs.record_run(conn, run)
+        except DATABASE_ERRORS as error:
+            # The job is done, or has failed for the same reason.
+            log.warning("job_run_not_recorded", job=run.job, error=_shown(error))
 
     async def _repeat(self, job: Job) -> NoReturn:
         await self._clock.sleep(self._jittered(job.first_seconds), f"job-{job.name}")
@@ -116,11 +153,18 @@ class Housekeeping:
         return seconds * (1 + JITTER * self._rng.random())
 
 
+def _shown(error: Exception) -> str:
+    """The error in a line, without the row that the database may quote, and without secrets."""
+    said = str(error.args[0]) if isinstance(error, asyncpg.PostgresError) and error.args else str(error)
+    return hide_secrets(said)[:MAX_ERROR_CHARS] or type(error).__name__
+
+
 def make_jobs(
     machine: Machine,
     pool: asyncpg.Pool,
-    connect: Callable[[], Awaitable[asyncpg.Connection]],
+    connect: Connect,
     *,
+    publisher: Publisher,
     clock: Clock,
     config: WorkerConfig,
     stats: WorkerStats,
@@ -130,11 +174,14 @@ def make_jobs(
     archive = AutoArchive(
         machine, pool, connect, clock=clock, stats=stats, send_digest=send_digest, batch=config.archive_batch
     )
+    store = Store(pool, machine=machine, publisher=publisher, clock=clock)
     gauges = CapacityGauges(pool, stats=stats)
     return (
         Job("auto_archive", config.archive_interval_seconds, archive),
         Job("search_backfill", config.search_interval_seconds, SearchBackfill(pool)),
         Job("usage_rollup", ROLL_UP_SECONDS, UsageRollUp(pool, clock=clock)),
+        Job("purge_chats", PURGE_SECONDS, ChatPurge(store, pool, connect, clock=clock, stats=stats)),
+        Job("purge_files", PURGE_SECONDS, FilePurge(pool, clock=clock, stats=stats)),
         Job("purge_tool_runs", PURGE_SECONDS, ToolRunPurge(pool, stats=stats)),
         Job("purge_auth", PURGE_SECONDS, AuthPurge(pool, clock=clock, stats=stats)),
         Job("purge_audit", PURGE_SECONDS, AuditPurge(pool, clock=clock, stats=stats)),
@@ -149,7 +196,7 @@ class AutoArchive:
         self,
         machine: Machine,
         pool: asyncpg.Pool,
-        connect: Callable[[], Awaitable[asyncpg.Connection]],
+        connect: Connect,
         *,
         clock: Clock,
         stats: WorkerStats,
@@ -169,18 +216,9 @@ class AutoArchive:
             days = (await chat_settings.read_chat_settings(conn)).auto_archive_days
         if days <= 0:
             return
-        async with self._locked() as conn:
+        async with alone(self._connect, auto_archive.try_lock) as conn:
             if conn is not None:
                 await self._archive_due(conn, days)
-
-    @asynccontextmanager
-    async def _locked(self) -> AsyncIterator[asyncpg.Connection | None]:
-        """A connection that holds the lock, or None when another replica is at it. The lock ends with the session."""
-        conn = await self._connect()
-        try:
-            yield conn if await auto_archive.try_lock(conn) else None
-        finally:
-            conn.terminate()
 
     async def _archive_due(self, conn: asyncpg.Connection, days: int) -> None:
         started_at = self._clock.now()
@@ -251,22 +289,6 @@ class UsageRollUp:
     async def __call__(self) -> None:
         async with self._pool.acquire() as conn:
             await usage_daily.roll_up(conn, now=self._clock.now())
-
-
-class ToolRunPurge:
-    """Removes runs of tools that nobody will ask for again. Replicas share the work, as they do for search."""
-
-    def __init__(self, pool: asyncpg.Pool, *, stats: WorkerStats) -> None:
-        self._pool = pool
-        self._stats = stats
-
-    async def __call__(self) -> None:
-        for _ in range(MAX_PURGED // PURGE_BATCH):
-            async with self._pool.acquire() as conn:
-                removed = await tool_runs.purge(conn, batch=PURGE_BATCH)
-            self._stats.purged["tool_runs"] += removed
-            if removed < PURGE_BATCH:
-                return
 
 
 class CapacityGauges:

@@ -1,43 +1,204 @@
-"""Jobs that remove what has had its time: of logins what is no longer good, and entries of the audit log.
+"""Jobs that remove what has had its time: archived chats, files nobody uses, what is left of logins, the audit log.
 
-Every replica runs them. Rows that another one removes at the same moment are waited for and then found gone.
+Every replica runs them. Chats are removed by one of them at a time; of the rest, rows that another replica removes at
+the same moment are passed over, or waited for and then found gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 import asyncpg
+import msgspec
 
+from rookery.chat.errors import ChatBusy, ChatNotFound, InvalidState, InvariantViolation
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import SystemActor, SystemName
 from rookery.clock import Clock
-from rookery.store import audit, audit_settings, idempotency, links, logins, sessions
+from rookery.log import get_logger
+from rookery.store import (
+    audit,
+    audit_settings,
+    chat_settings,
+    idempotency,
+    links,
+    logins,
+    retention,
+    sessions,
+    tokens,
+    tool_runs,
+)
+from rookery.store.access_errors import ArchiveFirst
+from rookery.store.authorized.store import Store
+from rookery.store.errors import DatabaseUnavailable, LockTimeout
 from rookery.store.pool import Connection
+from rookery.store.retention import DueFamily
 from rookery.worker.stats import WorkerStats
+
+log = get_logger("worker.purging")
 
 BATCH = 1000
 # In one run; what is left has waited for months and can wait for the next.
 MAX_REMOVED = 50_000
+MAX_FAMILIES = 1000
+LISTED_FAMILIES = 100
+# Chosen: files have up to 10 MiB, and who links one of a batch meanwhile waits for the whole batch.
+FILE_BATCH = 100
+MAX_FILES = 10_000
+
+Connect: TypeAlias = Callable[[], Awaitable[asyncpg.Connection]]
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """What a run took away, and how much it had to leave although its time was over."""
+
+    number: int = 0
+    skipped: int = 0
+
+
+@asynccontextmanager
+async def alone(
+    connect: Connect, try_lock: Callable[[asyncpg.Connection], Awaitable[bool]]
+) -> AsyncIterator[asyncpg.Connection | None]:
+    """A connection that holds the lock, or None when another replica is at it. The lock ends with the session."""
+    conn = await connect()
+    try:
+        yield conn if await try_lock(conn) else None
+    finally:
+        conn.terminate()
+
+
+class ChatPurge:
+    """Families that were archived longer ago than administrators want to keep them, whole. On one replica at a time.
+
+    Each goes in a transaction of its own: one that cannot go keeps no other. What was used and spent stays counted.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pool: asyncpg.Pool,
+        connect: Connect,
+        *,
+        clock: Clock,
+        stats: WorkerStats,
+        max_families: int = MAX_FAMILIES,
+        listed: int = LISTED_FAMILIES,
+    ) -> None:
+        self._chats = store.as_actor(SystemActor(SystemName.JOBS)).chats
+        self._pool = pool
+        self._connect = connect
+        self._clock = clock
+        self._stats = stats
+        self._max_families = max_families
+        self._listed = listed
+        # Those that could not go when they were last tried: each is logged once, not with every run.
+        self._stuck: set[ChatId] = set()
+
+    async def __call__(self) -> Removed:
+        async with self._pool.acquire() as conn:
+            days = (await chat_settings.read_chat_settings(conn)).retention_days
+        if days <= 0:
+            return Removed()
+        async with alone(self._connect, retention.try_lock) as locked:
+            if locked is None:
+                return Removed()
+            return await self._remove_due(locked, self._clock.now() - timedelta(days=days))
+
+    async def _remove_due(self, conn: asyncpg.Connection, before: datetime) -> Removed:
+        chats = families = 0
+        stuck: set[ChatId] = set()
+        last: DueFamily | None = None
+        while families < self._max_families and len(stuck) < self._max_families:
+            limit = min(self._listed, self._max_families - families)
+            due = await retention.list_due(conn, before, limit=limit, after=last)
+            if not due:
+                break
+            for last in due:
+                removed = await self._try_remove(last.root_id, before)
+                if removed is None:
+                    stuck.add(last.root_id)
+                elif removed:
+                    chats, families = chats + removed, families + 1
+        self._stuck = stuck
+        return Removed(chats, len(stuck))
+
+    async def _try_remove(self, root_id: ChatId, before: datetime) -> int | None:
+        """How many chats went: none of a family that is not due any more. None for one that is, and cannot go."""
+        try:
+            removed = await self._chats.delete(root_id, archived_before=before)
+        except (ChatNotFound, ArchiveFirst):
+            return 0  # somebody was faster, or took it out of the archive
+        except (ChatBusy, InvalidState, LockTimeout, InvariantViolation) as error:
+            self._tell(root_id, error)
+            return None
+        except DatabaseUnavailable as error:
+            if not isinstance(error.__cause__, asyncpg.QueryCanceledError):
+                raise
+            # Too large for the time that a statement has. The others must not wait behind it for ever.
+            self._tell(root_id, error)
+            return None
+        self._stats.purged["chats"] += removed
+        return removed
+
+    def _tell(self, root_id: ChatId, error: Exception) -> None:
+        if root_id in self._stuck:
+            return
+        if isinstance(error, InvariantViolation):
+            log.exception("family_not_purged", error, chat_id=root_id)  # a bug, and this family's alone
+        else:
+            log.warning("family_not_purged", chat_id=root_id, error=str(error))
+
+
+class FilePurge:
+    """Files that were uploaded a day ago and are in no chat, or were in chats that are gone."""
+
+    def __init__(self, pool: asyncpg.Pool, *, clock: Clock, stats: WorkerStats, batch: int = FILE_BATCH) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._stats = stats
+        self._batch = batch
+
+    async def __call__(self) -> Removed:
+        before = self._clock.now() - retention.UNLINKED_FOR
+        total = 0
+        for _ in range(MAX_FILES // self._batch):
+            async with self._pool.acquire() as conn:
+                found, removed = await retention.purge_files(conn, before=before, batch=self._batch)
+            self._stats.purged["files"] += removed
+            total += removed
+            if found < self._batch:
+                break
+        return Removed(total)
 
 
 class AuthPurge:
-    """Sessions and links that have ended, failed logins that count no longer, answers nobody will ask for again."""
+    """Sessions and links that have ended, tokens long expired, failed logins that count no longer, old answers."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock, stats: WorkerStats) -> None:
         self._pool = pool
         self._clock = clock
         self._stats = stats
 
-    async def __call__(self) -> None:
+    async def __call__(self) -> Removed:
         now = self._clock.now()
-        await self._remove("sessions", lambda conn: sessions.purge_sessions(conn, now=now))
-        await self._remove("one_time_links", lambda conn: links.purge_links(conn, now=now))
-        await self._remove("login_failures", lambda conn: logins.purge_failures(conn, now=now))
-        await self._remove("idempotency_keys", lambda conn: idempotency.purge_answers(conn, now=now))
+        removed = [
+            await self._remove("sessions", lambda conn: sessions.purge_sessions(conn, now=now)),
+            await self._remove("api_tokens", lambda conn: tokens.purge_tokens(conn, now=now)),
+            await self._remove("one_time_links", lambda conn: links.purge_links(conn, now=now)),
+            await self._remove("login_failures", lambda conn: logins.purge_failures(conn, now=now)),
+            await self._remove("idempotency_keys", lambda conn: idempotency.purge_answers(conn, now=now)),
+        ]
+        return Removed(sum(removed))
 
-    async def _remove(self, kind: str, remove: Callable[[Connection], Awaitable[int]]) -> None:
+    async def _remove(self, kind: str, remove: Callable[[Connection], Awaitable[int]]) -> int:
         async with self._pool.acquire() as conn:
-            self._stats.purged[kind] += await remove(conn)
+            removed = await remove(conn)
+        self._stats.purged[kind] += removed
+        return removed
 
 
 class AuditPurge:
@@ -49,16 +210,54 @@ class AuditPurge:
         self._stats = stats
         self._batch = batch
 
-    async def __call__(self) -> None:
+    async def __call__(self) -> Removed:
         async with self._pool.acquire() as conn:
             days = (await audit_settings.read_audit_settings(conn)).retention_days
-        if days > 0:
-            await self._remove(self._clock.now() - timedelta(days=days))
+        if days <= 0:
+            return Removed()
+        before = self._clock.now() - timedelta(days=days)
+        return await _in_batches(
+            self._pool,
+            lambda conn: audit.purge_audit(conn, before=before, batch=self._batch),
+            kind="audit_log",
+            batch=self._batch,
+            stats=self._stats,
+        )
 
-    async def _remove(self, before: datetime) -> None:
-        for _ in range(MAX_REMOVED // self._batch):
-            async with self._pool.acquire() as conn:
-                removed = await audit.purge_audit(conn, before=before, batch=self._batch)
-            self._stats.purged["audit_log"] += removed
-            if removed < self._batch:
-                return
+
+class ToolRunPurge:
+    """Runs of tools that nobody will ask for again."""
+
+    def __init__(self, pool: asyncpg.Pool, *, stats: WorkerStats, batch: int = BATCH) -> None:
+        self._pool = pool
+        self._stats = stats
+        self._batch = batch
+
+    async def __call__(self) -> Removed:
+        return await _in_batches(
+            self._pool,
+            lambda conn: tool_runs.purge(conn, batch=self._batch),
+            kind="tool_runs",
+            batch=self._batch,
+            stats=self._stats,
+        )
+
+
+async def _in_batches(
+    pool: asyncpg.Pool,
+    remove: Callable[[Connection], Awaitable[int]],
+    *,
+    kind: str,
+    batch: int,
+    stats: WorkerStats,
+) -> Removed:
+    """Remove batch by batch until one is not full, or enough is done for this run."""
+    total = 0
+    for _ in range(MAX_REMOVED // batch):
+        async with pool.acquire() as conn:
+            removed = await remove(conn)
+        stats.purged[kind] += removed
+        total += removed
+        if removed < batch:
+            break
+    return Removed(total)

@@ -144,12 +144,20 @@ class Worker:
         jobs = make_jobs(
             parts.machine,
             parts.pool,
-            lambda: parts.connect("auto-archive"),
+            lambda: parts.connect("housekeeping"),
+            publisher=parts.publisher,
             clock=parts.clock,
             config=parts.config,
             stats=self.stats,
         )
-        self.housekeeping = Housekeeping(jobs, clock=parts.clock, rng=parts.rng, stats=self.stats)
+        self.housekeeping = Housekeeping(
+            jobs,
+            replica_id=parts.worker_id,
+            pool=parts.pool,
+            clock=parts.clock,
+            rng=parts.rng,
+            stats=self.stats,
+        )
 
     @property
     def inflight_tasks(self) -> int:

@@ -1,8 +1,9 @@
-"""The replicas of this deployment. For administrators and auditors."""
+"""The replicas of this deployment, and their housekeeping. For administrators and auditors."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import groupby
 from uuid import UUID
 
 import msgspec
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer
+from rookery.store.job_runs import JobOutcome, JobRun
 from rookery.store.replicas import ReplicaState
 
 
@@ -30,6 +32,25 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     heartbeat_at: datetime
     stopping_at: datetime | None
+
+
+class JobRunView(msgspec.Struct, frozen=True, kw_only=True):
+    """`removed` rows are gone; `skipped` ones should be, and could not. `error` is null unless the run failed."""
+
+    replica_id: UUID
+    started_at: datetime
+    finished_at: datetime
+    outcome: JobOutcome
+    removed: int
+    skipped: int
+    error: str | None
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of housekeeping and its last runs on any replica, the newest first."""
+
+    name: str
+    runs: tuple[JobRunView, ...]
 
 
 def router(parts: ApiParts) -> APIRouter:
@@ -59,4 +80,23 @@ def router(parts: ApiParts) -> APIRouter:
         )
         return answer(Items(shown))
 
+    @routes.get("/jobs", "operations.jobs", returns=Items[JobView])
+    async def jobs(caller: CallerDep) -> Response:
+        """Every job of housekeeping that has run, by name, with its last 20 runs."""
+        found = await caller.store.reports.job_runs()
+        by_job = groupby(found, key=lambda run: run.job)
+        return answer(Items(tuple(JobView(name=name, runs=tuple(map(_run, runs))) for name, runs in by_job)))
+
     return routes.router
+
+
+def _run(run: JobRun) -> JobRunView:
+    return JobRunView(
+        replica_id=run.replica_id,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        outcome=run.outcome,
+        removed=run.removed,
+        skipped=run.skipped,
+        error=run.error,
+    )

@@ -30,7 +30,12 @@ MAX_TITLE_CHARS = 200
 NO_QUERY = ChatQuery()
 
 # Metadata moves no version; the row is locked so that two patches build on each other.
-LOCK = "SELECT parent_chat_id IS NULL AS is_root, archived, title, labels FROM chats WHERE id = $1 FOR NO KEY UPDATE"
+LOCK = """
+    SELECT parent_chat_id IS NULL AS is_root, archived, archived_at, title, labels
+      FROM chats
+     WHERE id = $1
+       FOR NO KEY UPDATE
+"""
 IS_OWN_WORKSPACE = "SELECT EXISTS (SELECT FROM workspaces WHERE id = $1 AND owner_id = $2 AND deleted_at IS NULL)"
 WRITE = """
     UPDATE chats
@@ -174,19 +179,24 @@ class Chats(Part):
         await _log_foreign(at, chat_id, "chat.archive" if archived else "chat.unarchive")
 
     @authz(Resource.CHAT, Action.DELETE, via=Via.CHAT, how=How.BUNDLE)
-    async def delete(self, at: Grant, chat_id: ChatId) -> None:
-        """Remove an archived family for good. Readers are told: their lists cannot ask any more."""
+    async def delete(self, at: Grant, chat_id: ChatId, *, archived_before: datetime | None = None) -> int:
+        """Remove an archived family for good. Readers are told: their lists cannot ask any more.
+
+        With `archived_before`, for retention, only one that has been archived since before that. Returns how many chats
+        it was.
+        """
         row = await at.conn.fetchrow(LOCK, chat_id)
         if row is None:
             raise ChatNotFound(chat_id)
         if not row["is_root"]:
             raise ChatNotRoot(chat_id)
-        if not row["archived"]:
+        if not row["archived"] or (archived_before is not None and row["archived_at"] >= archived_before):
             raise ArchiveFirst
         if readers := await shares.list_readers(at.conn, chat_id):
             at.tell_watchers(chat_id, WatchKind.DELETED, users=readers)
-        await machine.delete_family(at.bundle, chat_id)
+        members = await machine.delete_family(at.bundle, chat_id)
         await at.log(Event(action="chat.delete", resource_type=Resource.CHAT, resource_id=str(chat_id)))
+        return len(members)
 
     @authz(Resource.CHAT, Action.MARK, via=Via.CHAT, how=How.WRITE)
     async def mark_read(

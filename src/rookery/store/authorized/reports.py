@@ -1,4 +1,4 @@
-"""What was used and spent, who did what, and which replicas there are."""
+"""What was used and spent, who did what, which replicas there are, and how their housekeeping goes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import msgspec
 
 from rookery.chat.messages import ChatId
 from rookery.chat.rights import Action, Resource
-from rookery.store import audit, overview, replicas, spending, usage
+from rookery.store import audit, job_runs, overview, replicas, spending, usage
 from rookery.store.audit import EVERY_ENTRY, EntryFilter, EntryPage
 from rookery.store.authz import Grant, Part, Via, authz
+from rookery.store.job_runs import JobRun
 from rookery.store.replicas import ReplicaStatus
 from rookery.store.spending import SpendStatus
 from rookery.store.usage import FamilyCost, Figures, GroupBy
@@ -60,6 +61,11 @@ class Reports(Part):
     async def owned_chats(self, at: Grant) -> dict[UUID, int]:
         """How many chats each replica drives."""
         return await overview.count_owned(at.conn)
+
+    @authz(Resource.REPLICA, Action.READ)
+    async def job_runs(self, at: Grant) -> list[JobRun]:
+        """The last runs of housekeeping, by job, the newest first."""
+        return await job_runs.list_runs(at.conn)
 
 
 async def _report(
