@@ -86,5 +86,6 @@ class Run:
     sightings: Sequence[Sighting] = ()
     versions: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
     refusals: Sequence[str] = ()
+    database_crashes: int = 0
     """`tokens`: by call id, every token it was ever run with. `versions`: by chat, (snapshot, history) as seen in time.
     `refusals`: what the providers found wrong with requests."""

@@ -75,7 +75,7 @@ async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progres
                 for person in crowd:
                     person.cancel()
                 await asyncio.gather(*crowd, return_exceptions=True)
-        run = await town.record()
+        run = await town.record(database_crashes=fire.struck["RESTART_DATABASE"])
         return Outcome(
             faults=[*(stuck if late else []), *invariants.find_faults(run)],
             kills=fire.kills,

@@ -79,6 +79,10 @@ CORRUPTIONS: dict[str, tuple[Check, Run]] = {
     "the history is behind its rows": (invariants.ids_and_revisions_rise, chat(history_version=10)),
     "the snapshot is behind the history": (invariants.ids_and_revisions_rise, chat(snapshot_version=10)),
     "a snapshot fell": (invariants.versions_never_fall, replace(RUN, versions={"chat": ((4, 3), (3, 3))})),
+    "a snapshot fell by more than was lazy": (
+        invariants.versions_never_fall,
+        replace(RUN, database_crashes=1, versions={"chat": ((7, 3), (4, 3))}),
+    ),
     "a history fell": (invariants.versions_never_fall, replace(RUN, versions={"chat": ((4, 3), (5, 2))})),
     "a committed message vanished": (
         invariants.committed_messages_stay,
@@ -177,3 +181,9 @@ def test_faults_name_the_invariant_they_break() -> None:
     faults = invariants.find_faults(chat(status="running"))
 
     assert faults == ["no_chat_is_stuck: chat: running, 0 queued, error None"]
+
+
+def test_crash_of_the_database_may_undo_what_nobody_was_promised() -> None:
+    run = replace(RUN, database_crashes=1, versions={"chat": ((5, 3), (3, 3), (6, 4))})
+
+    assert list(invariants.versions_never_fall(run)) == []

@@ -77,7 +77,7 @@ class Town:
         async with self.pool.acquire() as conn:
             return await read_chat(conn, chat_id)
 
-    async def record(self) -> Run:
+    async def record(self, *, database_crashes: int = 0) -> Run:
         """Everything that is left of the run."""
         return Run(
             chats=[await self.read(person.chat_id) for person in self.people if person.accepted],
@@ -87,6 +87,7 @@ class Town:
             sightings=tuple(self.watch.sightings),
             versions=dict(self.watch.versions),
             refusals=tuple(self.providers.refusals),
+            database_crashes=database_crashes,
         )
 
 
