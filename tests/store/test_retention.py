@@ -34,7 +34,7 @@ def soon() -> datetime:
 
 
 async def purge(rig: Rig, *, before: datetime | None = None, batch: int = 10) -> tuple[int, int]:
-    async with rig.pool.acquire() as conn:
+    async with asyncio.timeout(30), rig.pool.acquire() as conn:
         return await retention.purge_files(conn, before=before or soon(), batch=batch)
 
 
