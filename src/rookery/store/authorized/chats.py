@@ -192,8 +192,6 @@ class Chats(Part):
             raise ChatNotRoot(chat_id)
         if not row["archived"] or (archived_before is not None and row["archived_at"] >= archived_before):
             raise ArchiveFirst
-        if readers := await shares.list_readers(at.conn, chat_id):
-            at.tell_watchers(chat_id, WatchKind.DELETED, users=readers)
         members = await machine.delete_family(at.bundle, chat_id)
         await at.log(Event(action="chat.delete", resource_type=Resource.CHAT, resource_id=str(chat_id)))
         return len(members)

@@ -11,11 +11,10 @@ from rookery.chat.chats import Chat
 from rookery.chat.errors import ChatBusy, ChatNotRoot, InvalidState, TransitionNotAllowed
 from rookery.chat.states import State
 from rookery.chat.transitions import Transition
-from rookery.store import pins
+from rookery.store import pins, shares
 from rookery.store.machine.bundle import Bundle, Tx, transition
 
 _LIST_MEMBERS = "SELECT id FROM chats WHERE root_chat_id = $1 ORDER BY created_at, id"
-_LIST_READERS = "SELECT user_id FROM chat_shares WHERE chat_id = $1 AND user_id IS NOT NULL"
 _DELETE = "DELETE FROM chats WHERE id = $1"
 
 
@@ -64,7 +63,7 @@ async def delete_family(bundle: Bundle, root_id: UUID) -> list[Chat]:
         if tx.state.is_runnable:
             raise bundle.refuse(ChatBusy(tx.chat.id))
     # At most shares.MAX_ENTRIES, so that they fit into one notification.
-    readers = tuple(record["user_id"] for record in await bundle.conn.fetch(_LIST_READERS, root_id))
+    readers = tuple(await shares.list_readers(bundle.conn, members[0].chat.id))
     await pins.drop_pins(bundle.conn, members[0].chat.id)
     await bundle.conn.execute(_DELETE, root_id)
     for tx in members:
