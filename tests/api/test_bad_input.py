@@ -10,10 +10,17 @@ import pytest
 
 from tests.api.doors import open_door
 from tests.api.house import House, Person
+from tests.api.talk import CALL_ID, CHATS, Talk
 
 LOGIN = "/api/v1/auth/login"
 TOKENS = "/api/v1/tokens"
 JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+async def talk(house: House, ada: Person) -> Talk:
+    await house.add_model()
+    return Talk(house, ada)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +33,9 @@ JSON = {"Content-Type": "application/json"}
         b'{"login": "\xff", "password": "x"}',
         b'{"login": "\\ud800", "password": "x"}',
         b"[" * 100_000,
+        b'{"login": "ada", "password": NaN}',
     ],
-    ids=["empty", "cut", "comma", "no text", "bad UTF-8", "half a character", "deep"],
+    ids=["empty", "cut", "comma", "no text", "bad UTF-8", "half a character", "deep", "not a number"],
 )
 async def test_what_is_no_json_is_malformed(house: House, ada: Person, content: bytes) -> None:
     strangers = await house.nobody.post(LOGIN, content=content, headers=JSON)
@@ -35,6 +43,24 @@ async def test_what_is_no_json_is_malformed(house: House, ada: Person, content: 
 
     assert {(each.status_code, each.json()["code"]) for each in (strangers, known)} == {(400, "malformed")}
     assert strangers.json()["message"].endswith(".")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+async def test_number_that_json_does_not_know_is_malformed_wherever_it_stands(talk: Talk, number: str) -> None:
+    """Where anything may stand, too: some readers of JSON take it, and the rest of the server would not."""
+    chat = await talk.asking()
+    results = f'{{"results": [{{"tool_call_id": "{CALL_ID}", "output": {{"x": {number}}}}}]}}'
+    display = f'{{"display": {{"x": {number}}}}}'
+
+    refused = [
+        await talk.http.post(f"{CHATS}/{chat}/tool-results", content=results.encode(), headers=JSON),
+        await talk.http.patch("/api/v1/me/settings", content=display.encode(), headers=JSON),
+    ]
+    taken = await talk.http.patch("/api/v1/me/settings", json={"display": {"x": number}})
+
+    assert [(each.status_code, each.json()["code"]) for each in refused] == [(400, "malformed")] * 2
+    assert (await talk.get(chat))["status"] == "requires_action"
+    assert taken.json()["display"] == {"x": number}
 
 
 @pytest.mark.parametrize("content", [b"7", b"null", b"[]", b'"text"'])

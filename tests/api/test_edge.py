@@ -57,6 +57,13 @@ async def test_unknown_path_is_not_told_apart_from_others_to_strangers(house: Ho
     assert (wrong.status_code, wrong.json()["code"]) == (405, "not_allowed")
 
 
+async def test_path_with_a_slash_too_many_leads_nowhere(ada: Person) -> None:
+    """A redirect would name http behind a proxy that ends TLS, and a client would send its token there."""
+    found = [await ada.http.get("/api/v1/version/"), await ada.http.post("/api/v1/chats/", json={})]
+
+    assert [(each.status_code, each.json()["code"]) for each in found] == [(404, "not_found")] * 2
+
+
 async def test_request_id_of_the_client_is_taken_when_it_is_one(house: House, ada: Person) -> None:
     given = ["build-7.a_b", "x" * 64, "x" * 65, "with space", "a/b", ""]
 

@@ -174,6 +174,18 @@ async def test_plain_name_is_taken_where_there_is_no_other(talk: Talk) -> None:
         assert made.json()["name"] == name
 
 
+async def test_name_in_an_encoding_that_headers_do_not_know_is_refused(talk: Talk) -> None:
+    latin = await talk.http.post(
+        FILES, content=b"x", headers={"Content-Disposition": "attachment; filename*=ISO-8859-1''%FC.txt"}
+    )
+    assert latin.json()["name"] == "ü.txt"
+
+    for encoding in ("idna", "unicode_escape", "base64", "klingon", ""):
+        given = f"attachment; filename*={encoding}''a%ff.txt"
+        refused = await talk.http.post(FILES, content=b"x", headers={"Content-Disposition": given})
+        assert list(fields(refused)) == ["Content-Disposition"]
+
+
 async def test_uploads_are_limited(ada: Person) -> None:
     answers = [await upload(ada.http, b"x") for _ in range(13)]
 

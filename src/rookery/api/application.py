@@ -99,7 +99,15 @@ def create_application(parts: ApiParts) -> ASGIApp:
 
 def create_api(parts: ApiParts) -> FastAPI:
     """The routers without the edge; the OpenAPI document is made from it."""
-    application = FastAPI(title="Rookery", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    # No redirects for a slash too many: behind a proxy that ends TLS they would lead to http, and tokens with them.
+    application = FastAPI(
+        title="Rookery",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
     application.include_router(health.router(parts.health, parts.clock), include_in_schema=False)
     application.router.routes.extend(streams.routes(parts.streams))
     for router in ROUTERS:

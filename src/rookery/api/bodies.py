@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
@@ -28,6 +29,8 @@ _FAULTS = "faults"
 
 # pydantic puts the tag of a union between the place and the field; people know only place and field.
 _TAGS = frozenset({"text", "file", "file-reference"})
+# What pydantic puts behind the name of a member when it is the name that is wrong.
+_KEY = "[key]"
 
 
 class Body(BaseModel):
@@ -73,13 +76,27 @@ def kept(connection: HTTPConnection) -> bytes:
 
 def parse(model: type[B], data: bytes) -> B:
     """The body as the model says. `malformed` when it is no JSON, `invalid` with all fields when it breaks rules."""
+    found, problems = None, []
     try:
-        return model.model_validate_json(data)
+        found = model.model_validate_json(data)
     except pydantic.ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
-    if any(problem["type"] == "json_invalid" for problem in problems):
+    if any(problem["type"] == "json_invalid" for problem in problems) or _has_strange_numbers(data):
         raise ApiError(400, "malformed", "The body is not valid JSON.")
-    raise BadFields([field for problem in problems for field in _fields(problem)])
+    if found is None:
+        raise BadFields([field for problem in problems for field in _fields(problem)])
+    return found
+
+
+def _has_strange_numbers(data: bytes) -> bool:
+    """NaN and Infinity, which pydantic takes and JSON does not know. Nothing is asked of a body without the words."""
+    if b"NaN" not in data and b"Infinity" not in data:
+        return False
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return True
+    return False
 
 
 def rule(check: Callable[[T], object]) -> AfterValidator:
@@ -121,8 +138,10 @@ def field_path(loc: Sequence[int | str]) -> str:
         if isinstance(step, int):
             path += f"[{step}]"
             continue
-        is_tag = place > 0 and isinstance(loc[place - 1], int) and step in _TAGS and place + 1 < len(loc)
-        if not is_tag:
+        is_last = place + 1 == len(loc)
+        is_tag = place > 0 and isinstance(loc[place - 1], int) and step in _TAGS and not is_last
+        is_key = place > 1 and step == _KEY and is_last
+        if not is_tag and not is_key:
             path += f".{step}" if path else step
     return path or "body"
 

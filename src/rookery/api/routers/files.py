@@ -39,6 +39,8 @@ SANDBOX = "sandbox; default-src 'none'"
 
 _EXTENDED_NAME = re.compile(r";\s*filename\*\s*=\s*([\w-]*)'[^']*'([^;]*)", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r';\s*filename\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^;\s]+))', re.IGNORECASE)
+# Those of RFC 8187. Python knows many more, and not all of them are of text.
+_ENCODINGS = frozenset({"utf-8", "iso-8859-1"})
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -230,10 +232,9 @@ def _given_name(disposition: str) -> str:
     """The name in a `Content-Disposition`; the extended form, which has an encoding, counts before the plain one."""
     if match := _EXTENDED_NAME.search(f";{disposition}"):
         encoding, value = match.groups()
-        try:
-            return unquote(value.strip().strip('"'), encoding=encoding or "utf-8", errors="replace")
-        except LookupError:
-            raise InvalidInput("Content-Disposition", f"There is no encoding {encoding!r}. Use UTF-8.") from None
+        if encoding.lower() not in _ENCODINGS:
+            raise InvalidInput("Content-Disposition", f"Names are not taken in the encoding {encoding!r}. Use UTF-8.")
+        return unquote(value.strip().strip('"'), encoding=encoding, errors="replace")
     if match := _PLAIN_NAME.search(f";{disposition}"):
         quoted, plain = match.groups()
         name = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else plain
