@@ -157,6 +157,17 @@ def test_absent_members_of_bodies_have_no_default_that_could_not_be_sent(documen
                 assert takes_anything or {"type": "null"} in member.get("anyOf", ()), f"{name}.{key}"
 
 
+def test_absent_members_of_changes_have_no_default(document: dict[str, Any]) -> None:
+    """Absent is "leave". A client that fills in what a document calls the default would change everything else."""
+    schemas = document["components"]["schemas"]
+    bodies = [path["patch"]["requestBody"] for path in document["paths"].values() if "patch" in path]
+    names = [body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2] for body in bodies]
+
+    assert len(names) > 6
+    for name in (*names, "OverridesChange"):
+        assert [key for key, member in schemas[name]["properties"].items() if "default" in member] == [], name
+
+
 def test_keys_and_passwords_go_in_and_never_out(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     secret = {"api_key", "password", "password_hash", "secret", "api_key_enc", "key_enc"}

@@ -159,6 +159,10 @@ async def test_queued_message_is_edited_in_parts(talk: Talk) -> None:
 
     assert said(reworded) == "b"
     assert (said(harder), harder["reasoning_effort"]) == ("b", "high")
+    assert (await talk.http.patch(path, json={})).json() == harder
+    assert (await talk.http.patch(path, json={"reasoning_effort": None})).json()["reasoning_effort"] is None
+    nulls = await talk.http.patch(path, json={"content": None, "model_config_id": None})
+    assert sorted(fields(nulls)) == ["content", "model_config_id"]
     assert list(fields(await talk.http.patch(path, json={"content": text(" ")}))) == ["content[0].text"]
     assert list(fields(await talk.http.patch(path, json={"model_config_id": str(uuid4())}))) == ["model_config_id"]
     await talk.rest(chat)
@@ -389,6 +393,10 @@ async def test_bad_entries_of_a_share_are_refused_by_name(talk: Talk, ben: Perso
     for user, role in ((talk.person.id, "read"), (nobody, "read"), (ben.id, "write")):
         refused = await talk.http.patch(path, json={"users": {str(user): role}})
         assert list(fields(refused)) == [f"users.{user}"], refused.text
+    unknown = [uuid4(), uuid4(), talk.person.id]
+    together = await talk.http.patch(path, json={"users": {str(user): "read" for user in unknown}})
+    assert set(fields(together)) == {f"users.{user}" for user in unknown}
+    assert list(fields(await talk.http.patch(path, json={"users": {"ben": "read"}}))) == ["users.ben"]
     assert list(fields(await talk.http.patch(path, json={"groups": {}}))) == ["groups"]
     assert (await talk.http.get(path)).json()["items"] == []
 

@@ -23,6 +23,7 @@ from rookery.chat.transitions import Transition
 from rookery.store import access_errors, model_errors
 from rookery.store.authorized.config import StaleSetting
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, DatabaseUnreachable, LockTimeout
+from rookery.store.shares import BadEntries
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
 
 NO_STORE = "no-store"
@@ -133,6 +134,8 @@ def explain(error: BaseException) -> ApiError | None:
             return error
         case InvalidContent():
             return BadFields([FieldError(fault.field, fault.message) for fault in error.faults])
+        case BadEntries():
+            return BadFields([FieldError(field, message) for field, message in error.faults.items()])
         case InvalidInput():
             return _invalid(error)
         case chat_errors.ChatError():

@@ -72,7 +72,10 @@ def document(application: FastAPI) -> dict[str, Any]:
     made["paths"] = _renamed(made["paths"])
     for path in made["paths"].values():
         for method, described in path.items():
-            path[method] = _described(described, found[described["operationId"]], schemas.names)
+            operation = found[described["operationId"]]
+            path[method] = _described(described, operation, schemas.names)
+            if method == "patch" and operation.body is not None:
+                schemas.drop_defaults(operation.body)
     made["paths"].update(_streams())
     made["servers"] = [{"url": "/"}]
     statuses = {status for each in found.values() for status in each.errors} | _STREAM_ERRORS
@@ -112,6 +115,12 @@ class _Schemas:
             assert _NAME.fullmatch(name), f"{name} is no name for a schema: two structs are called so"
             known = self.components.setdefault(name, schema)
             assert _same(known, schema), f"two schemas are called {name}"
+
+    def drop_defaults(self, body: type[Body]) -> None:
+        """Of a change: what is absent stays as it is, and is not what the code puts in its place."""
+        name = self.names[body]["$ref"].removeprefix(REF)
+        for member in self.components[name]["properties"].values():
+            member.pop("default", None)
 
     def _add_answers(self, returned: Iterable[Any]) -> None:
         events: Any = Union[(*Event.__subclasses__(), MessagePart)]

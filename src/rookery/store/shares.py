@@ -22,6 +22,7 @@ from rookery.store.users import PublicUser
 SETTING = "sharing"
 MAX_ENTRIES = 100
 READ_ROLE = "read"
+BAD_ROLE = 'The role is "read", or null to remove the entry.'
 
 ENABLED = f"""
     coalesce((SELECT g.value ->> 'enabled' FROM settings g WHERE g.key = '{SETTING}'), 'true') = 'true'
@@ -91,6 +92,15 @@ class SharePatch(msgspec.Struct, frozen=True, kw_only=True):
 
     users: Mapping[UUID, str | None] = {}
     everyone: str | UnsetType | None = UNSET
+
+
+class BadEntries(InvalidInput):
+    """Entries that cannot be. `faults` has all of them, by field; the error itself speaks of the first."""
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        self.faults = dict(faults)
+        field, message = next(iter(faults.items()))
+        super().__init__(field, message)
 
 
 class ShareChange(msgspec.Struct, frozen=True):
@@ -171,23 +181,21 @@ async def leave(conn: Connection, chat_id: ChatId, *, user_id: UUID) -> bool:
 
 
 async def _checked(conn: Connection, patch: SharePatch, *, owner_id: UUID) -> tuple[list[UUID], list[UUID]]:
-    for user_id, role in patch.users.items():
-        _check_role(f"users.{user_id}", role)
-        if user_id == owner_id:
-            raise InvalidInput(f"users.{user_id}", "The owner can read the chat anyway. Leave this entry out.")
-    if patch.everyone is not UNSET:
-        _check_role("everyone", patch.everyone)
     granted = [user_id for user_id, role in patch.users.items() if role is not None]
     active = {record["id"] for record in await conn.fetch(ACTIVE, granted)}
-    for user_id in granted:
-        if user_id not in active:
-            raise InvalidInput(f"users.{user_id}", "There is no active user with this id.")
+    faults: dict[str, str] = {}
+    for user_id, role in patch.users.items():
+        if role not in (READ_ROLE, None):
+            faults[f"users.{user_id}"] = BAD_ROLE
+        elif user_id == owner_id:
+            faults[f"users.{user_id}"] = "The owner can read the chat anyway. Leave this entry out."
+        elif role is not None and user_id not in active:
+            faults[f"users.{user_id}"] = "There is no active user with this id."
+    if patch.everyone not in (UNSET, READ_ROLE, None):
+        faults["everyone"] = BAD_ROLE
+    if faults:
+        raise BadEntries(faults)
     return granted, [user_id for user_id, role in patch.users.items() if role is None]
-
-
-def _check_role(field: str, role: str | None) -> None:
-    if role not in (READ_ROLE, None):
-        raise InvalidInput(field, 'The role is "read", or null to remove the entry.')
 
 
 def _change(added: Sequence[UUID | None], removed: Sequence[UUID | None]) -> ShareChange:

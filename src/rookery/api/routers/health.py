@@ -24,8 +24,9 @@ FRONT_PAGE = f"""<!doctype html>
   code {{ font-family: ui-monospace, monospace }}
 </style>
 <h1>Rookery is running</h1>
-<p>Version {__version__}. The server keeps its chats in PostgreSQL and is ready; the API and the web application
-are not part of this version yet.</p>
+<p>Version {__version__}. Programs talk to the server over its API, which
+<a href="/api/v1/docs"><code>/api/v1/docs</code></a> shows to whoever is logged in; the web application is not part of
+this version yet.</p>
 <p><a href="/readyz"><code>/readyz</code></a> tells how it is doing; <code>rookery admin status</code> tells more.</p>
 </html>
 """

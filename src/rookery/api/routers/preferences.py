@@ -34,6 +34,11 @@ class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
     display: dict[str, Any]
 
 
+def _absent() -> None:
+    """For members of a change that is merged: those that were not sent are never looked at."""
+    return None
+
+
 class OverrideChange(Body):
     mode: Literal["chat_default", "model"]
     model_config_id: UUID | None = None
@@ -41,7 +46,7 @@ class OverrideChange(Body):
 
 
 class OverridesChange(Body):
-    root: OverrideChange | None = None
+    root: OverrideChange | None = Field(default_factory=_absent)
 
 
 class PreferencesChange(Body):

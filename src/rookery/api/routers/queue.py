@@ -5,6 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from fastapi import APIRouter
+from msgspec import UNSET
+from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import answers, choosing, content, headers
@@ -27,10 +29,10 @@ class MoveBody(Body):
 
 
 class QueuedPatchBody(Body):
-    """What to change; what is absent stays as it is."""
+    """What to change; what is absent stays as it is. Without an effort (null) the model's own counts."""
 
-    content: Content | None = None
-    model_config_id: UUID | None = None
+    content: Content = Field(default_factory=list)
+    model_config_id: UUID = UUID(int=0)
     reasoning_effort: Effort | None = None
 
 
@@ -85,15 +87,16 @@ def router(parts: ApiParts) -> APIRouter:
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(QueuedPatchBody, may=may)
         async with choosing.after(may):
-            said = None if body.content is None else await content.resolved(caller, body.content)
-            if body.model_config_id is not None:
-                (await choosing.chooser(parts, caller)).check(body.model_config_id)
+            said = await content.resolved(caller, body.content) if "content" in body.given else None
+            model = body.model_config_id if "model_config_id" in body.given else None
+            if model is not None:
+                (await choosing.chooser(parts, caller)).check(model)
         edited = await caller.store.turns.edit_queued(
             ChatId(chat),
             QueuedMessageId(queued),
             content=said,
-            model_config_id=body.model_config_id,
-            reasoning_effort=body.reasoning_effort,
+            model_config_id=model,
+            reasoning_effort=body.reasoning_effort if "reasoning_effort" in body.given else UNSET,
         )
         return answer(views.queued_message(edited))
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.chat import parts
 from rookery.chat.chats import Chat
@@ -356,9 +357,9 @@ class Turns(Part):
         *,
         content: tuple[ContentPart, ...] | None = None,
         model_config_id: UUID | None = None,
-        reasoning_effort: Effort | None = None,
+        reasoning_effort: Effort | UnsetType | None = UNSET,
     ) -> QueuedMessage:
-        """Change what is given; without content it stays as it is."""
+        """Change what is given; without content it stays as it is. No effort (None) is a change, too."""
         if content is not None:
             await _check_files(at, content)
         tx = await at.bundle.open(chat_id)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.chat import parts
 from rookery.chat.errors import QueueChanged, QueuedMessageNotFound
@@ -26,7 +27,7 @@ _EDIT = f"""
        SET content = $3,
            content_version = $4,
            model_config_id = coalesce($5, model_config_id),
-           reasoning_effort = coalesce($6, reasoning_effort)
+           reasoning_effort = CASE WHEN $6 THEN $7 ELSE reasoning_effort END
      WHERE chat_id = $1 AND id = $2
     RETURNING {backlog.QUEUE_COLUMNS}
 """
@@ -78,15 +79,23 @@ async def edit_queued_message(
     *,
     content: tuple[Part, ...],
     model_config_id: UUID | None = None,
-    reasoning_effort: Effort | None = None,
+    reasoning_effort: Effort | UnsetType | None = UNSET,
 ) -> QueuedMessage:
-    """Replace the content, and model and effort where given, in place. Files it names are linked at once."""
+    """Replace the content, and model and effort where given, in place; None is no effort. Files are linked at once."""
     tx.require(Transition.EDIT_QUEUED_MESSAGE)
     backlog.require_id(queued_id)
     if named := parts.file_ids(content):
         await files.link_files(tx, named)
+    is_given = not isinstance(reasoning_effort, UnsetType)
     record = await tx.conn.fetchrow(
-        _EDIT, tx.chat.id, queued_id, parts.encode(content), CONTENT_VERSION, model_config_id, reasoning_effort
+        _EDIT,
+        tx.chat.id,
+        queued_id,
+        parts.encode(content),
+        CONTENT_VERSION,
+        model_config_id,
+        is_given,
+        reasoning_effort if is_given else None,
     )
     if record is None:
         raise QueuedMessageNotFound(queued_id)
