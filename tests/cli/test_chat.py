@@ -146,6 +146,19 @@ async def test_attaching_shows_the_last_messages(desk: Desk) -> None:
     assert (code, desk.said, desk.notes) == (Exit.OK, "Good morning.\n", ["> hello", "> there"])
 
 
+async def test_who_stops_watching_is_told_how_to_come_back(desk: Desk) -> None:
+    with desk.script((Say("Half an answer"), Wait(LONG))):
+        at = desk.terminal()
+        made = await chat.create(at, "hello", model=None)
+        watching = asyncio.create_task(chat.attach(at, str(made.id), tail=10))
+        await until(lambda: desk.said.startswith("Half an answer"))
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+
+    assert desk.notes[-1] == f"The chat goes on: rookery chat attach {str(made.id)[:8]}"
+
+
 async def test_list_shows_ids_that_can_be_used(desk: Desk) -> None:
     assert await chat.list_chats(desk.terminal(), None, limit=20) == Exit.OK
     assert desk.said == 'There are no chats. Start one: rookery chat new "..."\n'

@@ -50,9 +50,15 @@ def test_environment_wins_over_the_file_and_a_flag_over_both(file: CredentialsFi
     file.add(HERE, Login(token="rk_one"))
     environ = {"ROOKERY_URL": THERE, "ROOKERY_TOKEN": "rk_env"}
 
-    assert chat_credentials.find(None, environ, file) == Credentials(THERE, "rk_env")
-    assert chat_credentials.find(HERE, environ, file) == Credentials(HERE, "rk_env")
+    assert chat_credentials.find(None, environ, file) == Credentials(THERE, "rk_env", is_from_environment=True)
+    assert chat_credentials.find(HERE, environ, file) == Credentials(HERE, "rk_env", is_from_environment=True)
     assert chat_credentials.find(None, {"ROOKERY_URL": "", "ROOKERY_TOKEN": ""}, file) == Credentials(HERE, "rk_one")
+
+
+def test_variable_that_cannot_be_a_token_is_refused_by_its_name(file: CredentialsFile) -> None:
+    with pytest.raises(Refused, match=r"ROOKERY_TOKEN: .* Copy it again") as caught:
+        chat_credentials.find(HERE, {"ROOKERY_TOKEN": "rk_one\nrk_two"}, file)
+    assert caught.value.code == Exit.USAGE
 
 
 def test_without_anything_the_usual_address_is_meant(file: CredentialsFile) -> None:

@@ -13,6 +13,7 @@ from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.client import errors
 from rookery.client.errors import ApiError, ErrorBody, RookeryError
+from rookery.client.http import REFUSED
 
 HERE = "http://127.0.0.1:7117"
 
@@ -24,9 +25,9 @@ def api(kind: type[ApiError], status: int, code: str = "code") -> ApiError:
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
-        (errors.Unreachable(HERE, "x"), Exit.UNREACHABLE, f"Nothing answers at {HERE}. Start it with `rookery serve`."),
-        (api(errors.SetupRequired, 503), Exit.NOT_ALLOWED, "has no account yet. `rookery chat login` makes"),
-        (api(errors.Unauthenticated, 401, "token_expired"), Exit.NOT_ALLOWED, "does not accept the token any more."),
+        (errors.Unreachable(HERE, REFUSED), Exit.UNREACHABLE, f"at {HERE}. Start it with `rookery serve`."),
+        (api(errors.SetupRequired, 503), Exit.NOT_ALLOWED, f"has no account yet. `rookery chat login {HERE}` makes"),
+        (api(errors.Unauthenticated, 401, "token_expired"), Exit.NOT_ALLOWED, "does not accept the token: it is wrong"),
         (api(errors.Unauthenticated, 401, "invalid_credentials"), Exit.NOT_ALLOWED, "No."),
         (api(errors.Forbidden, 403), Exit.NOT_ALLOWED, "No."),
         (errors.LoggedOut(4401, "bye"), Exit.NOT_ALLOWED, "revoked or has expired"),
@@ -34,7 +35,7 @@ def api(kind: type[ApiError], status: int, code: str = "code") -> ApiError:
         (api(errors.Invalid, 400), Exit.USAGE, "No."),
         (api(errors.Conflict, 409), Exit.FAILED, "No."),
         (api(errors.ServerError, 500), Exit.FAILED, "No. (request r-1)"),
-        (errors.TimedOut("GET /x", 30), Exit.FAILED, "was not answered within 30 s"),
+        (errors.TimedOut("GET /x", 30), Exit.FAILED, f"The server at {HERE} did not answer within 30 s."),
     ],
 )
 def test_error_has_a_sentence_and_an_exit_code(error: RookeryError, code: Exit, text: str) -> None:
@@ -47,9 +48,17 @@ def test_error_has_a_sentence_and_an_exit_code(error: RookeryError, code: Exit, 
 def test_server_on_another_port_is_started_there() -> None:
     url = "http://127.0.0.1:8000"
 
-    _, said = chat_failures.explain(errors.Unreachable(url, "x"), url, has_token=True)
+    _, said = chat_failures.explain(errors.Unreachable(url, REFUSED), url, has_token=True)
 
     assert said == f"Nothing answers at {url}. Start it with `rookery serve --listen 127.0.0.1:8000`."
+
+
+def test_server_that_speaks_otherwise_is_not_to_be_started() -> None:
+    url = "https://127.0.0.1:8000"
+
+    _, said = chat_failures.explain(errors.Unreachable(url, "wrong version number"), url, has_token=True)
+
+    assert said == f"Nothing answers at {url}: wrong version number."
 
 
 def test_server_elsewhere_is_not_for_this_machine_to_start() -> None:
@@ -65,7 +74,15 @@ def test_whoever_has_no_token_is_told_to_log_in() -> None:
 
     _, said = chat_failures.explain(error, HERE, has_token=False)
 
-    assert said == f"You are not logged in at {HERE}. Run `rookery chat login`."
+    assert said == f"You are not logged in at {HERE}. Run `rookery chat login {HERE}`."
+
+
+def test_logging_in_does_not_help_where_the_environment_wins() -> None:
+    error = api(errors.Unauthenticated, 401, "unauthenticated")
+
+    _, said = chat_failures.explain(error, HERE, has_token=True, is_token_from_environment=True)
+
+    assert "the token in ROOKERY_TOKEN. Set another, or unset it" in said
 
 
 def test_programs_get_a_document_or_a_line() -> None:

@@ -176,6 +176,18 @@ async def test_lost_connection_is_told_and_the_answer_goes_on_where_it_was(desk:
     assert desk.notes == ["Connection lost: the connection was cut. Trying again in 1 s.", "Connected again."]
 
 
+def test_reason_of_a_loss_is_told_once() -> None:
+    def loss(reason: str, seconds: float) -> dict[str, Any]:
+        return {"type": "disconnected", "reason": reason, "retry_in_seconds": seconds}
+
+    shown = Shown().tell(loss("This server is about to stop.", 1.0)).tell(loss("Nothing answers", 2.0))
+
+    assert shown.notes == [
+        "Connection lost: This server is about to stop. Trying again in 1 s.",
+        "Still no connection. Trying again in 2 s.",
+    ]
+
+
 async def test_failed_attempt_is_told_with_the_wait_for_the_next(desk: Desk) -> None:
     failing = Fail(ErrorKind.OVERLOADED, "Too much to do.", retry_after=timedelta(seconds=30))
     with desk.script((failing,)):

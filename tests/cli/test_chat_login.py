@@ -129,12 +129,24 @@ def test_secrets_are_read_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert password == Answers(login="ada", password=" two words ")
 
 
+@pytest.mark.parametrize("pasted", ["rk_setup_1", " rk_setup_1 ", "http://127.0.0.1:7117/setup#token=rk_setup_1"])
+def test_setup_token_may_be_pasted_with_what_stands_around_it(monkeypatch: pytest.MonkeyPatch, pasted: str) -> None:
+    typed = iter([pasted, PASSWORD, PASSWORD])
+    monkeypatch.setattr("getpass.getpass", lambda _: next(typed))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    answers = chat_login.ask(is_setup=True, name="ada@example.test", token_stdin=False, password_stdin=False)
+
+    assert answers == Answers(login="ada@example.test", password=PASSWORD, setup_token="rk_setup_1")
+
+
 @pytest.mark.parametrize(
     ("data", "options", "words"),
     [
         (b"", {"token_stdin": True}, "no token on stdin"),
         (b"\n", {"password_stdin": True, "name": "ada"}, "no password on stdin"),
         (b"x" * 5000, {"token_stdin": True}, "no token on stdin"),
+        (b"rk_one\nrk_two\n", {"token_stdin": True}, "Copy it again"),
         (b"secret", {"password_stdin": True}, "needs --user"),
         (b"secret", {}, "no terminal to ask at"),
     ],

@@ -71,7 +71,7 @@ def log_in(served: Served, home: Path) -> str:
     token = (home / "data" / "setup-token").read_text().strip()
     terminal = Terminal("chat", "login", served.url, env=environment(home))
     terminal.wait_for("Setup token (printed when it started): ")
-    terminal.type(f"{served.url}/setup#token={token}\n")
+    terminal.type(f"{token}\n")
     terminal.wait_for("Email address: ")
     terminal.type("ann@example.org\n")
     for question in ("Password: ", "The same again: "):
@@ -84,6 +84,10 @@ def log_in(served: Served, home: Path) -> str:
 def test_newcomer_logs_in_talks_stops_an_answer_and_leaves(tmp_path: Path) -> None:
     with serving(tmp_path, "--data-dir", str(tmp_path / "data")) as served:
         first = rookery(tmp_path, "chat", "list", "--url", served.url)
+        shy = Terminal("chat", "login", served.url, env=environment(tmp_path))
+        shy.wait_for("Setup token (printed when it started): ")
+        shy.type("\x04")
+        shy_code = shy.end()
         screen = log_in(served, tmp_path)
         credentials = tmp_path / ".config" / "rookery" / "credentials.json"
         kept = credentials.read_text()
@@ -107,6 +111,7 @@ def test_newcomer_logs_in_talks_stops_an_answer_and_leaves(tmp_path: Path) -> No
         after = rookery(tmp_path, "chat", "list", "--url", served.url)
 
     assert (first.returncode, "has no account yet" in first.stderr) == (5, True)
+    assert (shy_code, shy.screen.splitlines()[-1]) == (2, "rookery: Nothing was typed.")
     assert PASSWORD not in screen
     assert (credentials.stat().st_mode & 0o777, PASSWORD in kept) == (0o600, False)
     assert code == 0, terminal.screen
@@ -117,7 +122,7 @@ def test_newcomer_logs_in_talks_stops_an_answer_and_leaves(tmp_path: Path) -> No
     assert (out.returncode, out.stdout, out.stderr) == (0, f"Logged out at {served.url}.\n", "")
     assert (after.returncode, after.stderr) == (
         5,
-        f"rookery: You are not logged in at {served.url}. Run `rookery chat login`.\n",
+        f"rookery: You are not logged in at {served.url}. Run `rookery chat login {served.url}`.\n",
     )
 
 

@@ -328,7 +328,7 @@ def test_unexpected_error_is_one_line_that_says_where_to_look(error: Exception) 
 
     assert cli.run(fail, out) == Exit.FAILED
     assert stderr.getvalue().count("\n") == 1
-    assert "--log-level debug" in stderr.getvalue()
+    assert "ROOKERY_LOG_LEVEL=debug" in stderr.getvalue()
 
 
 def test_traceback_is_shown_to_those_who_asked_without_secrets() -> None:

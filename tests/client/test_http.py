@@ -171,6 +171,12 @@ async def test_silent_server_is_given_up_after_the_timeout() -> None:
     assert str(caught.value) == "GET /api/v1/chats was not answered within 30 s."
 
 
+@pytest.mark.parametrize("token", ["", "rk_one\n", "rk one", "rk_\N{EURO SIGN}"])
+def test_token_that_no_header_can_carry_is_refused_at_once(token: str) -> None:
+    with pytest.raises(ValueError, match="Copy it again"):
+        AsyncRookery(token=token)
+
+
 async def test_nobody_at_the_address_is_said_with_the_address() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused

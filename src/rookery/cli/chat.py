@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Mapping
@@ -97,7 +98,12 @@ async def attach(at: Terminal, reference: str, *, tail: int) -> int:
     chat_id = await find_chat(at.client, reference)
     async with at.client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
         follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, lines=at.lines, prompts=True)
-        return verdict(at, await follower.to_rest(), is_stopped=False)
+        try:
+            state = await follower.to_rest()
+        except asyncio.CancelledError:
+            at.screen.lines(f"The chat goes on: rookery chat attach {short(chat_id)}")
+            raise
+        return verdict(at, state, is_stopped=False)
 
 
 async def interrupt(at: Terminal, reference: str) -> int:

@@ -16,7 +16,7 @@ import msgspec
 from rookery.cli.chat_failures import Refused
 from rookery.cli.exits import Exit
 from rookery.client.aio import DEFAULT_URL
-from rookery.client.http import normal_url
+from rookery.client.http import normal_url, require_token
 
 URL_VARIABLE = "ROOKERY_URL"
 TOKEN_VARIABLE = "ROOKERY_TOKEN"  # noqa: S105 - the name of a variable
@@ -41,6 +41,7 @@ class Logins(msgspec.Struct, frozen=True, kw_only=True):
 class Credentials(msgspec.Struct, frozen=True):
     url: str
     token: str | None
+    is_from_environment: bool = False
 
 
 class CredentialsFile:
@@ -98,12 +99,15 @@ class CredentialsFile:
 
 def find(flag: str | None, environ: Mapping[str, str], file: CredentialsFile) -> Credentials:
     """The server that is meant and the token for it. The environment wins over the file."""
-    token = environ.get(TOKEN_VARIABLE) or None
     url = address(flag, environ, file)
-    if token is None:
-        login = file.load().servers.get(url)
-        token = None if login is None else login.token
-    return Credentials(url, token)
+    if given := environ.get(TOKEN_VARIABLE):
+        try:
+            require_token(given)
+        except ValueError as error:
+            raise Refused(f"{TOKEN_VARIABLE}: {error}", code=Exit.USAGE) from None
+        return Credentials(url, given, is_from_environment=True)
+    login = file.load().servers.get(url)
+    return Credentials(url, None if login is None else login.token)
 
 
 def address(flag: str | None, environ: Mapping[str, str], file: CredentialsFile) -> str:

@@ -98,14 +98,19 @@ class Follower:
             case "action_required":
                 self._screen.note("The chat waits for tools that its own client executes; this command has none.")
             case "disconnected":
-                self._is_lost = True
-                seconds = event["retry_in_seconds"]
-                self._screen.note(
-                    f"Connection lost: {event['reason']}. Trying again in {seconds:.0f} s.", style=Style.RED
-                )
+                self._tell_loss(event["reason"], event["retry_in_seconds"])
             case "synced" if self._is_lost:
                 self._is_lost = False
                 self._screen.note("Connected again.")
+
+    def _tell_loss(self, reason: str, seconds: float) -> None:
+        """Why, once; after that only how long it takes to the next try."""
+        if self._is_lost:
+            text = f"Still no connection. Trying again in {seconds:.0f} s."
+        else:
+            text = f"Connection lost: {reason.rstrip('.')}. Trying again in {seconds:.0f} s."
+        self._is_lost = True
+        self._screen.note(text, style=Style.RED)
 
     def _begin(self, attempt: tuple[int, int]) -> None:
         if attempt == self._attempt:

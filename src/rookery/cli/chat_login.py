@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import socket
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
@@ -18,6 +19,7 @@ from rookery.cli.chat_failures import Refused
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, NotFound, Unauthenticated, errors
+from rookery.client.http import require_token
 from rookery.client.models import User
 
 MAX_SECRET_BYTES = 4096
@@ -36,7 +38,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 def ask(*, is_setup: bool, name: str | None, token_stdin: bool, password_stdin: bool) -> Answers:
     """Ask for what is missing. Before the event loop runs: that one would keep Ctrl-C from ending the prompt."""
     if token_stdin:
-        return Answers(token=_piped("token"))
+        return Answers(token=_piped_token())
     if password_stdin and name is None:
         raise Refused("--password-stdin needs --user: whose password it is.", code=Exit.USAGE)
     if not password_stdin and not sys.stdin.isatty():
@@ -45,11 +47,11 @@ def ask(*, is_setup: bool, name: str | None, token_stdin: bool, password_stdin: 
             code=Exit.USAGE,
         )
     setup_token = _setup_token() if is_setup else None
-    login = name or _asked("Email address: " if is_setup else "Email address or username: ")
+    login = name or _asked("Email address: " if is_setup else "Email address or username: ").strip()
     if password_stdin:
         return Answers(login=login, password=_piped("password"), setup_token=setup_token)
-    password = getpass.getpass("Password: ")
-    if is_setup and getpass.getpass("The same again: ") != password:
+    password = _asked("Password: ", getpass.getpass)
+    if is_setup and _asked("The same again: ", getpass.getpass) != password:
         raise Refused("The two passwords differ.", code=Exit.USAGE)
     return Answers(login=login, password=password, setup_token=setup_token)
 
@@ -124,18 +126,32 @@ def _token_name() -> str:
 
 def _setup_token() -> str:
     """People paste the token, or the whole address that was printed with it."""
-    given = getpass.getpass("This server has no account yet. Setup token (printed when it started): ").strip()
+    question = "This server has no account yet. Setup token (printed when it started): "
+    given = _asked(question, getpass.getpass).strip()
     return given.rpartition("#")[2].removeprefix("token=")
 
 
-def _asked(question: str) -> str:
+def _asked(question: str, ask: Callable[[str], str] = input) -> str:
+    """What somebody types. Who leaves instead gets a line of their own for what is said next."""
     try:
-        answer = input(question).strip()
-    except EOFError:
+        answer = ask(question)
+    except (EOFError, KeyboardInterrupt) as leaving:
+        sys.stderr.write("\n")
+        if isinstance(leaving, KeyboardInterrupt):
+            raise
         answer = ""
-    if not answer:
+    if not answer.strip():
         raise Refused("Nothing was typed.", code=Exit.USAGE)
     return answer
+
+
+def _piped_token() -> str:
+    token = _piped("token").strip()
+    try:
+        require_token(token)
+    except ValueError as error:
+        raise Refused(str(error), code=Exit.USAGE) from None
+    return token
 
 
 def _piped(what: str) -> str:

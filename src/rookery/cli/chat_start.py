@@ -23,6 +23,8 @@ Act: TypeAlias = Callable[[Terminal], Awaitable[int]]
 
 # Chosen: somebody waits, and a server that is not there should be told within a second.
 RETRIES = 2
+# Chosen: nothing is shown while a try lasts, so it is a third of what programs get.
+TIMEOUT_SECONDS = 10.0
 
 
 def new(arguments: argparse.Namespace, out: Output, run: Run) -> int:
@@ -129,7 +131,7 @@ def _act(attempt: Attempt, arguments: argparse.Namespace, out: Output, run: Run,
     found = _found(attempt, arguments, out)
 
     async def acting() -> int:
-        async with AsyncRookery(found.url, token=found.token, max_retries=RETRIES) as client:
+        async with AsyncRookery(found.url, token=found.token, timeout=TIMEOUT_SECONDS, max_retries=RETRIES) as client:
             return await act(chat.terminal(client, out, os.environ, lines=arguments.lines))
 
     attempt.code = run(acting(), out)
@@ -138,6 +140,7 @@ def _act(attempt: Attempt, arguments: argparse.Namespace, out: Output, run: Run,
 def _found(attempt: Attempt, arguments: argparse.Namespace, out: Output) -> Credentials:
     found = chat_credentials.find(arguments.url, os.environ, CredentialsFile(os.environ))
     attempt.url, attempt.has_token = found.url, found.token is not None
+    attempt.is_token_from_environment = found.is_from_environment
     if found.token is not None:
         out.secrets.add("token", found.token)
     return found
@@ -149,7 +152,7 @@ def _talk(arguments: argparse.Namespace, out: Output, *, reference: str | None) 
         if not _has_terminal():
             raise Refused("There is no terminal to type at. Use `rookery chat new PROMPT`.", code=Exit.USAGE)
         found = _found(attempt, arguments, out)
-        client = AsyncRookery(found.url, token=found.token, max_retries=RETRIES)
+        client = AsyncRookery(found.url, token=found.token, timeout=TIMEOUT_SECONDS, max_retries=RETRIES)
         with asyncio.Runner() as runner:
             try:
                 at = chat.terminal(client, out, os.environ)

@@ -27,10 +27,10 @@ Command: TypeAlias = "Callable[[argparse.Namespace, Loaded, Output], int]"
 
 def main(argv: Sequence[str] | None = None) -> int:
     _open_missing_streams()
-    arguments = parser().parse_args(argv)
-    from rookery.cli.output import Output
-
     try:
+        arguments = parser().parse_args(argv)
+        from rookery.cli.output import Output
+
         return run(lambda out: _execute(arguments, out), Output(sys.stdout, sys.stderr, json=arguments.json))
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
@@ -89,7 +89,9 @@ def _guarded(command: Callable[[Output], int], out: Output) -> int:
 
 def _execute(arguments: argparse.Namespace, out: Output) -> int:
     if not hasattr(arguments, "strict_config"):
-        # A client: the settings of a server on this machine, right or wrong, are nothing to it.
+        # A client: the settings of a server on this machine, right or wrong, are nothing to it. Only whoever looks for
+        # a bug says so in the same way everywhere.
+        out.show_tracebacks = os.environ.get("ROOKERY_LOG_LEVEL") == "debug"
         code: int = arguments.run(arguments, out)
         return code
     flags = {key.name: value for key in settings.KEYS if (value := getattr(arguments, key.field, None)) is not None}
@@ -245,7 +247,7 @@ def _bug(error: Exception) -> str:
     own = [frame for frame in frames if frame.filename.startswith(package)] or frames
     where = f" at {os.path.relpath(own[-1].filename, package)}:{own[-1].lineno}" if own else ""
     text = " ".join(str(error).split())[:200]
-    return f"Unexpected {type(error).__name__}{where}: {text} (--log-level debug shows the traceback)"
+    return f"Unexpected {type(error).__name__}{where}: {text} (ROOKERY_LOG_LEVEL=debug shows the traceback)"
 
 
 # The arguments

@@ -6,6 +6,7 @@ and what was refused before anything was done. Redirects are not followed: they 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -26,8 +27,11 @@ T = TypeVar("T")
 
 API = "/api/v1"
 USER_AGENT = f"rookery-python/{__version__}"
+REFUSED = "the connection was refused"
 # A server that asks for more than this is not waited for: the caller decides.
 MAX_WAIT_SECONDS = 30.0
+
+_TOKEN = re.compile(r"[!-~]+")
 
 Query: TypeAlias = Mapping[str, "str | int | bool | UUID | Sequence[str] | None"]
 
@@ -57,6 +61,8 @@ class Http:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.base_url = normal_url(config.base_url)
+        if config.token is not None:
+            require_token(config.token)
         self._client = httpx2.AsyncClient(
             headers={"User-Agent": USER_AGENT, "Accept": "application/json"},
             timeout=None,  # the clock's deadline is the one that counts
@@ -211,6 +217,14 @@ def normal_url(given: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, below, "", ""))
 
 
+def require_token(given: str) -> None:
+    """Refuse what no header can carry: it would fail as if the server were not there."""
+    if not _TOKEN.fullmatch(given):
+        raise ValueError(
+            "The token is empty or holds spaces, line ends or other signs that no token has. Copy it again."
+        )
+
+
 def origin_of(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
@@ -229,7 +243,7 @@ def reason_of(error: Exception) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ConnectionRefusedError):
-            return "the connection was refused"
+            return REFUSED
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         cause = cause.__cause__ or cause.__context__
