@@ -61,10 +61,11 @@ def test_first_start_serves_and_a_normal_stop_leaves_nothing_behind(home: Path, 
 def test_first_start_tells_how_to_make_the_first_account_and_the_next_one_does_not(home: Path, data_dir: Path) -> None:
     arguments = ("--data-dir", str(data_dir), "--trusted-proxies", "127.0.0.1")
     with serving(home, *arguments, ROOKERY_LOG_FORMAT="json") as served:
-        page = served.wait_for_line(re.compile(r"(http://\S+)/setup#token=(\S+)"))
+        assert served.wait_for_line(re.compile("rookery chat login (.+)"))[1] == served.url
+        token = served.wait_for_line(re.compile("rk_setup_[0-9a-f]{64}"))[0]
         command = shlex.split(served.wait_for_line(re.compile("curl .*"))[0])
         address, body = command[3], json.loads(command[-1])
-        assert (address, body["token"]) == (f"{served.url}/api/v1/setup", page[2])
+        assert (address, body["token"]) == (f"{served.url}/api/v1/setup", token)
         body |= {"email": "ada@example.org", "password": "correct horse battery"}
 
         request = urllib.request.Request(
@@ -75,11 +76,11 @@ def test_first_start_tells_how_to_make_the_first_account_and_the_next_one_does_n
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert answer.status == 201
         assert asyncio.run(addresses_in_the_audit_log(data_dir)) == {"203.0.113.9"}
-    assert not any(page[2] in line for line in served.errors)
+    assert not any(token in line for line in served.errors)
 
     with serving(home, *arguments) as served:
         served.stop()
-        assert not any("/setup#" in line for line in served.rest())
+        assert not any("rk_setup_" in line for line in served.rest())
 
 
 def test_sigint_stops_in_order_too(home: Path, data_dir: Path) -> None:

@@ -23,14 +23,15 @@ async def find_token(settings: Settings, database: Database) -> str | None:
 
 
 def show(url: str, token: str | None, out: Output) -> None:
-    """Say how to make the first account, if there is none. The token stands behind `#`: no server logs that."""
+    """Say how to make the first account, if there is none."""
     if token is None:
         return
     body = json.dumps({"token": token, "email": "you@example.org", "password": "..."})
     out.line()
-    out.line("Nobody has an account yet. Make the first one, the administrator's, in a browser:")
-    out.line(f"  {url}/setup#token={token}")
-    out.line("or on the command line, and log in from there:")
+    out.line("Nobody has an account yet. Make the first one, the administrator's, in another terminal:")
+    out.line(f"  rookery chat login {url}")
+    out.line("It asks for this setup token, which works once:")
+    out.line(f"  {token}")
+    out.line("Or, without logging in:")
     out.line(f"  curl -X POST {url}/api/v1/setup -H 'Content-Type: application/json' -d {shlex.quote(body)}")
-    out.line(f"  rookery chat login --url {url}")
     out.line()
