@@ -22,6 +22,7 @@ from rookery.worker.titling import ShortTexts
 from tests.api.doors import open_door
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk, fields, said, text
+from tests.api.town import child_of
 from tests.waiting import until
 
 
@@ -399,6 +400,23 @@ async def test_bad_entries_of_a_share_are_refused_by_name(talk: Talk, ben: Perso
     assert list(fields(await talk.http.patch(path, json={"users": {"ben": "read"}}))) == ["users.ben"]
     assert list(fields(await talk.http.patch(path, json={"groups": {}}))) == ["groups"]
     assert (await talk.http.get(path)).json()["items"] == []
+
+
+async def test_what_only_a_root_has_is_refused_on_a_child_by_the_name_of_the_root(house: House, talk: Talk) -> None:
+    root = await talk.create()
+    child = await child_of(house, talk.person, root, model=UUID((await talk.get(root))["last_model_config_id"]))
+    path = f"{CHATS}/{child}"
+
+    refused = [
+        await talk.http.get(f"{path}/acl"),
+        await talk.http.patch(f"{path}/acl", json={"everyone": "read"}),
+        await talk.http.patch(path, json={"pin_order": 1}),
+        await talk.http.patch(path, json={"archived": True}),
+        await talk.http.delete(path),
+    ]
+
+    assert {(each.status_code, each.json()["code"]) for each in refused} == {(400, "not_root_chat")}
+    assert [root in each.json()["message"] for each in refused] == [True] * 5
 
 
 async def test_switched_off_sharing_hides_the_chat_at_once(house: House, talk: Talk, ben: Person) -> None:

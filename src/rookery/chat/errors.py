@@ -127,11 +127,10 @@ class InvalidInput(ChatError):
 
 
 class ChatNotRoot(InvalidInput):
-    def __init__(self, chat_id: UUID) -> None:
+    def __init__(self, chat_id: UUID, root_id: UUID | None = None) -> None:
         self.chat_id = chat_id
-        super().__init__(
-            "chat_id", f"Chat {chat_id} is a subagent's chat. Use the chat it belongs to.", code="not_root_chat"
-        )
+        root = "the chat it belongs to" if root_id is None else f"chat {root_id}, which it belongs to"
+        super().__init__("chat_id", f"Chat {chat_id} is a subagent's chat. Use {root}.", code="not_root_chat")
 
 
 class EditTargetNotUser(InvalidInput):

@@ -171,7 +171,7 @@ class Chats(Part):
         if row is None:
             raise ChatNotFound(chat_id)
         if not row["is_root"]:
-            raise ChatNotRoot(chat_id)
+            raise ChatNotRoot(chat_id, at.root_id)
         if row["archived"] == archived:
             code = "already_archived" if archived else "not_archived"
             raise InvalidInput("archived", f"The chat is {code.replace('_', ' ')}.", code=code)
@@ -189,7 +189,7 @@ class Chats(Part):
         if row is None:
             raise ChatNotFound(chat_id)
         if not row["is_root"]:
-            raise ChatNotRoot(chat_id)
+            raise ChatNotRoot(chat_id, at.root_id)
         if not row["archived"] or (archived_before is not None and row["archived_at"] >= archived_before):
             raise ArchiveFirst
         members = await machine.delete_family(at.bundle, chat_id)
@@ -208,7 +208,7 @@ class Chats(Part):
     @authz(Resource.SHARE, Action.SEE_SHARES, via=Via.CHAT)
     async def list_shares(self, at: Grant, chat_id: ChatId) -> Sequence[Share]:
         if at.root_id != chat_id:
-            raise ChatNotRoot(chat_id)
+            raise ChatNotRoot(chat_id, at.root_id)
         return await shares.list_shares(at.conn, chat_id)
 
     @authz(Resource.SHARE, Action.SHARE, via=Via.CHAT, how=How.WRITE)
@@ -216,6 +216,8 @@ class Chats(Part):
         """Add and remove readers. New direct readers hear of the chat, and who lost it loses open streams."""
         if not await shares.is_sharing_enabled(at.conn):
             raise Disabled("Sharing is switched off. Ask an administrator.")
+        if at.root_id != chat_id:
+            raise ChatNotRoot(chat_id, at.root_id)
         change = await shares.patch_shares(at.conn, chat_id, patch=patch, by=at.user_id, now=at.now)
         if change.is_empty:
             return change
@@ -244,7 +246,7 @@ class Chats(Part):
     async def leave(self, at: Grant, chat_id: ChatId) -> None:
         """Give up one's own entry. What is shared with everyone stays readable."""
         if at.root_id != chat_id:
-            raise ChatNotRoot(chat_id)
+            raise ChatNotRoot(chat_id, at.root_id)
         if await shares.leave(at.conn, chat_id, user_id=at.user_id):
             await pins.drop_pins_of_strangers(at.conn, chat_id)
             at.tell_access("chat_acl", chat_id)
@@ -305,7 +307,7 @@ async def _write(at: Grant, chat_id: ChatId, patch: ChatPatch) -> None:
 
 async def _pin(at: Grant, chat_id: ChatId, pin_order: int) -> None:
     if at.root_id != chat_id:
-        raise ChatNotRoot(chat_id)
+        raise ChatNotRoot(chat_id, at.root_id)
     if pin_order:
         await pins.pin(at.conn, chat_id, user_id=at.user_id, position=pin_order)
     else:
