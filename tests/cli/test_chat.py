@@ -156,6 +156,7 @@ async def test_who_stops_watching_is_told_how_to_come_back(desk: Desk) -> None:
         with pytest.raises(asyncio.CancelledError):
             await watching
 
+    assert desk.said == "Half an answer\n"
     assert desk.notes[-1] == f"The chat goes on: rookery chat attach {str(made.id)[:8]}"
 
 

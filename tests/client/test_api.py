@@ -336,3 +336,9 @@ async def test_version_is_told(quiet: AsyncRookery) -> None:
     version = await quiet.version()
 
     assert (version.api, version.stream_protocol) == (1, 1)
+
+
+async def test_https_at_a_server_without_tls_is_said_as_such(house: House) -> None:
+    async with AsyncRookery(house.url.replace("http:", "https:"), max_retries=0) as client:
+        with pytest.raises(errors.Unreachable, match="does not speak TLS; try http instead"):
+            await client.me()

@@ -69,12 +69,14 @@ class Follower:
         self._is_lost = False
 
     async def to_rest(self, since: int = 0) -> View:
-        """Show everything until the chat rests."""
-        async for change in self._live:
-            self.show(change)
-            if change.is_committed and change.state.status in AT_REST and change.state.snapshot_version >= since:
-                break
-        self._screen.close()
+        """Show everything until the chat rests. However it ends, what is said next stands on a line of its own."""
+        try:
+            async for change in self._live:
+                self.show(change)
+                if change.is_committed and change.state.status in AT_REST and change.state.snapshot_version >= since:
+                    break
+        finally:
+            self._screen.close()
         return self._live.state
 
     def show(self, change: Change) -> None:

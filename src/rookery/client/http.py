@@ -7,6 +7,7 @@ and what was refused before anything was done. Redirects are not followed: they 
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -244,6 +245,8 @@ def reason_of(error: Exception) -> str:
     while cause is not None:
         if isinstance(cause, ConnectionRefusedError):
             return REFUSED
+        if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
+            return "what is there does not speak TLS; try http instead of https"
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         cause = cause.__cause__ or cause.__context__
