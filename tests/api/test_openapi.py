@@ -149,6 +149,12 @@ def test_events_of_streams_are_described(document: dict[str, Any]) -> None:
     assert "message_part" in kinds
 
 
+def test_body_is_required_where_it_may_not_be_left_out(document: dict[str, Any]) -> None:
+    bodies = {each["operationId"]: each["requestBody"] for each in operations(document) if "requestBody" in each}
+
+    assert [name for name, body in bodies.items() if not body["required"]] == ["turns.interrupt"]
+
+
 def test_absent_members_of_bodies_have_no_default_that_could_not_be_sent(document: dict[str, Any]) -> None:
     for name, schema in document["components"]["schemas"].items():
         for key, member in schema.get("properties", {}).items():

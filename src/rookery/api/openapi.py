@@ -182,7 +182,7 @@ def _described(described: dict[str, Any], operation: Operation, names: dict[Any,
         described["parameters"] = [*described.get("parameters", ()), *map(_header, operation.takes)]
     if operation.body is not None:
         content = {"application/json": {"schema": names[operation.body]}}
-        described["requestBody"] = {"required": True, "content": content}
+        described["requestBody"] = {"required": operation.needs_body, "content": content}
     elif operation.raw_body is not None:
         described["requestBody"] = {"required": True, "content": {operation.raw_body: {"schema": _BYTES}}}
     described["security"] = [] if operation.is_public else _LOGGED_IN

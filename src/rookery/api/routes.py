@@ -51,6 +51,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     also: tuple[int, ...]
     body: type[Body] | None
+    needs_body: bool
     raw_body: str | None
     takes: tuple[Header, ...]
     gives: tuple[Header, ...]
@@ -106,6 +107,7 @@ class Routes:
         status: int | None = None,
         also: Sequence[int] = (),
         body: type[Body] | None = None,
+        needs_body: bool = True,
         raw_body: str | None = None,
         takes: Sequence[Header] = (),
         gives: Sequence[Header] = (),
@@ -123,6 +125,7 @@ class Routes:
             status=status or (204 if returns is None else 200),
             also=tuple(also),
             body=body,
+            needs_body=needs_body,
             raw_body=raw_body,
             takes=tuple(takes),
             gives=tuple(gives),

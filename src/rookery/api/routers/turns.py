@@ -27,7 +27,14 @@ class InterruptBody(Body):
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("turns")
 
-    @routes.post("/chats/{chat}/interrupt", "turns.interrupt", returns=ChatView, body=InterruptBody, errors=(404, 409))
+    @routes.post(
+        "/chats/{chat}/interrupt",
+        "turns.interrupt",
+        returns=ChatView,
+        body=InterruptBody,
+        needs_body=False,
+        errors=(404, 409),
+    )
     async def interrupt(caller: CallerDep, chat: UUID, request: Request) -> Response:
         """Stop the turn; what was said so far is kept. The body may be left out."""
         body = InterruptBody()

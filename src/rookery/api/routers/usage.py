@@ -110,7 +110,7 @@ def router(parts: ApiParts) -> APIRouter:
         found = await caller.store.reports.spend(caller.user.id)
         return answer(SpendView(found.period, found.spent_micros, found.limit_micros))
 
-    @routes.get("/usage", "usage.report", returns=UsageReportView)
+    @routes.get("/usage", "usage.report", returns=UsageReportView, errors=(404,))
     async def report(
         caller: CallerDep,
         start: Start = None,
