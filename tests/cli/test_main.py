@@ -370,6 +370,23 @@ def test_json_mode_prints_the_document_and_nothing_else_on_stdout() -> None:
     assert stderr.getvalue() == "half way\n"
 
 
+def test_progress_beside_a_log_is_told_in_lines_on_a_terminal_too() -> None:
+    leader, follower = pty.openpty()
+    try:
+        with open(follower, "w") as terminal:
+            out = Output(StringIO(), terminal)
+            out.has_log_beside = True
+            out.progress("one")
+            out.finish()
+            seen = b""
+            while not seen.endswith(b"\n"):
+                seen += os.read(leader, 1024)
+    finally:
+        os.close(leader)
+
+    assert seen == b"one\r\n"
+
+
 def test_progress_is_one_changing_line_on_a_terminal() -> None:
     expected = b"\r\x1b[2Kone\r\x1b[2Ktwo\r\x1b[2K"
     leader, follower = pty.openpty()

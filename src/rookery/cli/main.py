@@ -112,6 +112,7 @@ def _serve(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
     from rookery.cli import serve
 
     form, level = loaded.settings.log_format, loaded.settings.log_level
+    out.has_log_beside = True
     return run_async(serve.run(loaded.settings, out), out, log_format=form, log_level=level)
 
 

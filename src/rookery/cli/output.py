@@ -30,7 +30,9 @@ class OutputClosed(Exception):
 class Output:
     """Everything a command prints goes through here. `finish` writes the JSON document, once, at the end.
 
-    `secrets` are hidden in all that goes to stderr. `show_tracebacks` is for those who asked for debug output.
+    `secrets` are hidden in all that goes to stderr. `show_tracebacks` is for those who asked for debug output. With
+    `has_log_beside` others write lines to stderr all the time: progress is told in lines, too, or theirs would begin
+    behind it.
     """
 
     def __init__(self, stdout: TextIO, stderr: TextIO, *, json: bool = False) -> None:
@@ -41,6 +43,7 @@ class Output:
         self.json = json
         self.secrets = SecretRegistry()
         self.show_tracebacks = False
+        self.has_log_beside = False
 
     def line(self, text: str = "") -> None:
         """A line for people. Control characters are shown, not obeyed: the text may come from anywhere."""
@@ -82,7 +85,7 @@ class Output:
 
     def progress(self, text: str) -> None:
         """What goes on right now: one line that changes on a terminal, plain lines elsewhere. Always on stderr."""
-        if not self._stderr.isatty():
+        if self.has_log_beside or not self._stderr.isatty():
             self._print(self._stderr, printable(text))
             return
         width = shutil.get_terminal_size().columns - 1
