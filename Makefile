@@ -6,6 +6,8 @@ VENV_STAMP := $(VENV)/.made
 RUN_STAMP := $(VENV)/.run-installed
 DEV_STAMP := $(VENV)/.dev-installed
 ARGS ?=
+# Most tests wait, for databases, processes and clocks, so there are more of them at once than cores.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test lint types fmt bench chaos docs lock drift clean install unit
@@ -37,7 +39,7 @@ serve: $(RUN_STAMP) ## Install, start the embedded database and the server (ARGS
 test: lint types unit ## Install, then lint, types and every test
 
 unit: $(DEV_STAMP)
-	$(BIN)/python -m pytest -n auto $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 lint: $(DEV_STAMP) ## Check style, formatting and spelling
 	$(BIN)/ruff check .

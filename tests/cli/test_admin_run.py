@@ -243,7 +243,7 @@ async def test_chat_belongs_to_the_operator_and_has_its_instructions(desk: Desk)
     assert await desk.sql("SELECT count(*) FROM users WHERE username = $1", operator.USERNAME) == 1
     first = "SELECT {} FROM chats c JOIN users u ON u.id = c.owner_id ORDER BY c.created_at LIMIT 1"
     assert await desk.sql(first.format("u.username || ' ' || c.client_type")) == "operator cli"
-    assert await desk.sql(first.format("title")) == "say hello to the world of..."
+    assert await desk.sql(first.format("title")) == "say hello to the world of…"
     told = "SELECT count(*) FROM chat_messages WHERE role = 'system' AND visibility = 'model' AND content::text ~ $1"
     assert await desk.sql(told, "Speak like a rook") == 1
 
