@@ -172,10 +172,19 @@ async def test_every_request_drives_its_tools_with_arguments_they_take(asked: st
     assert await text_of(asking(asked, *rows, tools=EVERYTHING))
 
 
-@pytest.mark.parametrize("line", guides.WHAT_I_CAN.splitlines()[1:])
-async def test_what_it_offers_it_understands(line: str) -> None:
-    for asked in line.removeprefix("- ").split(", or: "):
-        assert await calls_of(asking(asked, tools=EVERYTHING))
+@pytest.mark.parametrize(("needed", "asked"), guides.SUGGESTIONS)
+async def test_what_it_offers_it_understands_with_those_tools(needed: frozenset[str], asked: str) -> None:
+    assert await calls_of(asking(asked, tools=sorted(needed)))
+
+
+async def test_it_offers_what_the_tools_of_the_chat_allow() -> None:
+    few = await text_of(asking("hello", tools=["read_file"]))
+    none = await text_of(asking("hello", tools=[]))
+
+    assert "- read /home/agent/notes.md" in few
+    assert "- run" not in few
+    assert guides.NOTHING_TO_USE in none
+    assert "Try one of these" not in none
 
 
 @pytest.mark.parametrize("name", [*EVERYTHING, "github__listIssues"])

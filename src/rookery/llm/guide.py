@@ -20,23 +20,28 @@ from rookery.llm.scripted import CallTool, Say, Step, Think, all_parts, last_use
 from rookery.llm.types import Call, Purpose
 
 WHO_I_AM = (
-    "I am Rookery's scripted model: I follow fixed rules, need no key and no network, and run real tools. "
+    "I am Rookery's scripted model: I follow fixed rules, need no key and no network, and run a chat's tools for real. "
     "To talk to a language model instead, set ANTHROPIC_API_KEY or OPENAI_API_KEY before you start the server, "
     "or add a provider in the settings."
 )
-WHAT_I_CAN = (
-    "Try one of these:\n"
-    "- run `uname -a`\n"
-    "- write /home/agent/notes.md with Hello from Rookery\n"
-    "- read /home/agent/notes.md\n"
-    '- replace "Hello" with "Greetings" in /home/agent/notes.md\n'
-    "- search for Greetings in /home/agent\n"
-    "- ask me which colour I like: red, green or blue\n"
-    "- make a plan to tidy the home directory\n"
-    "- ask an agent to count the files in /etc\n"
-    "- ask agents to count the files in /etc; name the kernel\n"
-    '- use the tool process_list, or: use the tool read_file with {"path": "/etc/hostname"}\n'
-    "- take the tour"
+# What to ask for, and the tools that it takes.
+SUGGESTIONS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"execute"}), "run `uname -a`"),
+    (frozenset({"write_file"}), "write /home/agent/notes.md with Hello from Rookery"),
+    (frozenset({"read_file"}), "read /home/agent/notes.md"),
+    (frozenset({"edit_files"}), 'replace "Hello" with "Greetings" in /home/agent/notes.md'),
+    (frozenset({"execute"}), "search for Greetings in /home/agent"),
+    (frozenset({"ask_user_question"}), "ask me which colour I like: red, green or blue"),
+    (frozenset({"write_file", "propose_plan"}), "make a plan to tidy the home directory"),
+    (frozenset({"spawn_agent", "wait_agent"}), "ask an agent to count the files in /etc"),
+    (frozenset({"spawn_agent", "wait_agent"}), "ask agents to count the files in /etc; name the kernel"),
+    (frozenset({"process_list"}), "use the tool process_list"),
+    (frozenset({"read_file"}), 'use the tool read_file with {"path": "/etc/hostname"}'),
+    (frozenset({"write_file", "read_file", "edit_files", "execute"}), "take the tour"),
+)
+NOTHING_TO_USE = (
+    "This chat has no tools, so there is nothing that I could do for you. But you can see how chats work here: watch "
+    "this one from somewhere else, stop me, send more while I speak, leave and come back."
 )
 PLAN_TOOLS = frozenset({"ask_user_question", "propose_plan"})
 MAX_AGENTS = 4
@@ -88,11 +93,12 @@ def tour(call: Call) -> Sequence[Step]:
 def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult]) -> Sequence[Step]:
     tools = {tool.name for tool in call.tools} if call.tool_choice != "none" else set()
     if request is None:
-        return (Say(f"{WHO_I_AM}\n\n{WHAT_I_CAN}"),)
+        return (Say(f"{WHO_I_AM}\n\n{_offer(tools)}"),)
     if missing := _missing(request, tools):
         names = ", ".join(missing)
         hint = " Turn on plan mode, and ask again." if PLAN_TOOLS.intersection(missing) else ""
-        return (Say(f"I would use {names} for that, but this chat does not have it.{hint}\n\n{WHO_I_AM}"),)
+        it = "it" if len(missing) == 1 else "them"
+        return (Say(f"I would use {names} for that, but this chat does not have {it}.{hint}\n\n{WHO_I_AM}"),)
     if results and _is_preparation(results[-1], results) and (steps := _get_workspace(results, tools)):
         return steps
     done = _rounds_done(request, results)
@@ -102,6 +108,12 @@ def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult
         return request.rounds[done]
     thought = f"This reads like a request for {_names(request.rounds[0])}."
     return (Think(thought), Say(request.intro), *request.rounds[0])
+
+
+def _offer(tools: set[str]) -> str:
+    """What can be asked for in this chat, and nothing else."""
+    lines = [f"- {line}" for needed, line in SUGGESTIONS if needed <= tools]
+    return "\n".join(["Try one of these:", *lines]) if lines else NOTHING_TO_USE
 
 
 def understand(asked: str, prompt: Prompt, results: Sequence[PromptResult]) -> Request | None:
