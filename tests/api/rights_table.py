@@ -166,8 +166,8 @@ OPERATIONS = {
     "operations.jobs": Entry("staff", ADMIN),
     "server.version": Entry("user", ANY),
     "server.openapi": Entry("user", ANY),
-    "docs.page": Entry("user", ANY),
-    "docs.asset": Entry("user", ANY),
+    "docs.page": Entry("public", ANY),
+    "docs.asset": Entry("public", ANY),
     "chats.watch": Entry("user", READ),
     "chats.stream": Entry("read", READ),
 }

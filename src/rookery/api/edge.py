@@ -47,7 +47,8 @@ MAX_URL_BYTES = 8 * 1024
 MAX_HEADER_BYTES = 32 * 1024
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_DOWNLOAD = re.compile(rf"{PREFIX}/files/[^/]+/download")
+# The signature in its URL is the credential; and the page that shows the API asks for one itself.
+_OPEN = re.compile(rf"{PREFIX}/(files/[^/]+/download|docs(/[^/]+)?)")
 _STREAM = re.compile(rf"{PREFIX}/chats/(watch|[^/]+/stream)")
 _SETUP = f"{PREFIX}/setup"
 # Whoever asks for these is nobody yet.
@@ -147,8 +148,8 @@ class Edge:
                 await self._require_setup(info)
             return
         await self._require_setup(info)
-        if _DOWNLOAD.fullmatch(path):
-            # The signature in the URL is the credential. Who guesses at it is counted by address.
+        if _OPEN.fullmatch(path):
+            # Who guesses at signatures is counted by address.
             limits.take(Limit.API, address_key(info.ip))
             return
         caller = await self._authenticate(connection, info, answer)

@@ -8,7 +8,6 @@ from importlib import resources
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes
 
@@ -31,13 +30,16 @@ def router(parts: ApiParts) -> APIRouter:
     page = (files / "index.html").read_bytes()
     assets = {asset: (files / asset).read_bytes() for asset in Asset}
 
-    @routes.get("/docs", "docs.page", returns=bytes, media_type="text/html")
-    async def show(caller: CallerDep) -> Response:
-        """A page for browsers that shows this document and lets people try it."""
+    @routes.get("/docs", "docs.page", returns=bytes, media_type="text/html", is_public=True)
+    async def show() -> Response:
+        """A page for browsers that shows this document and lets people try it, logged in or with a token.
+
+        It holds nothing of this server, so everybody may load it.
+        """
         return Response(page, headers={"Content-Security-Policy": POLICY}, media_type="text/html")
 
-    @routes.get("/docs/{asset}", "docs.asset", returns=bytes, media_type="*/*")
-    async def get_asset(caller: CallerDep, asset: Asset) -> Response:
+    @routes.get("/docs/{asset}", "docs.asset", returns=bytes, media_type="*/*", is_public=True)
+    async def get_asset(asset: Asset) -> Response:
         """What that page is made of."""
         return Response(assets[asset], media_type=_MEDIA_TYPES[asset])
 

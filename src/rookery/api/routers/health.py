@@ -25,8 +25,8 @@ FRONT_PAGE = f"""<!doctype html>
 </style>
 <h1>Rookery is running</h1>
 <p>Version {__version__}. Programs talk to the server over its API, which
-<a href="/api/v1/docs"><code>/api/v1/docs</code></a> shows to whoever is logged in; the web application is not part of
-this version yet.</p>
+<a href="/api/v1/docs"><code>/api/v1/docs</code></a> shows, with an API token; the web application is not part of this
+version yet.</p>
 <p><a href="/readyz"><code>/readyz</code></a> tells how it is doing; <code>rookery admin status</code> tells more.</p>
 </html>
 """
