@@ -420,8 +420,8 @@ def test_commands_work_beside_a_server_and_without_one(tmp_path: Path) -> None:
     place = ("--data-dir", str(tmp_path / "data"))
     before = rookery(tmp_path, "admin", "provider", "list", *place)
     with serving(tmp_path, *place):
-        beside = rookery(tmp_path, "admin", "provider", "add", "scripted", "offline", *place)
-    without = rookery(tmp_path, "admin", "model", "add", "offline", "guide", "--context-limit", "1000", *place)
+        beside = rookery(tmp_path, "admin", "provider", "add", "scripted", "rehearsal", *place)
+    without = rookery(tmp_path, "admin", "model", "add", "rehearsal", "guide", "--context-limit", "1000", *place)
 
     assert before.returncode == 1
     assert "`rookery serve` makes one." in before.stderr
