@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.database import Server, fresh_database, lease_server, wait_until_stopped
+
+# Far longer than the longest test takes on a busy machine.
+HANGS_SECONDS = 300
 
 # A busy machine is slow, not wrong: no example fails for the time it took.
 settings.register_profile("rookery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,6 +41,16 @@ async def empty_database_url(database_server: Server) -> AsyncIterator[str]:
     """A fresh database with nothing in it."""
     async with fresh_database(database_server, template=None) as url:
         yield url
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[object]:
+    """A test that hangs ends its process with a traceback of every thread, and so fails by name."""
+    faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(trylast=True)
