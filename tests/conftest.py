@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,7 @@ async def empty_database_url(database_server: Server) -> AsyncIterator[str]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Iterator[object]:
+def pytest_runtest_protocol() -> Generator[None, object, object]:
     """A test that hangs ends its process with a traceback of every thread, and so fails by name."""
     faulthandler.dump_traceback_later(HANGS_SECONDS, exit=True)
     try:
