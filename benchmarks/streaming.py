@@ -89,30 +89,37 @@ async def ours_paced(house: House, *, answers: int, seconds: float, viewers: int
 
 
 async def floor_burst(house: House, *, answers: int, tokens: int) -> float:
-    """CPU us per token of answers that come as fast as they can."""
-    cpu = house.cpu()
-    streams = [(f"{house.floor_url}/{WIRE}/{tokens}@0@0", "")] * answers
-    await house.clients.ask(do="open", streams=streams, wait=False)
-    await until(house, answers * tokens)
-    found = (house.cpu() - cpu) / answers / tokens * 1e6
-    await house.clients.ask(do="close")
-    return found
+    """CPU us per token of answers that come as fast as they can: what a long one costs more than a single token."""
+
+    async def read(length: int) -> float:
+        cpu = house.cpu()
+        streams = [(f"{house.floor_url}/{WIRE}/{length}@0@0", "")] * answers
+        await house.clients.ask(do="open", streams=streams, wait=False)
+        await until(house, answers * length)
+        cpu = house.cpu() - cpu
+        await house.clients.ask(do="close")
+        return cpu
+
+    return (await read(tokens) - await read(1)) / answers / (tokens - 1) * 1e6
 
 
 async def ours_burst(house: House, *, answers: int, tokens: int) -> float:
     """The streams are open before the answers begin, as a client's are that sends a message."""
-    quick = await house.model(WIRE, 1, pace=0)
-    chats = await house.start(quick, answers)
+    chats = await house.start(await house.model(WIRE, 1, pace=0), answers)
     await house.rest(chats)
-    await house.watch(chats)
-    long = await house.model(WIRE, tokens, pace=0)
-    cpu = house.cpu()
-    await send_all(house, chats, long)
-    await until(house, answers * tokens)
-    found = (house.cpu() - cpu) / answers / tokens * 1e6
-    await house.clients.ask(do="close")
-    await house.rest(chats)
-    return found
+
+    async def answer(length: int) -> float:
+        model = await house.model(WIRE, length, pace=0)
+        await house.watch(chats)
+        cpu = house.cpu()
+        await send_all(house, chats, model)
+        await house.rest(chats)
+        cpu = house.cpu() - cpu
+        await house.clients.ask(do="close")
+        return cpu
+
+    await answer(1)
+    return (await answer(tokens) - await answer(1)) / answers / (tokens - 1) * 1e6
 
 
 async def send_all(house: House, chats: Sequence[UUID], model: UUID) -> None:
