@@ -120,6 +120,20 @@ def test_chat_module_imports_only_pure_standard_library_and_msgspec(path: Path) 
     assert impure_imports(path.read_text()) == []
 
 
+# Where nobody is somebody yet: who asks, the first account, one-time links, and signed addresses.
+WITHOUT_AN_ACTOR = {"api/edge.py", "api/routers/setup.py", "api/routers/auth.py", "api/routers/files.py"}
+
+
+def touches_the_pool(source: str) -> bool:
+    """Whether it goes to the database by itself, past the store that checks rights."""
+    return any(isinstance(node, ast.Attribute) and node.attr == "pool" for node in ast.walk(ast.parse(source)))
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) == "api"], ids=relative)
+def test_router_reads_only_as_somebody(path: Path) -> None:
+    assert touches_the_pool(path.read_text()) == (relative(path) in WITHOUT_AN_ACTOR)
+
+
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_module_stays_under_five_hundred_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 500

@@ -21,9 +21,9 @@ from rookery.clock import SystemClock
 from rookery.llm.scripted import Fail, Say, Wait
 from rookery.llm.types import ErrorKind
 from rookery.testing import FakeClock
+from tests.cable import Cable
 from tests.cli.chat_desk import Desk, open_chat_desk
 from tests.cli.run_desk import Stream
-from tests.client.cable import Cable
 from tests.waiting import until
 
 LONG = 3600.0

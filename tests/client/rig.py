@@ -18,7 +18,7 @@ from rookery.store import machine
 from rookery.testing import FakeClock
 from rookery.worker.parts import Episode, EpisodeKey
 from tests.api.house import House, Person
-from tests.client.cable import Cable
+from tests.cable import Cable
 from tests.store.machine.rig import Rig as MachineRig
 
 

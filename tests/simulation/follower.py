@@ -12,7 +12,7 @@ from rookery.client import AsyncRookery, Change
 from rookery.client.frames import Transport
 from rookery.client.reducer import Event, View
 from rookery.worker.parts import EpisodeKey
-from tests.simulation.line import Line
+from tests.cable import Cable
 from tests.simulation.town import HastyClock, Town
 from tests.stream.truth import difference, preview_of
 from tests.waiting import until
@@ -36,7 +36,7 @@ ORDER = (
 class Follower:
     """`line` is what lies between; `check` goes through everything that came since the last one."""
 
-    def __init__(self, town: Town, chat_id: ChatId, line: Line, *, tail: int) -> None:
+    def __init__(self, town: Town, chat_id: ChatId, line: Cable, *, tail: int) -> None:
         self.chat_id = chat_id
         self.line = line
         self.state = View()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rookery.chat.messages import ChatId
 from rookery.client.frames import Transport
+from tests.cable import Cable
 from tests.simulation.follower import Follower
-from tests.simulation.line import Line
 from tests.simulation.town import Hearing, Town, open_town
 
 # Chat, transport, and how much of the history it asks for.
@@ -125,10 +125,10 @@ class Play:
             line.cut_after(1 + act.number)
 
     async def hold_line(self, act: Act) -> None:
-        self._followers[act.who].line.hold()
+        self._followers[act.who].line.hang()
 
     async def mend_line(self, act: Act) -> None:
-        self._followers[act.who].line.mend()
+        self._followers[act.who].line.flow()
 
     async def lose_listeners(self, act: Act) -> None:
         await self._town.lose_listeners()
@@ -143,7 +143,7 @@ class Play:
 
     async def settle(self, make_up: Callable[[], Awaitable[None]]) -> None:
         for follower in self._followers:
-            follower.line.mend()
+            follower.line.flow()
         await make_up()
         for follower in self._followers:
             await follower.settled()
@@ -163,7 +163,7 @@ async def play(town: Town, acts: Sequence[Act], *, is_apart: bool) -> None:
     async with AsyncExitStack() as stack:
         followers = []
         for chat, transport, tail in CLIENTS:
-            line = await stack.enter_async_context(Line(url_of(town, 0, is_apart=is_apart)).laid())
+            line = await stack.enter_async_context(Cable(url_of(town, 0, is_apart=is_apart)).laid())
             follower = Follower(town, chats[chat], line, tail=tail)
             followers.append(await stack.enter_async_context(follower.following(transport)))
         playing = Play(town, chats, followers, is_apart=is_apart)

@@ -156,7 +156,7 @@ def _renamed(value: Any) -> Any:
 def _any_value(kind: type) -> dict[str, Any]:
     if kind is object:
         return {"description": "Any JSON."}
-    raise NotImplementedError
+    raise NotImplementedError  # how such a hook tells msgspec that it does not know the type
 
 
 def _is_struct(kind: Any) -> bool:

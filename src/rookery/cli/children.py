@@ -118,10 +118,10 @@ def read_line(descriptor: int) -> bytes | None:
 def _encode_path(value: Any) -> str:
     if isinstance(value, Path):
         return str(value)
-    raise NotImplementedError(type(value))
+    raise NotImplementedError(type(value))  # how such a hook tells msgspec that it does not know the type
 
 
 def _decode_path(kind: type, value: Any) -> Any:
     if kind is Path or issubclass(kind, Path):
         return Path(value)
-    raise NotImplementedError(kind)
+    raise NotImplementedError(kind)  # likewise

@@ -14,7 +14,7 @@ from rookery.app import Replica
 from rookery.cli.stopping import Stop
 from rookery.setting_values import Address
 from rookery.settings import Settings, url_of
-from rookery.stream.listening import PUBLIC_OPTIONS, limit_unacknowledged
+from rookery.stream.listening import PUBLIC_OPTIONS, QuietServer, limit_unacknowledged
 
 BACKLOG = 1024
 # Of requests that are still at work when everything else has ended.
@@ -53,7 +53,7 @@ async def serve_until_stopped(
     on_ready: Callable[[], Awaitable[None]],
 ) -> None:
     """Serve requests until somebody asks to stop; then let the work end, and the clients go elsewhere."""
-    server = PublicServer(
+    server = QuietServer(
         uvicorn.Config(
             replica.application,
             **PUBLIC_OPTIONS,
@@ -91,27 +91,6 @@ async def serve_until_stopped(
 async def _delay(settings: Settings, replica: Replica) -> None:
     await asyncio.sleep(settings.shutdown_delay.total_seconds())
     replica.streams.sessions.stop_admitting()
-
-
-class PublicServer(uvicorn.Server):
-    """Signals are handled elsewhere: the end has an order, and the port is only one part of it."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-    def stop_listening(self) -> None:
-        """Leave new connections to the other processes at this port; those that are open stay."""
-        for server in self.servers:
-            server.close()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _listen(address: Address) -> socket.socket:

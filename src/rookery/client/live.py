@@ -7,11 +7,12 @@ async with client.chats.stream(chat_id) as live:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -23,6 +24,8 @@ from rookery.client.http import Http, Query, path
 from rookery.client.models import Chat, Message
 from rookery.client.reducer import Client, Event, View
 from rookery.client.wires import NORMAL, EndOfStream
+
+T = TypeVar("T")
 
 AT_REST = frozenset({"waiting", "error", "requires_action"})
 
@@ -40,36 +43,17 @@ class Change:
     is_committed: bool = False
 
 
-class LiveChat:
-    """One chat, followed over any number of connections. Opened by `async with`; iterated by one task.
+class _Stream(ABC, Generic[T]):
+    """What both streams are: opened by `async with`, iterated by one task, frames taken apart into items."""
 
-    `state` is what a client would show after the last change that was taken. Iteration ends when the server ends the
-    stream normally, and raises a `StreamEnded` when it takes the chat away.
-    """
-
-    def __init__(
-        self, http: Http, chat_id: UUID | str, *, query: Query, after_id: int = 0, transport: Transport = "auto"
-    ) -> None:
+    def __init__(self, http: Http, frames: Frames) -> None:
         self._http = http
-        self._after_id = after_id
-        self._query = dict(query)
-        self._client = Client()
-        self._state = self._client.view
-        self._frames = Frames(http, path("chats", chat_id, "stream"), self._where, transport=transport)
-        self._collected: list[Event] = []
-        self._ready: deque[Change] = deque()
+        self._frames = frames
+        self._ready: deque[T] = deque()
 
-    @property
-    def state(self) -> View:
-        return self._state
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The committed messages of the state, as structs."""
-        try:
-            return tuple(msgspec.convert(list(self.state.messages.values()), list[Message]))
-        except msgspec.ValidationError as error:
-            raise UnexpectedAnswer(self._http.base_url, str(error)) from error
+    @abstractmethod
+    def _take(self, frame: Sequence[Event]) -> None:
+        """Put what the frame brings into `_ready`."""
 
     async def __aenter__(self) -> Self:
         await self._frames.open()
@@ -86,14 +70,47 @@ class LiveChat:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Change:
+    async def __anext__(self) -> T:
         while not self._ready:
             try:
                 frame = await self._frames.receive()
             except EndOfStream:
                 raise StopAsyncIteration from None
             self._take(frame)
-        change = self._ready.popleft()
+        return self._ready.popleft()
+
+
+class LiveChat(_Stream[Change]):
+    """One chat, followed over any number of connections. Opened by `async with`; iterated by one task.
+
+    `state` is what a client would show after the last change that was taken. Iteration ends when the server ends the
+    stream normally, and raises a `StreamEnded` when it takes the chat away.
+    """
+
+    def __init__(
+        self, http: Http, chat_id: UUID | str, *, query: Query, after_id: int = 0, transport: Transport = "auto"
+    ) -> None:
+        super().__init__(http, Frames(http, path("chats", chat_id, "stream"), self._where, transport=transport))
+        self._after_id = after_id
+        self._query = dict(query)
+        self._client = Client()
+        self._state = self._client.view
+        self._collected: list[Event] = []
+
+    @property
+    def state(self) -> View:
+        return self._state
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The committed messages of the state, as structs."""
+        try:
+            return tuple(msgspec.convert(list(self.state.messages.values()), list[Message]))
+        except msgspec.ValidationError as error:
+            raise UnexpectedAnswer(self._http.base_url, str(error)) from error
+
+    async def __anext__(self) -> Change:
+        change = await super().__anext__()
         self._state = change.state
         return change
 
@@ -170,38 +187,16 @@ class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
     retry_in_seconds: float | None = None
 
 
-class Watch:
+class Watch(_Stream[WatchEvent]):
     """What happens to the chats that the caller owns or reads. Nothing is replayed: every `ready` means to reload."""
 
     def __init__(self, http: Http, *, transport: Transport = "auto") -> None:
-        self._http = http
-        self._frames = Frames(http, path("chats", "watch"), dict, transport=transport)
-        self._ready: deque[Event] = deque()
+        super().__init__(http, Frames(http, path("chats", "watch"), dict, transport=transport))
 
-    async def __aenter__(self) -> Self:
-        await self._frames.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        await self._frames.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> WatchEvent:
-        while not self._ready:
-            try:
-                frame = await self._frames.receive()
-            except EndOfStream:
-                raise StopAsyncIteration from None
-            self._ready.extend(event for event in frame if event["type"] not in ("heartbeat", "goodbye"))
+    def _take(self, frame: Sequence[Event]) -> None:
+        shown = [event for event in frame if event["type"] not in ("heartbeat", "goodbye")]
         try:
-            return msgspec.convert(self._ready.popleft(), WatchEvent)
+            self._ready.extend(msgspec.convert(shown, list[WatchEvent]))
         except msgspec.ValidationError as error:
             raise UnexpectedAnswer(self._http.base_url, str(error)) from error
 

@@ -53,7 +53,7 @@ def limit_unacknowledged(listening: socket.socket) -> bool:
 async def serving(application: Any, listening: socket.socket, **options: Any) -> AsyncIterator[None]:
     """Serve an application on a socket for as long as the block runs."""
     settings = {**PUBLIC_OPTIONS, "lifespan": "off", "log_config": None, "access_log": False, "log_level": "warning"}
-    server = _Server(uvicorn.Config(application, timeout_graceful_shutdown=STOP_SECONDS, **{**settings, **options}))
+    server = QuietServer(uvicorn.Config(application, timeout_graceful_shutdown=STOP_SECONDS, **{**settings, **options}))
     task = asyncio.create_task(server.serve(sockets=[listening]), name="listener-serve")
     try:
         await server.up.wait()
@@ -106,8 +106,8 @@ def remove_dead_sockets(directory: Path, pattern: str) -> None:
                 continue  # gone by now, or so busy that it is alive
 
 
-class _Server(uvicorn.Server):
-    """Signals are not its business: it is one part of a process."""
+class QuietServer(uvicorn.Server):
+    """One part of a process: signals are not its business, and it says when it is up."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -116,6 +116,11 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.up.set()
+
+    def stop_listening(self) -> None:
+        """Leave new connections to the other processes at this port; those that are open stay."""
+        for server in self.servers:
+            server.close()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

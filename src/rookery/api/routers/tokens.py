@@ -39,15 +39,9 @@ class TokenView(msgspec.Struct, frozen=True):
     last_used_at: datetime | None
 
 
-class NewTokenView(msgspec.Struct, frozen=True):
+class NewTokenView(TokenView, frozen=True):
     """`token` is what programs send. It is shown here and never again."""
 
-    id: UUID
-    name: str
-    scopes: tuple[Scope, ...]
-    created_at: datetime
-    expires_at: datetime
-    last_used_at: datetime | None
     token: str
 
 

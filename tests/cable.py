@@ -1,4 +1,4 @@
-"""A line between one client and a server: it leads to another server when told, is cut anywhere, and holds back."""
+"""A cable between clients and a server: cut at once or in the middle of something, silent, or led elsewhere."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 
-class Line:
-    """`url` is the client's end; every new connection goes to `target`.
+class Cable:
+    """`url` is the clients' end; every new connection goes to `target`.
 
-    `cut` breaks what is connected; `cut_after` lets so many more bytes of the server pass first, so that the cut falls
-    inside a frame, between two of them, or into a handshake. While it `hold`s, what the server says waits.
+    `cut` breaks every connection; `cut_after` lets so many more bytes of the server pass first, so that the cut falls
+    inside a frame, between two, or into a handshake. While `is_down`, new connections break at once. Between `hang` and
+    `flow` no byte gets through.
     """
 
     def __init__(self, target: str) -> None:
         self.url = ""
         self.target = target
+        self.is_down = False
+        self.connections = 0
+        self.requests = bytearray()
         self._visits: set[asyncio.Task[None]] = set()
         self._flows = asyncio.Event()
         self._flows.set()
         self._allowance: int | None = None
 
     @asynccontextmanager
-    async def laid(self) -> AsyncIterator[Line]:
+    async def laid(self) -> AsyncIterator[Cable]:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
@@ -34,6 +38,10 @@ class Line:
             self.cut()
             await asyncio.gather(*self._visits, return_exceptions=True)
 
+    @property
+    def is_used(self) -> bool:
+        return bool(self._visits)
+
     def cut(self) -> None:
         for visit in self._visits:
             visit.cancel()
@@ -41,15 +49,19 @@ class Line:
     def cut_after(self, count: int) -> None:
         self._allowance = count
 
-    def hold(self) -> None:
+    def hang(self) -> None:
         self._flows.clear()
 
-    def mend(self) -> None:
-        """Nothing is held back or cut any more."""
+    def flow(self) -> None:
+        """Nothing is held back, and nothing is about to be cut."""
         self._allowance = None
         self._flows.set()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        if self.is_down:
+            writer.transport.abort()
+            return
         visit = asyncio.ensure_future(self._carry(reader, writer))
         self._visits.add(visit)
         visit.add_done_callback(self._visits.discard)
@@ -61,7 +73,10 @@ class Line:
         except BaseException:
             to_client.transport.abort()
             raise
-        pumps = [asyncio.ensure_future(_pump(client, to_server)), asyncio.ensure_future(self._pump(server, to_client))]
+        pumps = [
+            asyncio.ensure_future(self._ask(client, to_server)),
+            asyncio.ensure_future(self._answer(server, to_client)),
+        ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             to_client.close()  # what was let through still arrives
@@ -74,20 +89,21 @@ class Line:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while data := await source.read(65536):
+    async def _ask(self, client: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
+        while data := await client.read(65536):
+            self.requests += data
+            await self._flows.wait()
+            to_server.write(data)
+            await to_server.drain()
+
+    async def _answer(self, server: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        while data := await server.read(65536):
             await self._flows.wait()
             if self._allowance is not None:
                 data = data[: self._allowance]
                 self._allowance -= len(data)
-            sink.write(data)
+            to_client.write(data)
             if self._allowance == 0:
                 self._allowance = None
                 return
-            await sink.drain()
-
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(65536):
-        sink.write(data)
-        await sink.drain()
+            await to_client.drain()
