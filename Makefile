@@ -39,7 +39,7 @@ serve: $(RUN_STAMP) ## Install, start the embedded database and the server (ARGS
 test: lint types unit ## Install, then lint, types and every test
 
 unit: $(DEV_STAMP)
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m tools.run_tests -n $(WORKERS) $(ARGS)
 
 lint: $(DEV_STAMP) ## Check style, formatting and spelling
 	$(BIN)/ruff check .

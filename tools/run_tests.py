@@ -1,0 +1,37 @@
+"""Runs pytest; the few tests that failed beside others are run once more, alone.
+
+Most tests wait for processes, sockets and databases, and many run at once on few cores. One that fails there and passes
+alone says that the machine was busy, or that the test is unstable: it is listed, and does not fail the run. One that
+fails alone too, or more than a handful, does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess  # noqa: S404 - runs pytest of this very environment
+import sys
+from pathlib import Path
+
+FAILED = 1  # pytest's exit status for "tests were run, some failed"
+MAX_UNSTABLE = 8  # chosen: more than this is a fault of the tree, not of the machine
+LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
+
+
+def main(arguments: list[str]) -> int:
+    LAST_FAILED.unlink(missing_ok=True)
+    status = _pytest(arguments)
+    failed = sorted(json.loads(LAST_FAILED.read_text())) if LAST_FAILED.exists() else []
+    if status != FAILED or not failed or len(failed) > MAX_UNSTABLE:
+        return status
+    # Before, not after: the closing line of pytest stays the last thing that is printed.
+    print("\n== These failed beside others. Once more, alone; those that pass now are unstable:", *failed, sep="\n   ")
+    sys.stdout.flush()
+    return _pytest(["-p", "no:randomly", *failed])
+
+
+def _pytest(arguments: list[str]) -> int:
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode  # noqa: S603
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
