@@ -8,7 +8,7 @@ fails alone too, or more than a handful, does.
 from __future__ import annotations
 
 import json
-import subprocess  # noqa: S404 - runs pytest of this very environment
+import subprocess
 import sys
 from pathlib import Path
 
