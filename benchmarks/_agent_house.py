@@ -43,8 +43,8 @@ from rookery.store.model_options import ProviderType
 from rookery.store.pool import Database
 from rookery.store.providers import ProviderDraft
 from rookery.store.pubsub import Bus, Listener, Notifier
+from rookery.tools.turn import PlainToolbox
 from rookery.worker.parts import EpisodeKey
-from rookery.worker.toolbox import PlainToolbox
 from rookery.worker.worker import Worker, WorkerParts
 
 TYPES = {

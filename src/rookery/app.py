@@ -55,9 +55,9 @@ from rookery.store.replicas import Presence
 from rookery.stream.relay.service import Listening, Relay
 from rookery.stream.service import StreamParts, Streams
 from rookery.stream.standing import ReadTeller, StandingCheck
+from rookery.tools.turn import PlainToolbox, Toolbox
 from rookery.worker.config import WorkerConfig
 from rookery.worker.titling import ShortTexts
-from rookery.worker.toolbox import PlainToolbox, Toolbox
 from rookery.worker.worker import Worker, WorkerParts
 
 BUSY_SECONDS = 5.0  # how long somebody else may take to start, or to be done

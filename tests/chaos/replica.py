@@ -19,8 +19,8 @@ from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
 from rookery.store.errors import StoreError
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.tools.framework import make_tool
+from rookery.tools.turn import PlainToolbox
 from rookery.worker.config import WorkerConfig
-from rookery.worker.toolbox import PlainToolbox
 from tests.chaos import effects
 from tests.chaos.effects import Wish
 from tests.chaos.plans import BOOK, NOTE, POST

@@ -24,7 +24,7 @@ from rookery.store.model_configs import ModelConfig, ModelConfigDraft
 from rookery.store.model_options import ProviderType
 from rookery.store.pool import Database
 from rookery.store.providers import ProviderDraft
-from rookery.worker.toolbox import PlainToolbox
+from rookery.tools.turn import PlainToolbox
 
 HELLO = (Say("Good morning."),)
 

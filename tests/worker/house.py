@@ -41,8 +41,8 @@ from rookery.store.pool import Connection, Database, DatabaseConfig
 from rookery.store.providers import ProviderDraft
 from rookery.store.pubsub import Bus, Listener, Notifier
 from rookery.testing import FakeClock
+from rookery.tools.turn import PlainToolbox, Toolbox, TurnTools
 from rookery.worker.config import WorkerConfig
-from rookery.worker.toolbox import PlainToolbox, Toolbox, TurnTools
 from rookery.worker.worker import Worker, WorkerParts
 from tests.waiting import until
 

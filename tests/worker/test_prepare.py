@@ -36,7 +36,7 @@ from rookery.loop.tools import Attachment, ToolOutput
 from rookery.store import files, machine
 from rookery.store.generation import Step
 from rookery.store.settings import write_user_setting
-from rookery.worker.toolbox import PlainToolbox, ToolsUnavailable, TurnTools
+from rookery.tools.turn import PlainToolbox, ToolsUnavailable, TurnTools
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house
 

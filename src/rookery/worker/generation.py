@@ -27,6 +27,7 @@ from rookery.store import machine as transitions
 from rookery.store.generation import HistoryCache, Step, load_step
 from rookery.store.machine import Machine, Tx
 from rookery.store.model_errors import ModelError
+from rookery.tools.turn import ToolsUnavailable
 from rookery.worker import failures, shielded
 from rookery.worker.acting import ActParts, Acts
 from rookery.worker.config import WorkerConfig
@@ -34,7 +35,6 @@ from rookery.worker.failures import Classified, StepFailed
 from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
 from rookery.worker.stats import FAILED
 from rookery.worker.tasks import TaskError, TaskHandle, normalised
-from rookery.worker.toolbox import ToolsUnavailable
 
 log = get_logger("worker.generation")
 

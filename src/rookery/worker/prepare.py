@@ -42,10 +42,10 @@ from rookery.store.files import FileCache
 from rookery.store.generation import LoadedHistory, Step
 from rookery.store.model_configs import ModelConfig
 from rookery.store.usage import KeySource
+from rookery.tools.turn import Toolbox, ToolsUnavailable, TurnTools, mode_of
 from rookery.worker import failures
 from rookery.worker.failures import StepFailed
 from rookery.worker.prompts import PromptCache
-from rookery.worker.toolbox import Toolbox, ToolsUnavailable, TurnTools, mode_of
 
 log = get_logger("worker.prepare")
 

@@ -21,6 +21,7 @@ from rookery.store.generation import HistoryCache
 from rookery.store.machine import Machine, Publisher, release_leases
 from rookery.store.machine.capacity import Limits
 from rookery.store.pubsub import Bus
+from rookery.tools.turn import Toolbox
 from rookery.worker import billing
 from rookery.worker.acquire import Acquirer
 from rookery.worker.acting import ActParts
@@ -40,7 +41,6 @@ from rookery.worker.prepare import Preparer
 from rookery.worker.runner import RunnerParts
 from rookery.worker.stats import WorkerStats
 from rookery.worker.tasks import TaskKind, TaskLoop, Work
-from rookery.worker.toolbox import Toolbox
 
 log = get_logger("worker")
 

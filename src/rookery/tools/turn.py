@@ -18,7 +18,7 @@ from rookery.log import get_logger
 from rookery.loop.tools import Services, Tool, ToolSet, ToolSource, ToolSpec
 from rookery.store.generation import Step
 
-log = get_logger("worker.toolbox")
+log = get_logger("tools.turn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
