@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("app",),
     ("relaying", "health"),
     ("settings",),
+    ("setting_keys",),
     ("setting_values",),
     ("metrics",),
     ("api",),

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery import setting_values, settings
+from rookery import setting_keys, setting_values, settings
+from rookery.setting_keys import KEYS
 from rookery.setting_values import Address
-from rookery.settings import KEYS, Loaded, Settings, SettingsError
+from rookery.settings import Loaded, Settings, SettingsError
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 
@@ -87,6 +88,12 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         log_access=True,
         metrics_listen=None,
         metrics_token=None,
+        drivers_local_bwrap=None,
+        drivers_local_uid=65534,
+        drivers_local_cgroup=None,
+        drivers_local_network_max="full",
+        drivers_local_tmp_mb=1024,
+        drivers_local_unsafe=False,
     )
     assert loaded.warnings == ()
     assert loaded.sources["external_url"] == "derived from listen"
@@ -458,7 +465,7 @@ def test_table_and_struct_name_the_same_settings_in_the_same_order() -> None:
 
 
 def test_names_of_flags_and_variables_are_unique_and_follow_the_rule() -> None:
-    key = settings.Key("worker.lease_ttl", setting_values.DURATION, "30s", "How long a lease holds.")
+    key = setting_keys.Key("worker.lease_ttl", setting_values.DURATION, "30s", "How long a lease holds.")
 
     assert (key.field, key.flag, key.variable) == ("worker_lease_ttl", "--worker-lease-ttl", "ROOKERY_WORKER_LEASE_TTL")
     assert len({key.variable for key in KEYS}) == len(KEYS)

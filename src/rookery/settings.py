@@ -1,8 +1,8 @@
-"""Every start setting: its name, its default, its check, and where its value comes from.
+"""Every start setting of this process, and where its value comes from.
 
 A flag wins over the environment, the environment over the TOML file, the file over the default. Settings are read
 once and never change while a process lives; nothing below the composition root imports this module. To add a key,
-add a row to `KEYS` and a field of the same name (dots become underscores) to `Settings`.
+add a row to `setting_keys.KEYS` and a field of the same name (dots become underscores) to `Settings`.
 """
 
 from __future__ import annotations
@@ -17,31 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from rookery.setting_values import (
-    ADDRESS,
-    BOOLEAN,
-    DATABASE_URL,
-    DURATION,
-    EXTERNAL_URL,
-    HOSTS,
-    INTEGER,
-    NETWORKS,
-    ORIGINS,
-    PATH,
-    RELAY_URL,
-    REPLICAS,
-    SIZE,
-    TEXT,
-    Address,
-    Check,
-    Kind,
-    Shown,
-    between,
-    choice,
-    shown,
-)
+from rookery.setting_keys import KEYS, PREFIX, Key
+from rookery.setting_values import DATABASE_URL, Address, Shown, shown
 
-PREFIX = "ROOKERY_"
 FILE_NAME = "rookery.toml"
 DEFAULT = "default"
 ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
@@ -84,6 +62,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_access: bool
     metrics_listen: Address | None
     metrics_token: str | None
+    drivers_local_bwrap: Path | None
+    drivers_local_uid: int
+    drivers_local_cgroup: Path | None
+    drivers_local_network_max: str
+    drivers_local_tmp_mb: int
+    drivers_local_unsafe: bool
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -113,104 +97,6 @@ class Loaded(msgspec.Struct, frozen=True):
     sources: dict[str, str]
     warnings: tuple[Problem, ...]
 
-
-class Key(msgspec.Struct, frozen=True):
-    """One row of the table. `default` is written as in TOML; `otherwise` says what holds if there is none."""
-
-    name: str
-    kind: Kind
-    default: str | int | bool | None
-    meaning: str
-    otherwise: str = ""
-    secret: bool = False
-    in_file: bool = True
-    check: Check | None = None
-
-    @property
-    def field(self) -> str:
-        return self.name.replace(".", "_")
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.field.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.field.upper()
-
-
-_MS, _SECOND, _DAY = timedelta(milliseconds=1), timedelta(seconds=1), timedelta(days=1)
-_POOL, _TIMEOUT, _DELAY = between(1, 500), between(_MS, _DAY), between(timedelta(0), _DAY)
-_BODY = between(1024, 1024**3)
-_TOKEN_LIFE = between(_DAY, 3650 * _DAY)
-_LEVEL, _FORMAT = choice("debug", "info", "warning", "error"), choice("auto", "text", "json")
-_RING_ENTRY = re.compile(r"[A-Za-z0-9._-]{1,32}:[A-Za-z0-9+/_-]{43}=?")
-_DATA_HOME = "`$XDG_DATA_HOME/rookery`, usually `~/.local/share/rookery`"
-
-
-def _ring_problem(ring: str) -> str | None:
-    fits = all(_RING_ENTRY.fullmatch(entry.strip()) for entry in ring.split(","))
-    return None if fits else "is not id:base64 of 32 bytes, separated by commas"
-
-
-def _setup_token_problem(token: str) -> str | None:
-    return None if len(token) >= 20 and not re.search(r"\s", token) else "is shorter than 20 characters, or has spaces"
-
-
-def _metrics_token_problem(token: str) -> str | None:
-    return None if len(token) >= 16 and not re.search(r"\s", token) else "is shorter than 16 characters, or has spaces"
-
-
-# One key, one line: the column of meanings is what `--help` and the reference say.
-# fmt: off
-KEYS: tuple[Key, ...] = (
-    Key("config", PATH, None, "TOML file with settings.", "`<data_dir>/rookery.toml` if present", in_file=False),
-    Key("data_dir", PATH, None, "State directory: embedded database, keys, sockets.", _DATA_HOME),
-    Key("listen", ADDRESS, "127.0.0.1:7117", "Address to serve on. `:7117` is every interface, port 0 any free one."),
-    Key("external_url", EXTERNAL_URL, None, "Address that people use: decides links, cookies, allowed origin and host.",
-        "derived from `listen`"),
-    Key("tls_cert", PATH, None, "Certificate chain to serve https with, if no proxy in front does.", "none"),
-    Key("tls_key", PATH, None, "Private key of `tls_cert`.", "none"),
-    Key("allowed_hosts", HOSTS, None, "Other names by which this server may be addressed, without ports.", "none"),
-    Key("allowed_origins", ORIGINS, None, "Other sites whose pages may use the API from a browser.", "none"),
-    Key("trusted_proxies", NETWORKS, None, "Reverse proxies whose `X-Forwarded-*` headers are believed.", "none"),
-    Key("http.max_body", SIZE, "1MiB", "Longest body of a request; uploads have a limit of their own.", check=_BODY),
-    Key("setup_token", TEXT, None, "What the first administrator is made with, at least 20 characters.",
-        "random, printed at the first start", secret=True, check=_setup_token_problem),
-    Key("auth.token_max_ttl", DURATION, "365d", "Longest life of an API token that people make.", check=_TOKEN_LIFE),
-    Key("replicas", REPLICAS, 1, "Processes that serve together; `auto` is one for each usable core.",
-        check=between(1, 64)),
-    Key("max_streams_per_replica", INTEGER, 20_000, "Most clients that follow something live, for each replica.",
-        check=between(1, 1_000_000)),
-    Key("relay_bind", ADDRESS, None,
-        "Address for replicas on other machines. The second of several replicas takes the next port, and so on.",
-        "a socket in `data_dir` only"),
-    Key("relay_url", RELAY_URL, None,
-        "How other machines reach `relay_bind`: `wss://host:port`. The port grows as that of `relay_bind` does.",
-        "derived from `relay_bind`"),
-    Key("relay_tls_cert", PATH, None, "Certificate of `relay_bind`; needed beyond this machine.", "none"),
-    Key("relay_tls_key", PATH, None, "Private key of `relay_tls_cert`.", "none"),
-    Key("relay_tls_ca", PATH, None, "Certificates that other replicas are checked against.", "those of the system"),
-    Key("shutdown_delay", DURATION, "0s", "After a stop signal, serve on for this long while `/readyz` says no.",
-        check=_DELAY),
-    Key("drain_timeout", DURATION, "25s", "How long running work may take to reach a safe point at shutdown.",
-        check=_TIMEOUT),
-    Key("database_url", DATABASE_URL, None, "PostgreSQL to use, connected directly: transaction poolers do not work.",
-        "embedded PostgreSQL in `data_dir`", secret=True),
-    Key("database_pool_api", INTEGER, 8, "Most connections of a replica for requests and streams.", check=_POOL),
-    Key("database_pool_worker", INTEGER, 8, "Most connections of a replica for running chats.", check=_POOL),
-    Key("database_statement_timeout", DURATION, "30s", "A statement that runs longer is cancelled.", check=_TIMEOUT),
-    Key("auto_migrate", BOOLEAN, True, "Bring the schema up to date at start; else run `rookery admin migrate` first."),
-    Key("secret_keys", TEXT, None, "Key ring that seals stored keys: `id:base64` of 32 bytes, the active one first.",
-        "a key file in `data_dir`; none with `database_url`", secret=True, check=_ring_problem),
-    Key("log_level", _LEVEL, "info", "Least level that is logged."),
-    Key("log_format", _FORMAT, "auto", "`auto` is text on a terminal and JSON lines elsewhere."),
-    Key("log_access", BOOLEAN, True, "Log one line for each request."),
-    Key("metrics_listen", ADDRESS, None, "Address that serves `/metrics` for all replicas of this server.", "off"),
-    Key("metrics_token", TEXT, None, "What scrapers send as bearer token; needed beyond this machine.", "none",
-        secret=True, check=_metrics_token_problem),
-)
-# fmt: on
 
 _BY_NAME = {key.name: key for key in KEYS}
 
@@ -472,7 +358,7 @@ def secret_literals(settings: Settings) -> Iterator[tuple[str, str]]:
 _REFERENCE_HEAD = """\
 # Settings
 
-Generated from `src/rookery/settings.py`. A flag wins over the environment, the environment over the TOML file, the
+Generated from `src/rookery/setting_keys.py`. A flag wins over the environment, the environment over the TOML file, the
 file over the default. `rookery admin config --sources` shows what is in effect and where it came from.
 
 - Key `a.b_c` is the flag `--a-b-c`, the variable `ROOKERY_A_B_C`, and `b_c` in the table `[a]` of the TOML file.

@@ -16,7 +16,7 @@ from typing import IO
 
 import pytest
 
-from rookery import __version__, settings
+from rookery import __version__, setting_keys
 from rookery.cli import main as cli
 from rookery.cli.exits import Exit, exit_code
 from rookery.cli.output import Output
@@ -70,7 +70,7 @@ def test_every_setting_is_a_flag_of_every_command(tmp_path: Path, command: list[
     text = rookery(tmp_path, *command, "--help").stdout
 
     assert "\nsettings:\n" in text
-    for key in settings.KEYS:
+    for key in setting_keys.KEYS:
         assert re.search(rf"^  {key.flag} ", text, re.MULTILINE), key.flag
 
 
@@ -162,7 +162,7 @@ def test_config_shows_effective_settings_with_secrets_masked(tmp_path: Path) -> 
     assert ["log_access", "true", "--log-access"] in rows
     assert ["auto_migrate", "false", "--auto-migrate"] in rows
     assert ["config", "-", "default"] in rows
-    assert [row[0] for row in rows[1:]] == [key.name for key in settings.KEYS]
+    assert [row[0] for row in rows[1:]] == [key.name for key in setting_keys.KEYS]
     assert len({line.index(row[-1], 30) for line, row in zip(done.stdout.splitlines(), rows, strict=True)}) == 1
 
 

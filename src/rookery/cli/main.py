@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from rookery import __version__, settings
+from rookery import __version__, setting_keys, settings
 from rookery.cli import admin_commands, chat_commands
 from rookery.cli.exits import Exit, exit_code
 from rookery.settings import Loaded, SettingsError
@@ -94,7 +94,7 @@ def _execute(arguments: argparse.Namespace, out: Output) -> int:
         out.show_tracebacks = os.environ.get("ROOKERY_LOG_LEVEL") == "debug"
         code: int = arguments.run(arguments, out)
         return code
-    flags = {key.name: value for key in settings.KEYS if (value := getattr(arguments, key.field, None)) is not None}
+    flags = {key.name: value for key in setting_keys.KEYS if (value := getattr(arguments, key.field, None)) is not None}
     loaded = settings.load(flags, os.environ, strict=arguments.strict_config)
     for name, literal in settings.secret_literals(loaded.settings):
         out.secrets.add(name, literal)
@@ -288,12 +288,12 @@ def _add(commands: Any, name: str, run: Command, summary: str, *, has_json: bool
         command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
     group = command.add_argument_group("settings", "A flag wins over its ROOKERY_ variable, which wins over the file.")
     group.add_argument("--strict-config", action="store_true", help="refuse names of settings that do not exist")
-    for key in settings.KEYS:
+    for key in setting_keys.KEYS:
         _add_flag(group, key)
     return command
 
 
-def _add_flag(group: Any, key: settings.Key) -> None:
+def _add_flag(group: Any, key: setting_keys.Key) -> None:
     default = key.otherwise or key.default
     text = f"{key.meaning} Default: {str(default).lower() if key.kind.is_switch else default}.".replace("`", "")
     metavar = key.kind.name.replace("`", "").replace(" or ", "|").replace(" ", "-")
