@@ -84,14 +84,14 @@ async def test_workspaces_are_named_by_id_or_name(shelf: Shelf) -> None:
     workspace = UUID(
         str(
             await shelf.world.conn.fetchval(
-                "INSERT INTO workspaces (owner_id, name) VALUES ($1, 'My Place') RETURNING id", shelf.id("ada")
+                "INSERT INTO workspaces (owner_id, name) VALUES ($1, 'my-place') RETURNING id", shelf.id("ada")
             )
         )
     )
     inside, outside = await shelf.chats(2)
     await shelf.set(inside, "workspace_id = $2", workspace)
 
-    for q in (f"workspace:{workspace}", 'workspace:"my place"'):
+    for q in (f"workspace:{workspace}", "workspace:My-Place"):
         assert await shelf.ids("ada", q) == [inside], q
     assert await shelf.ids("ada", workspace_id=workspace) == [inside]
     assert await shelf.ids("ada", f"workspace:{outside}") == []

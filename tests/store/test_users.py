@@ -155,7 +155,7 @@ async def test_only_disabled_user_without_workspaces_is_deleted(world: World) ->
     await world.conn.execute("INSERT INTO workspaces (owner_id, name) VALUES ($1, 'w')", ada.id)
     with pytest.raises(InUse):
         await users.delete_user(world.conn, ada.id)
-    await world.conn.execute("UPDATE workspaces SET deleted_at = now()")
+    await world.conn.execute("UPDATE workspaces SET deleted_at = now(), status = 'deleted'")
 
     await users.delete_user(world.conn, ada.id)
 

@@ -54,6 +54,10 @@ class WatchKind(StrEnum):
     SHARED = "shared"
     UNSHARED = "unshared"
     READ = "read"
+    # Its workspace changed, the last scan of its repositories, or whether its pinned context is still the newest.
+    WORKSPACE = "workspace"
+    GIT = "git"
+    CONTEXT = "context"
 
 
 class WatchHint(msgspec.Struct, frozen=True, kw_only=True):

@@ -336,6 +336,10 @@ async def test_metadata_changes_freely_and_moves_nothing_but_its_own_version(rig
         "summary = 's'",
         "summary_generated_at = now()",
         "last_turn_summary = 't'",
+        "workspace_generation = 3",
+        "context_hash = 'h'",
+        "context_dirty_since = now()",
+        "context_workspace_id = gen_random_uuid(), context_generation = 2, context_error = 'e'",
     )
 
     for count, assignment in enumerate(assignments, 1):
