@@ -5,12 +5,17 @@ BIN := $(VENV)/bin
 VENV_STAMP := $(VENV)/.made
 RUN_STAMP := $(VENV)/.run-installed
 DEV_STAMP := $(VENV)/.dev-installed
+NODE_STAMP := $(VENV)/.node-found
+WITH_NODE := PATH="$(CURDIR)/$(BIN):$$PATH"
+WEB_STAMP := web/node_modules/.installed
+WEB_DIST := src/rookery/web_dist
+WEB_SOURCES := $(shell find web/src web/public -type f -not -name '*.test.*') web/index.html web/vite.config.ts web/tsconfig.json
 ARGS ?=
 # Most tests wait, for databases, processes and clocks, so there are more of them at once than cores.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench chaos docs lock drift clean install unit
+.PHONY: help serve test lint types fmt bench chaos docs lock drift clean install unit web web-test
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -33,10 +38,31 @@ $(DEV_STAMP): requirements-dev.lock $(RUN_STAMP)
 
 install: $(DEV_STAMP)
 
-serve: $(RUN_STAMP) ## Install, start the embedded database and the server (ARGS="--listen ..." is passed on)
+# Node builds the web application; nothing needs it at run time. The machine's is taken when it is new enough, else one
+# from PyPI goes into the environment, whose programs come first on the path.
+$(NODE_STAMP): requirements-node.lock | $(VENV_STAMP)
+	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)' 2>/dev/null \
+	  && npm --version >/dev/null 2>&1 \
+	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-node.lock
+	@touch $@
+
+$(WEB_STAMP): web/package-lock.json web/.npmrc $(NODE_STAMP)
+	cd web && $(WITH_NODE) npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(WEB_DIST)/index.html: $(WEB_STAMP) $(WEB_SOURCES)
+	cd web && $(WITH_NODE) npx vite build --logLevel warn
+	@touch $@
+
+web: $(WEB_DIST)/index.html ## Build the web application into the package
+
+web-test: $(WEB_STAMP) ## Check style, types and behaviour of the web application
+	cd web && $(WITH_NODE) npm run --silent check
+
+serve: $(RUN_STAMP) $(WEB_DIST)/index.html ## Install, start the embedded database and the server (ARGS="--listen ..." is passed on)
 	@exec $(BIN)/rookery serve $(ARGS)
 
-test: lint types unit ## Install, then lint, types and every test
+test: lint types web web-test unit ## Install, then lint, types and every test
 
 unit: $(DEV_STAMP)
 	$(BIN)/python -m tools.run_tests -n $(WORKERS) $(ARGS)
@@ -66,6 +92,7 @@ docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
 	mkdir -p build
 	$(BIN)/python -m tools.generate_client_models > build/client.py && mv build/client.py src/rookery/client/models.py
 	$(BIN)/python -m tools.generate_client_sync > build/client.py && mv build/client.py src/rookery/client/sync_namespaces.py
+	$(BIN)/python web/scripts/api_types.py
 	$(BIN)/python -c 'from rookery.metrics import reference; print(reference.reference_markdown(), end="")' > docs/reference/metrics.md
 
 lock: $(DEV_STAMP) ## Resolve the dependencies anew into the lock files
@@ -73,6 +100,8 @@ lock: $(DEV_STAMP) ## Resolve the dependencies anew into the lock files
 	  --group build --custom-compile-command "make lock" --upgrade pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --group dev --custom-compile-command "make lock" --constraint requirements.lock --upgrade -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --group node --custom-compile-command "make lock" --upgrade -o requirements-node.lock
 
 # Beside the locked packages, and before them on the path.
 drift: $(DEV_STAMP) ## Compare the catalog and the wires with the newest packages of the providers
@@ -80,5 +109,5 @@ drift: $(DEV_STAMP) ## Compare the catalog and the wires with the newest package
 	PYTHONPATH=$(VENV)/drift $(BIN)/python -m pytest tests/wire tests/llm/test_catalog.py $(ARGS)
 
 clean: ## Remove the virtual environment and caches (never data)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) web/node_modules $(WEB_DIST) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

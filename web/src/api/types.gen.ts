@@ -1,0 +1,1321 @@
+// Written by web/scripts/api_types.py from docs/api/openapi.json (`make docs`). Do not edit.
+
+/** An administrator read a chat and said why. `user` is None when the account is gone. */
+export interface Access {
+  at: string;
+  user: PublicUser | null;
+  chat_id: string;
+  reason: string;
+}
+
+export interface AccessPage {
+  items: Access[];
+  next_cursor: string | null;
+}
+
+export interface ActionCall {
+  tool_call_id: string;
+  tool_name: string;
+  args: unknown;
+}
+
+export interface ActionRequired {
+  type: "action_required";
+  tool_calls: ActionCall[];
+  deadline_at: string | null;
+}
+
+/** Whether administrators may read the chats of others: not at all, with a reason that the owner sees, or freely. */
+export type AdminAccess = "break_glass" | "full" | "none";
+
+export type Asset = "docs.js" | "docs.css";
+
+/** Any of the keys; absent ones stay. */
+export interface AuditSettingsChange {
+  retention_days?: number;
+}
+
+/** 0 keeps them for ever. */
+export interface AuditSettingsValues {
+  retention_days?: number;
+}
+
+/** What a message sent to a busy chat does. */
+export type BusyBehavior = "queue" | "steer" | "interrupt";
+
+export interface ChatChanged {
+  type: "chat";
+  kinds: string[];
+  chat: ChatView;
+  tool_calls?: ActionCall[];
+}
+
+/** Why a chat stopped. */
+export interface ChatErrorView {
+  message?: string;
+  detail?: string | null;
+  kind?: string | null;
+  provider?: string | null;
+  retryable?: boolean;
+  status_code?: number | null;
+}
+
+export interface ChatFile {
+  id: string;
+  name: string;
+  mime_type: string;
+  size_bytes: number;
+  created_at: string;
+}
+
+export interface ChatGone {
+  type: "chat_gone";
+  chat_id: string;
+  kind: string;
+}
+
+/** A page of a list. `next_cursor` is None on the last one. */
+export interface ChatListPage {
+  items: ChatView[];
+  next_cursor: string | null;
+}
+
+/** Any of the keys; absent ones stay. */
+export interface ChatSettingsChange {
+  retention_days?: number;
+  auto_archive_days?: number;
+  admin_access?: AdminAccess;
+  running_roots?: number;
+  running_subagents?: number;
+  dynamic_tool_timeout_seconds?: number;
+}
+
+/** 0 is never for the days, and no limit for the pools. `retention_days` begin when a chat is archived. */
+export interface ChatSettingsValues {
+  retention_days?: number;
+  auto_archive_days?: number;
+  admin_access?: AdminAccess;
+  running_roots?: number;
+  running_subagents?: number;
+  dynamic_tool_timeout_seconds?: number;
+}
+
+/** As much of a chat as its clients order answers by. */
+export interface ChatState {
+  status: string;
+  snapshot_version: number;
+  history_version: number;
+  queue_len: number;
+}
+
+/** A chat as one person sees it: role, pin and unread mark are the viewer's. Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error. `context` and `git` come with the workspaces. Events leave `children` out: each chat has its own. */
+export interface ChatView {
+  id: string;
+  owner: PublicUser;
+  my_role: string;
+  parent_chat_id: string | null;
+  root_chat_id: string;
+  mode: string | null;
+  title: string;
+  status: string;
+  archived: boolean;
+  archived_at: string | null;
+  plan_mode: boolean;
+  last_error: ChatErrorView | null;
+  last_model_config_id: string;
+  last_reasoning_effort: string | null;
+  workspace_id: string | null;
+  mcp_server_ids: string[];
+  labels: Record<string, string>;
+  pin_order: number | null;
+  client_type: string;
+  last_turn_summary: string | null;
+  summary: string | null;
+  has_unread: boolean;
+  shared: boolean;
+  queue_len: number;
+  requires_action_deadline_at: string | null;
+  needs_user: string | null;
+  usage: ContextUsage;
+  created_at: string;
+  updated_at: string;
+  last_activity_at: string;
+  snapshot_version: number;
+  history_version: number;
+  meta_version: number;
+  context?: null;
+  git?: null;
+  children?: ChatView[];
+  match?: SearchMatch | null;
+  files?: ChatFile[];
+  dynamic_tools?: string[];
+  queued_for_capacity?: boolean;
+  warnings?: string[];
+}
+
+/** How full the model's context was at the newest answer. */
+export interface ContextUsage {
+  context_tokens?: number | null;
+  context_limit?: number | null;
+}
+
+/** Of the whole family. `by_model` has ids of models as their provider names them, `by_chat` ids of chats. */
+export interface CostView {
+  total_cost_micros: number;
+  request_count: number;
+  unpriced_request_count: number;
+  tokens: TokensView;
+  runtime_ms: number;
+  by_model: Record<string, FiguresView>;
+  by_chat: Record<string, FiguresView>;
+}
+
+/** A new chat with its first message. */
+export interface CreateBody {
+  content: (TextInput | FileInput | FileReferenceInput)[];
+  model_config_id?: string | null;
+  reasoning_effort?: Effort | null;
+  workspace_id?: string | null;
+  system_prompt?: string | null;
+  labels?: Record<string, string>;
+  mcp_server_ids?: string[];
+  plan_mode?: boolean;
+  dynamic_tools?: DynamicTool[];
+  client_type?: "ui" | "api" | "cli";
+  title?: string | null;
+}
+
+export interface DebugUpdate {
+  type: "debug_update";
+  kind: string;
+  run_id: string | null;
+}
+
+/** `url` gives the file to whoever has it, until it expires. */
+export interface DownloadView {
+  url: string;
+  expires_at: string;
+  sha256: string;
+  size_bytes: number;
+  name: string;
+  mime_type: string;
+}
+
+/** A tool that the client executes. */
+export interface DynamicTool {
+  name: string;
+  description: string;
+  input_schema: Record<string, unknown>;
+}
+
+/** What to say instead. */
+export interface EditBody {
+  content: (TextInput | FileInput | FileReferenceInput)[];
+  model_config_id?: string | null;
+  reasoning_effort?: Effort | null;
+}
+
+export interface EditView {
+  message: MessageView;
+  messages: MessageView[];
+  deleted_message_ids: number[];
+  deleted_queued_ids: number[];
+  chat: ChatState;
+}
+
+/** Reasoning effort, from least to most. */
+export type Effort = "high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh";
+
+/** A row of the log. In `diff` a field has its value before and after, or says only that it changed. */
+export interface Entry {
+  id: number;
+  at: string;
+  actor_id: string | null;
+  actor_kind: string;
+  actor_label: string;
+  ip: string | null;
+  user_agent: string | null;
+  request_id: string | null;
+  action: string;
+  resource_type: string;
+  resource_id: string | null;
+  outcome: Outcome;
+  diff: Record<string, unknown>;
+  extra: Record<string, unknown>;
+}
+
+/** The body of every answer that is an error. Some codes add members of their own. */
+export interface ErrorBody {
+  code: string;
+  message: string;
+  request_id: string;
+  detail?: string | null;
+  fields?: FieldError[];
+  status?: string | null;
+  max?: number | null;
+  spent_micros?: number | null;
+  limit_micros?: number | null;
+  resets_at?: string | null;
+}
+
+export interface ErrorShown {
+  type: "error";
+  error: ChatErrorView;
+}
+
+/** One thing that is wrong with a request: where, and what the rule is. */
+export interface FieldError {
+  field: string;
+  message: string;
+}
+
+/** Calls without a known price are counted, and not in the cost. */
+export interface FiguresView {
+  cost_micros: number;
+  request_count: number;
+  unpriced_request_count: number;
+  tokens: TokensView;
+  runtime_ms: number;
+}
+
+/** `data` is base64; a file that is stored has a `file_id` instead. Of a stored file clients need not send the `media_type`: the server knows it (`submission.with_facts`). */
+export interface File {
+  type: "file";
+  media_type?: string;
+  name?: string | null;
+  file_id?: string | null;
+  data?: string | null;
+  provider_meta?: Record<string, unknown> | null;
+}
+
+/** A file that was uploaded. */
+export interface FileInput {
+  type: "file";
+  file_id: string;
+}
+
+/** A quoted snippet, not an upload. */
+export interface FileReference {
+  type: "file-reference";
+  file_name: string;
+  start_line: number;
+  end_line: number;
+  content: string;
+}
+
+/** A quoted snippet, not an upload. */
+export interface FileReferenceInput {
+  type: "file-reference";
+  file_name: string;
+  start_line: number;
+  end_line: number;
+  content: string;
+}
+
+export interface FileView {
+  id: string;
+  name: string;
+  mime_type: string;
+  size_bytes: number;
+  sha256: string;
+  created_at: string;
+}
+
+/** How a report is answered. */
+export type Format = "json" | "csv";
+
+export interface Goodbye {
+  type: "goodbye";
+  retry_after_ms: number;
+}
+
+export type GroupBy = "day" | "model" | "provider" | "purpose" | "user";
+
+/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+export interface GroupViewOfAuditSettingsValues {
+  values: AuditSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+export interface GroupViewOfChatSettingsValues {
+  values: ChatSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+export interface GroupViewOfModelSettingsValues {
+  values: ModelSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+export interface GroupViewOfPromptSettingsValues {
+  values: PromptSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+export interface GroupViewOfSharingSettingsValues {
+  values: SharingSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+export interface GroupViewOfSpendSettingsValues {
+  values: SpendSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+export interface GroupsView {
+  prompts?: GroupViewOfPromptSettingsValues;
+  models?: GroupViewOfModelSettingsValues;
+  chats?: GroupViewOfChatSettingsValues;
+  sharing?: GroupViewOfSharingSettingsValues;
+  spend?: GroupViewOfSpendSettingsValues;
+  audit?: GroupViewOfAuditSettingsValues;
+}
+
+export interface Heartbeat {
+  type: "heartbeat";
+  server_time: string;
+}
+
+export interface Hello {
+  type: "hello";
+  chat_id: string;
+  replica_id: string;
+  server_time: string;
+  resume: string;
+  protocol?: number;
+}
+
+/** What the client holds is void; the messages that follow, up to `synced`, take its place. */
+export interface HistoryReset {
+  type: "history_reset";
+  count: number;
+  has_more: boolean;
+  first_message_id: number | null;
+}
+
+/** For the model only. */
+export interface HookContext {
+  type: "hook-context";
+  text: string;
+}
+
+/** For people only. */
+export interface HookNotice {
+  type: "hook-notice";
+  text: string;
+}
+
+/** With `cascade`, which is the default, the chat's subagents stop, too. */
+export interface InterruptBody {
+  cascade?: boolean;
+}
+
+/** A list that comes whole. */
+export interface ItemsOfJobView {
+  items: JobView[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfModelConfigView {
+  items: ModelConfigView[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfPrompt {
+  items: Prompt[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfProviderKeyView {
+  items: ProviderKeyView[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfProviderView {
+  items: ProviderView[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfPublicUser {
+  items: PublicUser[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfReplicaView {
+  items: ReplicaView[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfSearchMatch {
+  items: SearchMatch[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfSessionView {
+  items: SessionView[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfShareView {
+  items: ShareView[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfTokenView {
+  items: TokenView[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfUpstreamModel {
+  items: UpstreamModel[];
+}
+
+export type JobOutcome = "done" | "failed";
+
+/** `removed` rows are gone; `skipped` ones should be, and could not. `error` is null unless the run failed. */
+export interface JobRunView {
+  replica_id: string;
+  started_at: string;
+  finished_at: string;
+  outcome: JobOutcome;
+  removed: number;
+  skipped: number;
+  error: string | null;
+}
+
+/** A job of housekeeping and its last runs on any replica, the newest first. */
+export interface JobView {
+  name: string;
+  runs: JobRunView[];
+}
+
+/** `token` is the part of the link behind the #. */
+export interface LinkBody {
+  token: string;
+  password: string;
+}
+
+export type LinkKind = "invite" | "reset";
+
+/** Whose password a one-time link chooses, and until when. */
+export interface LinkView {
+  kind: LinkKind;
+  username: string;
+  name: string;
+  email: string | null;
+  expires_at: string;
+}
+
+export interface ListResync {
+  type: "resync";
+}
+
+/** `login` is an email address or a username. */
+export interface LoginBody {
+  login: string;
+  password: string;
+}
+
+/** Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`. */
+export interface Me {
+  id: string;
+  username: string;
+  name: string;
+  email: string | null;
+  role: UserRole;
+  status: Status;
+  spend_limit_micros: number | null;
+  created_at: string;
+  last_seen_at: string | null;
+  permissions: string[];
+}
+
+export interface MessageAdded {
+  type: "message";
+  message: MessageView;
+}
+
+/** The event of the stream. `n` adjacent parts, of which `seq` is the last, arrive as one. */
+export interface MessagePart {
+  type: "message_part";
+  seq: number;
+  role: MessageRole;
+  part: Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice;
+  n?: number;
+}
+
+export type MessageRole = "assistant" | "system" | "tool" | "user";
+
+/** A message. `decode_error` is there, and true, when its content could not be read. */
+export interface MessageView {
+  id: number;
+  chat_id: string;
+  role: string;
+  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice)[];
+  created_at: string;
+  created_by: string | null;
+  model_config_id: string | null;
+  reasoning_effort: string | null;
+  client_id: string | null;
+  usage: UsageView | null;
+  context_tokens: number | null;
+  finish_reason: string | null;
+  cost_micros: number | null;
+  runtime_ms: number | null;
+  decode_error?: boolean;
+}
+
+/** A page of messages. `queued_messages` is there without a cursor, `has_newer` around a message. */
+export interface MessagesView {
+  items: MessageView[];
+  has_more: boolean;
+  snapshot_version: number;
+  history_version: number;
+  queued_messages?: QueuedMessageView[];
+  has_newer?: boolean;
+}
+
+/** Absent leaves, null clears a price. `options` are replaced whole; `***` in them stays what it was. */
+export interface ModelConfigChange {
+  provider_id?: string;
+  model?: string;
+  context_limit?: number;
+  display_name?: string;
+  enabled?: boolean;
+  is_default?: boolean;
+  compression_threshold?: number;
+  options?: Record<string, unknown>;
+  price_input?: number | string | null;
+  price_output?: number | string | null;
+  price_cache_read?: number | string | null;
+  price_cache_write?: number | string | null;
+  price_cache_write_1h?: number | string | null;
+}
+
+/** The first config is the default, whatever `is_default` says; a new default takes the place of the old one. */
+export interface ModelConfigCreate {
+  provider_id: string;
+  model: string;
+  context_limit: number;
+  display_name?: string;
+  enabled?: boolean;
+  is_default?: boolean;
+  compression_threshold?: number;
+  options?: Record<string, unknown>;
+  price_input?: number | string | null;
+  price_output?: number | string | null;
+  price_cache_read?: number | string | null;
+  price_cache_write?: number | string | null;
+  price_cache_write_1h?: number | string | null;
+}
+
+/** Prices are dollars per million tokens, as text; null where they are not set. */
+export interface ModelConfigView {
+  id: string;
+  provider_id: string;
+  model: string;
+  display_name: string;
+  enabled: boolean;
+  is_default: boolean;
+  context_limit: number;
+  compression_threshold: number;
+  options: Record<string, unknown>;
+  reasoning_efforts: Effort[];
+  price_input: string | null;
+  price_output: string | null;
+  price_cache_read: string | null;
+  price_cache_write: string | null;
+  price_cache_write_1h: string | null;
+  created_by: string | null;
+  updated_by: string | null;
+  created_at: string;
+  updated_at: string;
+}
+
+/** Any of the keys; absent ones stay. */
+export interface ModelSettingsChange {
+  title_generation?: OverrideBody | null;
+  compaction?: OverrideBody | null;
+  allow_personal_overrides?: boolean;
+  generate_titles?: boolean;
+}
+
+/** Which models write titles and summaries, and what users may decide for themselves. */
+export interface ModelSettingsValues {
+  title_generation?: OverrideView | null;
+  compaction?: OverrideView | null;
+  allow_personal_overrides?: boolean;
+  generate_titles?: boolean;
+}
+
+/** `reasoning_efforts` are those that can be chosen, from least to most. */
+export interface ModelView {
+  id: string;
+  model: string;
+  display_name: string;
+  context_limit: number;
+  reasoning_efforts: Effort[];
+  is_default: boolean;
+}
+
+/** `unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add one of their own. */
+export interface ModelsOfProvider {
+  id: string;
+  type: string;
+  display_name: string;
+  icon: string;
+  available: boolean;
+  unavailable_reason: string | null;
+  models: ModelView[];
+}
+
+export interface ModelsView {
+  providers: ModelsOfProvider[];
+}
+
+/** Before which one; null is the end. */
+export interface MoveBody {
+  before: number | null;
+}
+
+/** `token` is what programs send. It is shown here and never again. */
+export interface NewTokenView {
+  id: string;
+  name: string;
+  scopes: Scope[];
+  created_at: string;
+  expires_at: string;
+  last_used_at: string | null;
+  token: string;
+}
+
+/** A user who was just made; `link` is null when there is a password. */
+export interface NewUser {
+  id: string;
+  username: string;
+  name: string;
+  email: string | null;
+  role: UserRole;
+  status: Status;
+  spend_limit_micros: number | null;
+  created_at: string;
+  last_seen_at: string | null;
+  link: OneTimeLink | null;
+}
+
+/** Without a password there is a one-time link by which the user chooses one. */
+export interface NewUserBody {
+  email: string;
+  username?: string | null;
+  name?: string;
+  role?: UserRole;
+  password?: string | null;
+}
+
+/** How a user chooses a password, once. `url` has the token behind its #. */
+export interface OneTimeLink {
+  url: string;
+  token: string;
+  expires_at: string;
+}
+
+export type Outcome = "done" | "refused";
+
+export interface OverrideBody {
+  model_config_id: string;
+  reasoning_effort?: Effort | null;
+}
+
+export interface OverrideChange {
+  mode: "chat_default" | "model";
+  model_config_id?: string | null;
+  reasoning_effort?: Effort | null;
+}
+
+/** `usable` is false for a model that was disabled or deleted since. */
+export interface OverrideView {
+  model_config_id: string;
+  reasoning_effort: Effort | null;
+  usable: boolean;
+}
+
+export interface OverridesChange {
+  root?: OverrideChange | null;
+}
+
+export interface OverridesView {
+  root: PersonalOverride | null;
+}
+
+/** One page of a list; `next_cursor` is null on the last one. */
+export interface PageOfEntry {
+  items: Entry[];
+  next_cursor?: string | null;
+}
+
+/** One page of a list; `next_cursor` is null on the last one. */
+export interface PageOfUser {
+  items: User[];
+  next_cursor?: string | null;
+}
+
+export interface PasswordBody {
+  current_password: string;
+  new_password: string;
+}
+
+/** What to change; what is absent stays as it is. */
+export interface PatchBody {
+  title?: string;
+  labels?: Record<string, string>;
+  pin_order?: number;
+  workspace_id?: string | null;
+  plan_mode?: boolean;
+  mcp_server_ids?: string[];
+  model_config_id?: string;
+  reasoning_effort?: Effort | null;
+  archived?: boolean;
+}
+
+/** From `start` to just before `end`. */
+export interface Period {
+  start: string;
+  end: string;
+}
+
+export type PeriodKind = "day" | "month" | "week";
+
+/** `chat_default` is what everybody gets; `model` names one. */
+export interface PersonalOverride {
+  mode: "chat_default" | "model";
+  model_config_id?: string | null;
+  reasoning_effort?: Effort | null;
+}
+
+export interface Pong {
+  type: "pong";
+  id: unknown;
+}
+
+/** Absent leaves, null clears. `display` is merged (RFC 7396): null in it removes a member; 16 KiB in all. */
+export interface PreferencesChange {
+  custom_prompt?: string | null;
+  model_overrides?: OverridesChange | null;
+  compaction_thresholds?: Record<string, number | null> | null;
+  display?: Record<string, unknown> | null;
+}
+
+/** `model_overrides` count only while `overrides_allowed`; `display` is the web application's own. */
+export interface PreferencesView {
+  custom_prompt: string;
+  model_overrides: OverridesView;
+  overrides_allowed: boolean;
+  compaction_thresholds: Record<string, number>;
+  display: Record<string, unknown>;
+}
+
+export interface PreviewReset {
+  type: "preview_reset";
+  history_version: number;
+  generation_attempt: number;
+  reason: string;
+}
+
+export interface PreviewTruncated {
+  type: "preview_truncated";
+}
+
+export interface ProbeError {
+  kind: string;
+  message: string;
+}
+
+/** Whether the provider answered, and how long that took. */
+export interface ProbeView {
+  ok: boolean;
+  latency_ms: number;
+  error: ProbeError | null;
+}
+
+/** `message` is null while what runs has to stop first. */
+export interface PromoteView {
+  message: MessageView | null;
+  messages: MessageView[];
+  chat: ChatState;
+}
+
+/** A user message: its text parts, joined by line breaks. */
+export interface Prompt {
+  id: number;
+  chat_id: string;
+  text: string;
+}
+
+/** Any of the keys; absent ones stay. */
+export interface PromptSettingsChange {
+  system_prompt?: string;
+  include_default?: boolean;
+  plan_mode_instructions?: string;
+}
+
+/** What every new chat is told first. `include_default` puts the built-in prompt before the deployment's own. */
+export interface PromptSettingsValues {
+  system_prompt?: string;
+  include_default?: boolean;
+  plan_mode_instructions?: string;
+  default_system_prompt?: string;
+}
+
+/** Absent leaves; `api_key` null removes the key. `options` are replaced whole; `***` in them stays what it was. */
+export interface ProviderChange {
+  name?: string;
+  display_name?: string;
+  icon?: string;
+  base_url?: string | null;
+  enabled?: boolean;
+  options?: Record<string, unknown>;
+  send_correlation?: boolean;
+  api_key?: string | null;
+  central_key_enabled?: boolean;
+  allow_user_key?: boolean;
+  allow_central_fallback?: boolean;
+}
+
+/** `allow_central_fallback` is on where both kinds of keys are allowed, unless said otherwise. */
+export interface ProviderCreate {
+  type: ProviderType;
+  name: string;
+  display_name?: string;
+  icon?: string;
+  base_url?: string | null;
+  enabled?: boolean;
+  options?: Record<string, unknown>;
+  send_correlation?: boolean;
+  api_key?: string | null;
+  central_key_enabled?: boolean;
+  allow_user_key?: boolean;
+  allow_central_fallback?: boolean;
+}
+
+export interface ProviderKeyPut {
+  api_key: string;
+}
+
+/** Whether there is a key of one's own, and one of the deployment. */
+export interface ProviderKeyView {
+  provider: ProviderOfKey;
+  has_user_key: boolean;
+  has_central_key: boolean;
+  user_key_allowed: boolean;
+}
+
+export interface ProviderOfKey {
+  id: string;
+  type: string;
+  name: string;
+  display_name: string;
+  enabled: boolean;
+}
+
+export type ProviderType = "anthropic" | "openai" | "azure_openai" | "openai_compat" | "openrouter" | "google" | "bedrock" | "bridge" | "scripted";
+
+/** `source` is `db`, or `env` for one that the server's environment brings, which is read-only. */
+export interface ProviderView {
+  id: string;
+  type: string;
+  name: string;
+  display_name: string;
+  icon: string;
+  base_url: string | null;
+  enabled: boolean;
+  source: string;
+  options: Record<string, unknown>;
+  send_correlation: boolean;
+  has_key: boolean;
+  central_key_enabled: boolean;
+  allow_user_key: boolean;
+  allow_central_fallback: boolean;
+  created_at: string;
+  updated_at: string;
+}
+
+/** As much of a user as everybody may see. */
+export interface PublicUser {
+  id: string;
+  username: string;
+  name: string;
+}
+
+export interface QueueUpdate {
+  type: "queue_update";
+  queued_messages: QueuedMessageView[];
+}
+
+export interface QueueView {
+  items: QueuedMessageView[];
+  queue_version: number;
+}
+
+/** A message that waits for its turn; `steer` ones are heard at the next step. */
+export interface QueuedMessageView {
+  id: number;
+  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice)[];
+  model_config_id: string | null;
+  reasoning_effort: string | null;
+  client_id: string | null;
+  created_at: string;
+  created_by: string;
+  steer: boolean;
+  decode_error?: boolean;
+}
+
+/** What to change; what is absent stays as it is. Without an effort (null) the model's own counts. */
+export interface QueuedPatchBody {
+  content?: (TextInput | FileInput | FileReferenceInput)[];
+  model_config_id?: string;
+  reasoning_effort?: Effort | null;
+}
+
+/** Up to which message the caller has read; null is the newest. With `force` the cursor also moves back: to 0, and the chat is unread again. */
+export interface ReadBody {
+  message_id?: number | null;
+  force?: boolean;
+}
+
+export interface Ready {
+  type: "ready";
+  server_time: string;
+}
+
+export interface Reasoning {
+  type: "reasoning";
+  text: string;
+  created_at?: string | null;
+  completed_at?: string | null;
+  provider_meta?: Record<string, unknown> | null;
+}
+
+export type ReplicaState = "alive" | "stale" | "stopping";
+
+/** `owned_chats` are at work there. `streams` is null for others than the replica that answers. */
+export interface ReplicaView {
+  id: string;
+  hostname: string;
+  pid: number;
+  index: number;
+  version: string;
+  schema_version: number;
+  state: ReplicaState;
+  owned_chats: number;
+  streams: number | null;
+  started_at: string;
+  heartbeat_at: string;
+  stopping_at: string | null;
+}
+
+export interface RetryChanged {
+  type: "retry";
+  retry: RetryView | null;
+}
+
+/** What failed, and when it is tried again. */
+export interface RetryView {
+  attempt: number;
+  delay_ms: number;
+  error: string;
+  retrying_at: string;
+  kind?: string | null;
+  provider?: string | null;
+  status_code?: number | null;
+}
+
+/** What an API token may be used for; never more than its user may do. */
+export type Scope = "admin" | "all" | "chat:read" | "chat:write" | "usage:read";
+
+/** Where a search found a chat: the newest message of its family that matches. Only a title: all of it is null. `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit. */
+export interface SearchMatch {
+  chat_id?: string | null;
+  message_id?: number | null;
+  snippet?: string | null;
+}
+
+/** A message. What is given besides its content is the chat's from then on. */
+export interface SendBody {
+  content: (TextInput | FileInput | FileReferenceInput)[];
+  busy_behavior?: BusyBehavior;
+  client_id?: string | null;
+  model_config_id?: string | null;
+  reasoning_effort?: Effort | null;
+  mcp_server_ids?: string[] | null;
+  plan_mode?: boolean | null;
+}
+
+/** `messages` is every visible row that this send inserted, in order: clients insert all of them. */
+export interface SendView {
+  queued: boolean;
+  message: MessageView | null;
+  queued_message: QueuedMessageView | null;
+  messages: MessageView[];
+  chat: ChatState;
+  warnings?: string[];
+}
+
+/** `current` is the session this was asked with. */
+export interface SessionView {
+  id: string;
+  created_at: string;
+  last_seen_at: string;
+  expires_at: string;
+  ip: string | null;
+  user_agent: string | null;
+  current: boolean;
+}
+
+/** The groups that the caller may see. */
+export interface SettingsView {
+  groups: GroupsView;
+}
+
+/** `token` is what the server printed at its first start, the part of the address behind the #. */
+export interface SetupBody {
+  token: string;
+  email: string;
+  username?: string | null;
+  name?: string;
+  password: string;
+}
+
+export interface SetupStatus {
+  needed: boolean;
+}
+
+/** An entry; `user` may also be the word for all who have an account. */
+export interface ShareView {
+  user: "everyone" | PublicUser;
+  role: string;
+  granted_by: string | null;
+  at: string;
+}
+
+/** Who gets (`read`) or loses (null) the right to read; who is not named stays as they are. */
+export interface SharesBody {
+  users?: Record<string, "read" | null>;
+  everyone?: "read" | null;
+}
+
+/** Any of the keys; absent ones stay. */
+export interface SharingSettingsChange {
+  enabled?: boolean;
+}
+
+export interface SharingSettingsValues {
+  enabled?: boolean;
+}
+
+export interface Source {
+  type: "source";
+  url: string;
+  source_id?: string | null;
+  title?: string | null;
+  provider_meta?: Record<string, unknown> | null;
+}
+
+/** Any of the keys; absent ones stay. */
+export interface SpendSettingsChange {
+  enabled?: boolean;
+  default_limit_micros?: number;
+  period?: PeriodKind;
+}
+
+/** The group `spend` of the runtime settings. A limit of 0 is none. */
+export interface SpendSettingsValues {
+  enabled?: boolean;
+  default_limit_micros?: number;
+  period?: PeriodKind;
+}
+
+/** `limit_micros` is null when nothing limits the caller. Calls on keys of one's own do not count. */
+export interface SpendView {
+  period: Period;
+  spent_micros: number;
+  limit_micros: number | null;
+}
+
+export type Status = "active" | "disabled";
+
+export interface StatusChanged {
+  type: "status";
+  status: string;
+  archived: boolean;
+}
+
+export type StreamEvent = Hello | HistoryReset | MessageAdded | QueueUpdate | StatusChanged | ErrorShown | ActionRequired | RetryChanged | PreviewReset | PreviewTruncated | Synced | DebugUpdate | Heartbeat | Goodbye | Pong | Ready | ChatChanged | ChatGone | ListResync | MessagePart;
+
+export interface Synced {
+  type: "synced";
+  snapshot_version: number;
+  history_version: number;
+  queue_version: number;
+  last_message_id: number;
+}
+
+export interface Text {
+  type: "text";
+  text: string;
+  refusal?: boolean;
+  provider_meta?: Record<string, unknown> | null;
+}
+
+export interface TextInput {
+  type: "text";
+  text: string;
+}
+
+/** Empty when there is nothing in the chat to name it by. */
+export interface TitleView {
+  title: string;
+}
+
+/** Without `expires_in_days` a token lasts 90 days, or as long as this server lets them. */
+export interface TokenBody {
+  name: string;
+  scopes: Scope[];
+  expires_in_days?: number | null;
+}
+
+/** What is known about a token, but for the token. */
+export interface TokenView {
+  id: string;
+  name: string;
+  scopes: Scope[];
+  created_at: string;
+  expires_at: string;
+  last_used_at: string | null;
+}
+
+/** Input is what was not read from a cache; reasoning is part of output. */
+export interface TokensView {
+  input: number;
+  cache_read: number;
+  cache_write: number;
+  output: number;
+  reasoning: number;
+}
+
+/** `args_delta` is for live parts only. `parsed_commands` is set for shell text that parses. */
+export interface ToolCall {
+  type: "tool-call";
+  tool_call_id: string;
+  tool_name: string;
+  args?: unknown;
+  args_delta?: string | null;
+  parsed_commands?: string[][] | null;
+  mcp_server_id?: string | null;
+  provider_executed?: boolean;
+  hook_rewritten?: boolean;
+  created_at?: string | null;
+  provider_meta?: Record<string, unknown> | null;
+}
+
+/** `result_delta` and `result_reset` are for live parts only. */
+export interface ToolResult {
+  type: "tool-result";
+  tool_call_id: string;
+  tool_name: string;
+  result?: unknown;
+  result_delta?: string | null;
+  result_reset?: boolean;
+  is_error?: boolean;
+  is_media?: boolean;
+  mcp_server_id?: string | null;
+  provider_executed?: boolean;
+  created_at?: string | null;
+  provider_meta?: Record<string, unknown> | null;
+}
+
+export interface ToolResultInput {
+  tool_call_id: string;
+  output: unknown;
+  is_error?: boolean;
+}
+
+/** The results of all calls that the chat waits for. */
+export interface ToolResultsBody {
+  results: ToolResultInput[];
+}
+
+export interface UpstreamModel {
+  id: string;
+}
+
+export interface UsageReportView {
+  from: string;
+  to: string;
+  group_by: GroupBy;
+  items: UsageRow[];
+}
+
+/** `key` is the group: an id for users and providers, else a name or a day. `name` is null for what is deleted. */
+export interface UsageRow {
+  cost_micros: number;
+  request_count: number;
+  unpriced_request_count: number;
+  tokens: TokensView;
+  runtime_ms: number;
+  key: string;
+  name: string | null;
+}
+
+/** What a step was counted at. */
+export interface UsageView {
+  input_tokens: number | null;
+  output_tokens: number | null;
+  total_tokens: number | null;
+  reasoning_tokens: number | null;
+  cache_write_tokens: number | null;
+  cache_read_tokens: number | null;
+  context_limit: number | null;
+}
+
+export interface User {
+  id: string;
+  username: string;
+  name: string;
+  email: string | null;
+  role: UserRole;
+  status: Status;
+  spend_limit_micros: number | null;
+  created_at: string;
+  last_seen_at: string | null;
+}
+
+/** Absent is left as it is. Role, status and spend limit are an administrator's to change. */
+export interface UserPatchBody {
+  name?: string | null;
+  email?: string;
+  username?: string;
+  role?: UserRole;
+  status?: Status;
+  spend_limit_micros?: number | null;
+}
+
+export type UserRole = "admin" | "auditor" | "member";
+
+export interface VersionView {
+  version: string;
+  commit: string | null;
+  api: number;
+  stream_protocol: number;
+  schema: number;
+}

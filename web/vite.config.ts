@@ -1,0 +1,30 @@
+import { fileURLToPath } from "node:url";
+import tailwind from "@tailwindcss/vite";
+import react from "@vitejs/plugin-react";
+import { defineConfig } from "vitest/config";
+
+const source = fileURLToPath(new URL("./src", import.meta.url));
+
+export default defineConfig(({ mode }) => ({
+  plugins: [react(), tailwind()],
+  resolve: { alias: { "@": source } },
+  define: {
+    // A build for tests also has the gallery of every row and card (`npm run build -- --mode gallery`).
+    "import.meta.env.VITE_GALLERY": JSON.stringify(mode === "gallery" || mode === "development" ? "1" : ""),
+  },
+  build: {
+    outDir: fileURLToPath(new URL("../src/rookery/web_dist", import.meta.url)),
+    emptyOutDir: true,
+    target: "es2022",
+    // Styles and fonts stay files of their own origin: the page's policy allows no inline ones but images.
+    assetsInlineLimit: 0,
+    modulePreload: { polyfill: false },
+  },
+  worker: { format: "es" },
+  server: { proxy: { "/api": { target: process.env.ROOKERY_URL ?? "http://127.0.0.1:8080", ws: true } } },
+  test: {
+    environment: "node",
+    include: ["src/**/*.test.{ts,tsx}", "tests/**/*.test.ts"],
+    testTimeout: 30_000,
+  },
+}));
