@@ -1,0 +1,279 @@
+"""Requests to one generation of one workspace agent, over kept connections; the only module here with the library.
+
+Answers are untrusted: bodies are read up to a limit and no further. Errors carry the agent's message without method,
+URL or status, because a model reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import aiohttp
+
+from rookery.clock import Clock, DeadlineExceeded
+from rookery.workspaces import answers
+from rookery.workspaces.answers import BadAnswer, Problem
+from rookery.workspaces.drivers.protocol import Connector, DriverError
+from rookery.workspaces.errors import AgentError, AgentUnreachable
+
+REQUEST_SECONDS = 30.0
+UPLOAD_SECONDS = 120.0
+# What a request that waits gets on top of the time it waits for.
+WAIT_SLACK_SECONDS = 15.0
+MAX_CONNECTIONS = 16
+POOL_IDLE_SECONDS = 300.0
+# Larger than anything the protocol sends as JSON; a diff of 3 MiB is the largest.
+MAX_JSON_BYTES = 8 * 1024 * 1024
+_MAX_PROBLEM_BYTES = 256 * 1024
+_HOST = "http://agent"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatHeaders:
+    """On whose behalf requests are made. The agent knows nothing of chats but these opaque ids."""
+
+    chat_id: UUID | None = None
+    ancestor_ids: tuple[UUID, ...] = ()
+
+    def as_headers(self) -> dict[str, str]:
+        if self.chat_id is None:
+            return {}
+        headers = {"X-Rookery-Chat-Id": str(self.chat_id)}
+        if self.ancestor_ids:
+            headers["X-Rookery-Ancestor-Ids"] = json.dumps([str(each) for each in self.ancestor_ids])
+        return headers
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One request. With a key, or as a GET, it may be repeated when a kept connection turns out to be dead."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    content_type: str = "application/json"
+    key: UUID | None = None
+    seconds: float = REQUEST_SECONDS
+    max_bytes: int = MAX_JSON_BYTES
+
+    @property
+    def may_repeat(self) -> bool:
+        return self.method == "GET" or self.key is not None
+
+
+class AgentHttp:
+    """The connections of this replica to one generation. Made when first used, by the event loop that uses it."""
+
+    def __init__(self, connector: Connector, *, token: str, generation: int, clock: Clock) -> None:
+        self._connector = connector
+        self._identity = {"Authorization": f"Bearer {token}", "X-Rookery-Generation": str(generation)}
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+        self._opening = asyncio.Lock()
+        self._is_closed = False
+        self.generation = generation
+        self.open_requests = 0
+        self.used_at = clock.monotonic()
+
+    async def call(self, request: Request, chat: ChatHeaders) -> tuple[int, bytes]:
+        """Status and body of an answer that is no refusal; else `AgentError` or `AgentUnreachable`."""
+        try:
+            async with self._clock.deadline(request.seconds, "agent-request"), self._sent(request, chat) as response:
+                data = await _read(response, request.max_bytes)
+                _check(response.status, data)
+                return response.status, data
+        except DeadlineExceeded as error:
+            message = f"The workspace agent did not answer within {request.seconds:g} s."
+            raise AgentUnreachable(message, timed_out=True) from error
+
+    @asynccontextmanager
+    async def stream(self, request: Request, chat: ChatHeaders) -> AsyncIterator[aiohttp.StreamReader]:
+        """The body as it arrives. Its beginning has `request.seconds`; what follows is watched by the caller."""
+        async with self._sent(request, chat) as response:
+            if response.status >= 400:
+                _check(response.status, await _read(response, _MAX_PROBLEM_BYTES))
+            try:
+                yield response.content
+            except aiohttp.ClientError as error:
+                raise AgentUnreachable(f"The connection to the workspace agent broke: {_reason(error)}.") from error
+
+    async def close(self) -> None:
+        self._is_closed = True
+        async with self._opening:
+            if self._session is not None:
+                await self._session.close()
+                self._session = None
+        await self._connector.close()
+
+    @asynccontextmanager
+    async def _sent(self, request: Request, chat: ChatHeaders) -> AsyncIterator[aiohttp.ClientResponse]:
+        self.open_requests += 1
+        try:
+            response = await self._send_repeating(request, chat)
+            try:
+                yield response
+            finally:
+                # Whatever was not read to its end must not be taken for the beginning of the next answer.
+                response.release() if response.content.at_eof() else response.close()
+        finally:
+            self.open_requests -= 1
+            self.used_at = self._clock.monotonic()
+
+    async def _send_repeating(self, request: Request, chat: ChatHeaders) -> aiohttp.ClientResponse:
+        seen = SimpleNamespace(is_reused=False)
+        try:
+            return await self._send(request, chat, seen)
+        except aiohttp.ClientConnectorError as error:
+            raise _unreachable(error) from error
+        except (aiohttp.ClientConnectionError, aiohttp.ServerDisconnectedError) as error:
+            if not (seen.is_reused and request.may_repeat):
+                raise _broken(error) from error
+        except aiohttp.ClientError as error:
+            raise _broken(error) from error
+        try:
+            return await self._send(request, chat, SimpleNamespace(is_reused=False))
+        except aiohttp.ClientConnectorError as error:
+            raise _unreachable(error) from error
+        except aiohttp.ClientError as error:
+            raise _broken(error) from error
+
+    async def _send(self, request: Request, chat: ChatHeaders, seen: SimpleNamespace) -> aiohttp.ClientResponse:
+        session = await self._get_session()
+        headers = {**self._identity, **chat.as_headers()}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        if request.key is not None:
+            headers["Idempotency-Key"] = str(request.key)
+        return await session.request(
+            request.method,
+            f"{_HOST}{request.path}",
+            params=dict(request.query),
+            data=request.body,
+            headers=headers,
+            allow_redirects=False,
+            trace_request_ctx=seen,
+        )
+
+    async def _get_session(self) -> aiohttp.ClientSession:
+        async with self._opening:
+            if self._is_closed:
+                raise AgentUnreachable("The connection to the workspace was closed.")
+            if self._session is None:
+                self._session = await self._new_session()
+            return self._session
+
+    async def _new_session(self) -> aiohttp.ClientSession:
+        try:
+            await self._connector.prepare()
+        except (DriverError, OSError) as error:
+            raise AgentUnreachable(f"The workspace cannot be reached: {error}") from error
+        path = self._connector.unix_path
+        if path is None:
+            raise AgentUnreachable("The workspace cannot be reached: its driver offers no way to its agent.")
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_reuseconn.append(_note_reuse)
+        return aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(path, limit=MAX_CONNECTIONS, keepalive_timeout=POOL_IDLE_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            trace_configs=[tracing],
+            read_bufsize=256 * 1024,
+        )
+
+
+class AgentPools:
+    """One pool per workspace and generation. Those nobody used for long are closed when others are asked for."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pools: dict[tuple[UUID, int], AgentHttp] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def get(self, workspace_id: UUID, generation: int, *, token: str, connector: Connector) -> AgentHttp:
+        self._sweep(workspace_id, generation)
+        key = (workspace_id, generation)
+        if key not in self._pools:
+            self._pools[key] = AgentHttp(connector, token=token, generation=generation, clock=self._clock)
+        pool = self._pools[key]
+        pool.used_at = self._clock.monotonic()
+        return pool
+
+    def find(self, workspace_id: UUID, generation: int) -> AgentHttp | None:
+        return self._pools.get((workspace_id, generation))
+
+    def drop(self, workspace_id: UUID, generation: int) -> None:
+        """Close what leads nowhere any more."""
+        if (pool := self._pools.pop((workspace_id, generation), None)) is not None:
+            self._close_soon(pool)
+
+    async def close(self) -> None:
+        pools, self._pools = list(self._pools.values()), {}
+        for pool in pools:
+            await pool.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _sweep(self, workspace_id: UUID, generation: int) -> None:
+        now = self._clock.monotonic()
+        for (each_id, each_generation), pool in list(self._pools.items()):
+            is_idle = not pool.open_requests and now - pool.used_at >= POOL_IDLE_SECONDS
+            is_outdated = each_id == workspace_id and each_generation < generation and not pool.open_requests
+            if is_idle or is_outdated:
+                self.drop(each_id, each_generation)
+
+    def _close_soon(self, pool: AgentHttp) -> None:
+        task = asyncio.create_task(pool.close(), name="agent-pool-close")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: Any) -> None:
+    context.trace_request_ctx.is_reused = True
+
+
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    chunks, size = [], 0
+    try:
+        while chunk := await response.content.readany():
+            size += len(chunk)
+            if size > max_bytes:
+                raise AgentError(502, "bad_answer", f"The workspace agent's answer is larger than {max_bytes} bytes.")
+            chunks.append(chunk)
+    except aiohttp.ClientError as error:
+        raise _broken(error) from error
+    return b"".join(chunks)
+
+
+def _check(status: int, data: bytes) -> None:
+    """Raise what a refusal says."""
+    if status < 400 and status not in (301, 302, 303, 307, 308):
+        return
+    try:
+        problem = answers.decode(data, Problem)
+    except BadAnswer:
+        problem = Problem()
+    message = problem.message.strip() or f"The workspace agent refused the request ({status})."
+    raise AgentError(status, problem.code or "error", message, problem.fields)
+
+
+def _unreachable(error: aiohttp.ClientConnectorError) -> AgentUnreachable:
+    return AgentUnreachable(f"The workspace agent cannot be reached: {error.os_error.strerror or 'no connection'}.")
+
+
+def _broken(error: aiohttp.ClientError) -> AgentUnreachable:
+    return AgentUnreachable(f"The connection to the workspace agent broke: {_reason(error)}.")
+
+
+def _reason(error: aiohttp.ClientError) -> str:
+    # The library's own texts name the socket's path, which is nobody's business.
+    return getattr(error, "strerror", None) or type(error).__name__

@@ -1,0 +1,204 @@
+"""What the workspace agent is told and what it answers, as typed values.
+
+The agent is untrusted: a command in the workspace could have replaced it. So every text has a limit here, numbers have
+a range, and what does not fit is a `BadAnswer`, never a surprise further up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+# The protocol this server speaks. It also accepts the one before.
+API_VERSION = 1
+ACCEPTED_APIS = frozenset({API_VERSION, API_VERSION - 1})
+
+T = TypeVar("T")
+
+Word = Annotated[str, Meta(max_length=256)]
+Line = Annotated[str, Meta(max_length=4096)]
+# More than the agent's own view of 32 KiB: one that was replaced may send what it likes, up to here.
+View = Annotated[str, Meta(max_length=512 * 1024)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class BadAnswer(ValueError):
+    """An answer that is not what the protocol says."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    generation: int
+    api: int
+    version: Word = ""
+    ready: bool = False
+    agent_state: Word = ""
+    os: Word = ""
+    arch: Word = ""
+    user: Word = ""
+    home: Line = ""
+    directory: Line = ""
+    uptime_s: float = 0.0
+    processes: Count = 0
+    context_version: Count = 0
+    startup_exit_code: int | None = None
+
+
+class Lines(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of a file. When `ok` is false only `error` counts: it is text for the model."""
+
+    ok: bool
+    error: View | None = None
+    content: View = ""
+    file_size: Count = 0
+    total_lines: Count = 0
+    lines_read: Count = 0
+    truncated: bool = False
+    next_offset: Count | None = None
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    bytes: Count = 0
+    created: bool = False
+
+
+class EditCount(msgspec.Struct, frozen=True, kw_only=True):
+    matches: Count = 0
+    pass_: Annotated[int, Meta(ge=0, le=3)] = msgspec.field(name="pass", default=0)
+
+
+class Edited(msgspec.Struct, frozen=True, kw_only=True):
+    path: Line
+    diff: Annotated[str, Meta(max_length=4 * 1024 * 1024)] = ""
+    edits: tuple[EditCount, ...] = ()
+
+
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
+    old_text: str
+    new_text: str
+    replace_all: bool = False
+    exact: bool = False
+
+
+class FileEdits(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    edits: tuple[Edit, ...]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    name: Line
+    path: Line = ""
+    is_dir: bool = False
+    size: Count = 0
+    mtime: float = 0.0
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    path: Line
+    entries: Annotated[tuple[Entry, ...], Meta(max_length=2000)] = ()
+    truncated: bool = False
+
+
+class StartProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    command: str
+    workdir: str | None = None
+    env: Mapping[str, str] = {}
+    background: bool = False
+    read_only: bool = False
+
+
+class Truncated(msgspec.Struct, frozen=True, kw_only=True):
+    original_bytes: Count = 0
+    retained_bytes: Count = 0
+    omitted_bytes: Count = 0
+    strategy: Word = "head_tail"
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process printed and how it stands. With `gap`, bytes between the cursor asked for and these are lost."""
+
+    running: bool
+    output: View = ""
+    cursor: Count = 0
+    truncated: Truncated | None = None
+    gap: bool | Count = False
+    exit_code: int | None = None
+    signal: int | None = None
+    command: Annotated[str, Meta(max_length=1024 * 1024)] = ""
+    started_at: float | None = None
+    exited_at: float | None = None
+
+
+class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
+    id: Word
+    command: Annotated[str, Meta(max_length=1024 * 1024)] = ""
+    workdir: Line = ""
+    background: bool = False
+    running: bool = False
+    exit_code: int | None = None
+    started_at: float | None = None
+    exited_at: float | None = None
+
+
+ResourceKind = Literal["instruction_file", "skill", "mcp_config", "mcp_server"]
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing the workspace tells the model. `kind` and `status` are kept as they come: newer agents know more."""
+
+    kind: Word
+    source: Line
+    ordinal: Count = 0
+    root: Line = ""
+    body: Annotated[str, Meta(max_length=256 * 1024)] | None = None
+    hash: Word = ""
+    size: Count = 0
+    status: Word = "ok"
+    error: Line | None = None
+    tools: Any = None
+
+
+class ContextSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    version: Count
+    hash: Word = ""
+    error: Line | None = None
+    resources: Annotated[tuple[Resource, ...], Meta(max_length=600)] = ()
+
+
+class Repository(msgspec.Struct, frozen=True, kw_only=True):
+    root: Line
+    branch: Line | None = None
+    remote_origin: Line | None = None
+    diff: Annotated[str, Meta(max_length=4 * 1024 * 1024)] = ""
+    additions: Count = 0
+    deletions: Count = 0
+    changed_files: Count = 0
+    untracked_omitted: bool | Count = False
+    removed: bool = False
+
+
+class GitMessage(msgspec.Struct, frozen=True, kw_only=True):
+    repositories: Annotated[tuple[Repository, ...], Meta(max_length=500)] = ()
+    type: Word = "changes"
+    scanned_at: float | str | None = None
+
+
+class FieldProblem(msgspec.Struct, frozen=True):
+    field: Line = ""
+    detail: Line = ""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    code: Word = ""
+    message: View = ""
+    fields: Annotated[tuple[FieldProblem, ...], Meta(max_length=200)] = ()
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """The answer as `kind`; `BadAnswer` for anything else."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
+        raise BadAnswer(f"The workspace agent's answer cannot be read: {error}") from error

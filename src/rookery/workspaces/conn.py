@@ -1,0 +1,208 @@
+"""The typed client of a workspace agent (workspaces.md, "AgentConn"), on behalf of one chat.
+
+Errors are `AgentError` (the agent refused; its message is for the model) and `AgentUnreachable` (no answer). What the
+agent says is checked and capped in `answers`; no path from it is ever used on the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
+from uuid import UUID
+
+import msgspec
+
+from rookery.workspaces import answers
+from rookery.workspaces.agent_http import (
+    REQUEST_SECONDS,
+    UPLOAD_SECONDS,
+    WAIT_SLACK_SECONDS,
+    AgentHttp,
+    ChatHeaders,
+    Request,
+)
+from rookery.workspaces.answers import (
+    BadAnswer,
+    ContextSnapshot,
+    Edited,
+    FileEdits,
+    GitMessage,
+    Health,
+    Lines,
+    Listing,
+    Output,
+    ProcessInfo,
+    StartProcess,
+    Written,
+)
+from rookery.workspaces.errors import AgentError
+
+MAX_WAIT_SECONDS = 300.0
+MAX_CONTEXT_WAIT_SECONDS = 60.0
+# A file that is read whole: what a chat may store, and a little more to notice that it is too large.
+MAX_READ_BYTES = 64 * 1024 * 1024
+_MAX_LINE_BYTES = 8 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+class _Started(msgspec.Struct, frozen=True):
+    id: answers.Word
+
+
+class _Processes(msgspec.Struct, frozen=True):
+    processes: tuple[ProcessInfo, ...] = ()
+
+
+class _EditedFiles(msgspec.Struct, frozen=True):
+    files: tuple[Edited, ...] = ()
+
+
+class _Resolved(msgspec.Struct, frozen=True):
+    path: answers.Line
+
+
+class AgentConn:
+    """Cheap to make: connections belong to the pool behind it."""
+
+    def __init__(self, http: AgentHttp, chat: ChatHeaders = ChatHeaders()) -> None:  # noqa: B008 - frozen
+        self._http = http
+        self._chat = chat
+
+    @property
+    def generation(self) -> int:
+        return self._http.generation
+
+    async def health(self, *, seconds: float = REQUEST_SECONDS) -> Health:
+        return await self._json(Request(method="GET", path="/v1/health", seconds=seconds), Health)
+
+    # Files
+
+    async def read_file(self, path: str, offset: int = 0, limit: int | None = None) -> AsyncIterator[bytes]:
+        """The bytes of a file, as they arrive."""
+        query = {"path": path, "offset": str(offset)} | ({} if limit is None else {"limit": str(limit)})
+        async with self._http.stream(Request(method="GET", path="/v1/files", query=query), self._chat) as body:
+            while chunk := await body.readany():
+                yield chunk
+
+    async def read_bytes(self, path: str, *, max_bytes: int) -> bytes:
+        """The first `max_bytes` of a file, in one piece."""
+        query = {"path": path, "offset": "0", "limit": str(max_bytes)}
+        max_bytes = min(max_bytes, MAX_READ_BYTES)
+        request = Request(method="GET", path="/v1/files", query=query, seconds=UPLOAD_SECONDS, max_bytes=max_bytes)
+        return (await self._http.call(request, self._chat))[1]
+
+    async def read_lines(self, path: str, offset: int = 1, limit: int | None = None) -> Lines:
+        query = {"path": path, "offset": str(offset)} | ({} if limit is None else {"limit": str(limit)})
+        return await self._json(Request(method="GET", path="/v1/files/lines", query=query), Lines)
+
+    async def write_file(self, path: str, data: bytes, *, key: UUID | None = None) -> Written:
+        request = Request(
+            method="PUT",
+            path="/v1/files",
+            query={"path": path},
+            body=data,
+            content_type="application/octet-stream",
+            key=key,
+            seconds=UPLOAD_SECONDS,
+        )
+        return await self._json(request, Written)
+
+    async def edit_files(
+        self, files: Sequence[FileEdits], *, diff: bool = True, key: UUID | None = None
+    ) -> tuple[Edited, ...]:
+        body = {"files": files, "include_diff": diff}
+        answer = await self._json(self._post("/v1/files/edit", body, key=key, seconds=UPLOAD_SECONDS), _EditedFiles)
+        return answer.files
+
+    async def list_dir(self, path: str | None = None, *, base: str = "root", parts: Sequence[str] = ()) -> Listing:
+        body: dict[str, Any] = {"path": path} if path is not None else {"parts": list(parts), "base": base}
+        return await self._json(self._post("/v1/files/list", body), Listing)
+
+    async def resolve_path(self, path: str) -> str:
+        request = Request(method="GET", path="/v1/files/resolve", query={"path": path})
+        return (await self._json(request, _Resolved)).path
+
+    # Processes
+
+    async def start_process(self, wanted: StartProcess, *, key: UUID | None = None) -> str:
+        return (await self._json(self._post("/v1/processes", wanted, key=key), _Started)).id
+
+    async def process_output(self, process_id: str, *, wait: float = 0.0, since: int | None = None) -> Output:
+        """One consistent snapshot, after at most `wait` seconds (300 at most). Longer waits are chains of these."""
+        wait = min(max(wait, 0.0), MAX_WAIT_SECONDS)
+        query = {"wait_s": f"{wait:g}"} | ({} if since is None else {"since": str(since)})
+        path = f"/v1/processes/{_segment(process_id)}/output"
+        request = Request(method="GET", path=path, query=query, seconds=_waiting_seconds(wait))
+        return await self._json(request, Output)
+
+    async def list_processes(self) -> tuple[ProcessInfo, ...]:
+        return (await self._json(Request(method="GET", path="/v1/processes"), _Processes)).processes
+
+    async def signal_process(self, process_id: str, signal: str, *, seconds: float = REQUEST_SECONDS) -> None:
+        path = f"/v1/processes/{_segment(process_id)}/signal"
+        await self._http.call(self._post(path, {"signal": signal}, seconds=seconds), self._chat)
+
+    # Context and git
+
+    async def context(
+        self, *, after: int = 0, wait: float = 0.0, seconds: float | None = None
+    ) -> ContextSnapshot | None:
+        """What the workspace tells the model; None while its version is still `after`."""
+        wait = min(max(wait, 0.0), MAX_CONTEXT_WAIT_SECONDS)
+        request = Request(
+            method="GET",
+            path="/v1/context",
+            query={"after": str(after), "wait_s": f"{wait:g}"},
+            seconds=seconds if seconds is not None else _waiting_seconds(wait),
+        )
+        status, data = await self._http.call(request, self._chat)
+        return None if status == 304 else self._decoded(data, ContextSnapshot)
+
+    async def watch_git(self, chat_id: UUID) -> AsyncIterator[GitMessage]:
+        """Changes of the chat's repositories, for ever. The first message is the state they are in."""
+        request = Request(method="GET", path="/v1/git/watch", query={"chat_id": str(chat_id)})
+        async with self._http.stream(request, self._chat) as body:
+            buffer = bytearray()
+            while chunk := await body.readany():
+                buffer += chunk
+                if len(buffer) > _MAX_LINE_BYTES:
+                    raise AgentError(502, "bad_answer", "The workspace agent sent a line that does not end.")
+                while (end := buffer.find(b"\n")) >= 0:
+                    line = bytes(buffer[:end])
+                    del buffer[: end + 1]
+                    if line.strip():
+                        yield self._decoded(line, GitMessage)
+
+    async def scan_git(self, chat_id: UUID, *, seconds: float = REQUEST_SECONDS) -> GitMessage:
+        return await self._json(self._post("/v1/git/scan", {"chat_id": str(chat_id)}, seconds=seconds), GitMessage)
+
+    def _post(
+        self,
+        path: str,
+        body: Mapping[str, Any] | msgspec.Struct,
+        *,
+        key: UUID | None = None,
+        seconds: float = REQUEST_SECONDS,
+    ) -> Request:
+        return Request(method="POST", path=path, body=msgspec.json.encode(body), key=key, seconds=seconds)
+
+    async def _json(self, request: Request, kind: type[T]) -> T:
+        _, data = await self._http.call(request, self._chat)
+        return self._decoded(data, kind)
+
+    def _decoded(self, data: bytes, kind: type[T]) -> T:
+        try:
+            return answers.decode(data, kind)
+        except BadAnswer as error:
+            raise AgentError(502, "bad_answer", str(error)) from error
+
+
+def _waiting_seconds(wait: float) -> float:
+    return REQUEST_SECONDS if not wait else wait + WAIT_SLACK_SECONDS
+
+
+def _segment(process_id: str) -> str:
+    """A process id as a model wrote it, as one segment of a path."""
+    return quote(process_id, safe="") or "-"

@@ -1,0 +1,60 @@
+"""What can go wrong between the server and a workspace.
+
+WorkspaceError
+├── AgentError          the agent refused: status, code and a message that alone helps a model
+├── AgentUnreachable    no answer: nothing listens, the connection broke, or it took too long
+└── NoConnection        a turn cannot have a connection; `situation` says why, the message what to do about it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from rookery.workspaces.answers import FieldProblem
+
+
+class WorkspaceError(Exception):
+    """Base. The message is text for a model or a person."""
+
+
+class AgentError(WorkspaceError):
+    """An answer of the agent that is a refusal."""
+
+    def __init__(self, status: int, code: str, message: str, fields: Sequence[FieldProblem] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.fields = tuple(fields)
+
+
+class AgentUnreachable(WorkspaceError):
+    """The agent did not answer. `timed_out`: it may be at work on the request."""
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
+
+
+class Situation(StrEnum):
+    """Why a turn has no connection (workspaces.md, "AgentConn")."""
+
+    NONE = "none"
+    NONE_IN_CHILD = "none_in_child"
+    DELETED = "deleted"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    BUSY = "busy"
+    TIMED_OUT = "timed_out"
+    SILENT = "silent"
+    NODE_OFFLINE = "node_offline"
+    AGENT_TOO_OLD = "agent_too_old"
+    CHANGED = "changed"
+    OTHER = "other"
+
+
+class NoConnection(WorkspaceError):
+    def __init__(self, situation: Situation, message: str) -> None:
+        super().__init__(message)
+        self.situation = situation
