@@ -1,0 +1,42 @@
+"""What the agent answers when it cannot do what it was asked.
+
+One class: an error here is an answer on the wire, and its message alone must help a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+class AgentError(Exception):
+    """An answer that is not a success. `fields` are pairs of a field of the request and what is wrong with it."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        detail: str | None = None,
+        fields: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.detail = detail
+        self.fields = tuple(fields)
+
+    def body(self) -> dict[str, Any]:
+        """The answer as it goes out."""
+        answer: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.detail is not None:
+            answer["detail"] = self.detail
+        if self.fields:
+            answer["fields"] = [{"field": field, "detail": detail} for field, detail in self.fields]
+        return answer
+
+
+def invalid(field: str, detail: str) -> AgentError:
+    """A request with one wrong field."""
+    return AgentError(400, "invalid", f"`{field}` {detail}.", fields=[(field, detail)])

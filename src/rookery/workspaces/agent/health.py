@@ -1,0 +1,48 @@
+"""`GET /v1/health`: who answers here, and in which state the workspace is."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+
+from rookery.workspaces.agent.agent import API, VERSION, Agent
+from rookery.workspaces.agent.http import Request, Response
+from rookery.workspaces.agent.routing import Router
+
+
+class Health:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._started = agent.clock.monotonic()
+        self._user = _user()
+
+    async def show(self, request: Request) -> Response:
+        agent = self._agent
+        return Response.json(
+            {
+                "version": VERSION,
+                "api": API,
+                "generation": agent.config.generation,
+                "ready": True,
+                "agent_state": "ready",
+                "os": platform.system().lower(),
+                "arch": platform.machine(),
+                "user": self._user,
+                "home": agent.config.home,
+                "directory": agent.config.directory,
+                "uptime_s": round(agent.clock.monotonic() - self._started, 3),
+                "processes": 0,
+                "context_version": 0,
+            }
+        )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "agent"  # a uid without a name
+
+
+def register(router: Router, agent: Agent) -> None:
+    router.add("GET", "/v1/health", Health(agent).show)

@@ -1,0 +1,39 @@
+"""The log of the agent: a file of bounded size in the run directory, with one older one beside it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+MAX_BYTES = 1024 * 1024
+
+
+class Log:
+    """Call it with one line. A log that cannot be written costs nothing but the line."""
+
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+
+    def __call__(self, line: str) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        data = f"{stamp} {line}\n".encode("utf-8", "replace")[-self._max_bytes :]
+        try:
+            self._turn_over(len(data))
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(self._path, flags, 0o600)
+            try:
+                os.write(descriptor, data)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            pass
+
+    def _turn_over(self, more: int) -> None:
+        try:
+            size = os.stat(self._path, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return
+        if size + more > self._max_bytes:
+            os.replace(self._path, self._path.with_name(self._path.name + ".1"))

@@ -1,0 +1,248 @@
+"""A request from socket to answer: connections, identity, dispatch.
+
+Identity comes first on every route: without the token of this generation nobody learns even which paths exist.
+A handler runs to its end also when its client leaves (a write must not stop half-way); whoever waits for long looks at
+`Request.gone`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+import traceback
+from collections.abc import AsyncIterator
+
+from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent.errors import AgentError
+from rookery.workspaces.agent.http import (
+    MAX_HEAD_BYTES,
+    REASONS,
+    Body,
+    Head,
+    Request,
+    Response,
+    chat_headers,
+    malformed,
+    parse_head,
+)
+from rookery.workspaces.agent.routing import Router, checked_query
+from rookery.workspaces.agent.streams import Reader
+
+MAX_CONNECTIONS = 128
+# Chosen: the server's pool closes after five idle minutes, so the client is the one who closes.
+IDLE_S = 360.0
+STRANGER_IDLE_S = 10.0  # before the first request with the right token
+HEAD_S = 10.0
+SEND_S = 60.0
+# What a handler left unread of a body is read to keep the connection; beyond that it is closed.
+DRAIN_BYTES = 256 * 1024
+
+
+class Server:
+    """Accepts connections and answers their requests."""
+
+    def __init__(self, agent: Agent, router: Router) -> None:
+        self._agent = agent
+        self._router = router
+        self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self._server: asyncio.AbstractServer | None = None
+
+    async def listen_unix(self, path: str) -> None:
+        """Listen on a socket file that only this user may use."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(path)
+        self._server = await asyncio.get_running_loop().create_unix_server(self._protocol, sock=listener, backlog=256)
+
+    async def listen_tcp(self, host: str, port: int) -> int:
+        """Listen on the loopback; gives the port."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._protocol, host=host, port=port, backlog=256)
+        self._server = server
+        return int(server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.close()
+        tasks = list(self._connections.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(Reader(MAX_HEAD_BYTES), self._accept)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, Reader)
+        if len(self._connections) >= MAX_CONNECTIONS and not self._close_idle():
+            error = AgentError(503, "too_many_connections", f"The agent serves {MAX_CONNECTIONS} connections at once.")
+            writer.write(_encode(Response.of_error(error), keep_alive=False))
+            writer.close()
+            return
+        connection = Connection(self._agent, self._router, reader, writer)
+        task = asyncio.ensure_future(connection.run())
+        self._connections[connection] = task
+        task.add_done_callback(lambda _: self._connections.pop(connection, None))
+
+    def _close_idle(self) -> bool:
+        """End the connection that has waited longest between requests, to make room for one that wants something."""
+        idle = [connection for connection in self._connections if connection.idle_since is not None]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda connection: connection.idle_since or 0.0)
+        self._connections.pop(oldest).cancel()
+        return True
+
+
+class Connection:
+    """One client's connection: one request after the other."""
+
+    def __init__(self, agent: Agent, router: Router, reader: Reader, writer: asyncio.StreamWriter) -> None:
+        self._agent = agent
+        self._router = router
+        self._reader = reader
+        self._writer = writer
+        self._known = False
+        self.idle_since: float | None = agent.clock.monotonic()
+
+    async def run(self) -> None:
+        try:
+            while await self._serve_one():
+                self.idle_since = self._agent.clock.monotonic()
+        except (OSError, EOFError, asyncio.TimeoutError):
+            pass  # the client left or was too slow: there is nobody to answer
+        except Exception:
+            self._agent.log(f"connection failed\n{traceback.format_exc()}")
+        finally:
+            self._writer.close()
+
+    async def _serve_one(self) -> bool:
+        """Answer one request. False when the connection is to end."""
+        try:
+            data = await self._read_head()
+            if data is None:
+                return False
+            self.idle_since = None
+            head = parse_head(data)
+        except AgentError as error:
+            # Where a request that cannot be read ends is not known either: nothing more is read.
+            await self._send(Response.of_error(error), head=None, keep_alive=False)
+            return False
+        content = Body(self._reader, head.length, lambda: self._continue(head))
+        response = await self._answer(head, content)
+        keep_alive = head.keep_alive and (content.complete or not head.expects_continue)
+        if keep_alive and not content.complete:
+            keep_alive = await self._drain(content)
+        await self._send(response, head, keep_alive)
+        return keep_alive
+
+    async def _read_head(self) -> bytes | None:
+        """The bytes of the next request up to its empty line; None when the client is done."""
+        with self._reader.deadline(IDLE_S if self._known else STRANGER_IDLE_S):
+            first = await self._reader.read(1)
+        if not first:
+            return None
+        try:
+            with self._reader.deadline(HEAD_S):
+                return first + await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            message = f"The first line and the headers are larger than {MAX_HEAD_BYTES} bytes."
+            raise AgentError(431, "head_too_large", message) from None
+        except asyncio.IncompleteReadError:
+            raise malformed("it ends before its headers do") from None
+
+    async def _answer(self, head: Head, content: Body) -> Response:
+        try:
+            self._check_identity(head)
+            self._known = True
+            route, params = self._router.find(head)
+            query = checked_query(route, head)
+            request = Request(head, chat_headers(head.headers), params, query, content, self._reader.gone)
+            return await route.handler(request)
+        except AgentError as error:
+            return Response.of_error(error)
+        except ConnectionError:
+            raise
+        except Exception:
+            self._agent.log(f"{head.method} {head.path} failed\n{traceback.format_exc()}")
+            return Response.of_error(AgentError(500, "internal", "The workspace agent failed; its log says why."))
+
+    def _check_identity(self, head: Head) -> None:
+        scheme, _, token = head.headers.get("authorization", "").partition(" ")
+        good = hmac.compare_digest(token.strip().encode("latin-1"), self._agent.token.encode())
+        if scheme.lower() != "bearer" or not good:
+            raise AgentError(401, "unauthorized", "The token is missing or is not the one of this workspace.")
+        generation = self._agent.config.generation
+        if head.headers.get("x-rookery-generation") != str(generation):
+            message = f"This workspace is at generation {generation}; it was started anew since you connected."
+            raise AgentError(409, "generation", message)
+
+    def _continue(self, head: Head) -> None:
+        if head.expects_continue:
+            self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    async def _drain(self, content: Body) -> bool:
+        """Read what the handler left of a body. False when it is too much or broken, so that the connection ends."""
+        try:
+            with self._reader.deadline(HEAD_S):
+                async for _ in content.chunks(DRAIN_BYTES):
+                    pass
+        except (AgentError, OSError, asyncio.TimeoutError):
+            return False
+        return content.complete
+
+    async def _send(self, response: Response, head: Head | None, keep_alive: bool) -> None:
+        is_head = head is not None and head.method == "HEAD"
+        self._writer.write(_encode(response, keep_alive=keep_alive, without_body=is_head))
+        await self._flush()
+        if response.stream is None or is_head:
+            return
+        chunked = response.length is None
+        sent = 0
+        async for chunk in _closing(response.stream):
+            if not chunk:
+                continue
+            sent += len(chunk)
+            self._writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk)
+            await self._flush()
+        if chunked:
+            self._writer.write(b"0\r\n\r\n")
+            await self._flush()
+        elif sent != response.length:
+            # The length was promised; a connection that ends early is the only way left to say that it did not hold.
+            raise ConnectionAbortedError("a stream was not as long as it said")
+
+    async def _flush(self) -> None:
+        timer = asyncio.get_running_loop().call_later(SEND_S, self._writer.transport.abort)
+        try:
+            await self._writer.drain()
+        finally:
+            timer.cancel()
+
+
+async def _closing(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The stream, closed also when its reader leaves early: it may hold a file or a subscription."""
+    try:
+        async for chunk in stream:
+            yield chunk
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _encode(response: Response, *, keep_alive: bool, without_body: bool = False) -> bytes:
+    """The head of an answer, with its body unless that is a stream."""
+    lines = [f"HTTP/1.1 {response.status} {REASONS.get(response.status, 'Status')}"]
+    lines += [f"{name}: {value}" for name, value in response.headers.items()]
+    if response.status not in (204, 304):
+        if response.stream is None:
+            lines.append(f"content-length: {len(response.body)}")
+        elif response.length is None:
+            lines.append("transfer-encoding: chunked")
+        else:
+            lines.append(f"content-length: {response.length}")
+    lines.append(f"connection: {'keep-alive' if keep_alive else 'close'}")
+    head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+    return head if without_body or response.stream is not None else head + response.body

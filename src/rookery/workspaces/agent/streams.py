@@ -1,0 +1,34 @@
+"""Reading from a client: with deadlines, and with a sign when it has left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Reader(asyncio.StreamReader):
+    """A stream that also says at once, to whoever does not read, that its client has left."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit=limit)
+        self.gone = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        self.gone.set()
+        super().feed_eof()
+
+    def set_exception(self, exc: Any) -> None:
+        self.gone.set()
+        super().set_exception(exc)
+
+    @contextmanager
+    def deadline(self, seconds: float) -> Iterator[None]:
+        """Make reads fail with a timeout, now and from then on, when the client needs longer than this."""
+        # A timer and no `wait_for`: that would cost a task for each read on the Pythons this runs on.
+        timer = asyncio.get_running_loop().call_later(seconds, lambda: self.set_exception(asyncio.TimeoutError()))
+        try:
+            yield
+        finally:
+            timer.cancel()

@@ -1,0 +1,84 @@
+"""Builds the zipapp that carries the workspace agent into a workspace.
+
+The bytes depend on nothing but the package's source, and the name holds their hash: two servers of one release build
+the same file, a changed agent never overwrites one that runs, and a copy on another machine is known to be whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+import zipfile
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+PACKAGE = "rookery.workspaces.agent"
+# The first moment a zip file can name; any constant would do.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_MAIN = b"from rookery.workspaces.agent.main import main\n\nmain()\n"
+_EMPTY_PACKAGES = ("rookery/__init__.py", "rookery/workspaces/__init__.py")
+
+
+def build(target_dir: Path) -> Path:
+    """Write the zipapp into the directory, unless it is there. Safe when several processes do it at once."""
+    data, digest = _archive()
+    target = target_dir / f"rookery-agent-{digest[:16]}.pyz"
+    if _holds(target, data):
+        return target
+    target_dir.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=".rookery-agent-", dir=target_dir)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o755)  # noqa: S103 - read and run by the unprivileged user of a sandbox
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return target
+
+
+def archive() -> bytes:
+    """The bytes of the zipapp."""
+    return _archive()[0]
+
+
+@cache
+def _archive() -> tuple[bytes, str]:
+    files = {name: b"" for name in _EMPTY_PACKAGES}
+    files["__main__.py"] = _MAIN
+    root = PACKAGE.replace(".", "/")
+    files.update(_sources(resources.files(PACKAGE), root))
+    buffer = io.BytesIO()
+    buffer.write(b"#!/usr/bin/env python3\n")
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as zipped:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o100644 << 16
+            zipped.writestr(entry, files[name])
+    data = buffer.getvalue()
+    return data, hashlib.sha256(data).hexdigest()
+
+
+def _sources(folder: Traversable, prefix: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for entry in folder.iterdir():
+        name = f"{prefix}/{entry.name}"
+        if entry.is_dir() and entry.name != "__pycache__":
+            found.update(_sources(entry, name))
+        elif entry.name.endswith(".py"):
+            found[name] = entry.read_bytes()
+    return found
+
+
+def _holds(target: Path, data: bytes) -> bool:
+    """Whether the file is there and whole; a damaged one is replaced."""
+    try:
+        return target.read_bytes() == data
+    except OSError:
+        return False

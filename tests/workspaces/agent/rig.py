@@ -1,0 +1,162 @@
+"""A real agent for tests: the zipapp in a process of its own, asked over its unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from rookery.workspaces import bundle
+from tests.waiting import until
+
+TOKEN = "t" * 43
+PATIENCE_S = 60.0
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        return str(self.json["code"])
+
+
+class Rig:
+    """The directories of one workspace, and the agent that serves them."""
+
+    def __init__(self, root: Path, config: Mapping[str, Any], python: str) -> None:
+        self.root = root
+        self.run_dir = root / "run"
+        self.home = root / "home"
+        self.directory = self.home / "project"
+        self.config = {"generation": 1, "home": str(self.home), "directory": str(self.directory), **config}
+        self.python = python
+        self.process: subprocess.Popen[bytes] | None = None
+        self._session: aiohttp.ClientSession | None = None
+        for folder in (self.run_dir, self.home, self.directory):
+            folder.mkdir()
+        os.chmod(self.run_dir, 0o700)
+
+    @property
+    def socket(self) -> str:
+        return str(self.run_dir / "agent.sock")
+
+    async def start(self, *, generation: int | None = None, listen: str | None = None) -> None:
+        """Start the agent and wait until it listens."""
+        if generation is not None:
+            self.config["generation"] = generation
+        (self.run_dir / "token").write_text(TOKEN + "\n")
+        (self.run_dir / "config.json").write_text(json.dumps(self.config))
+        (self.run_dir / "agent.json").unlink(missing_ok=True)
+        self.process = self._spawn(listen)
+        await until(self._answers_or_ended, timeout=PATIENCE_S)
+        assert self.process.poll() is None, self.log()
+
+    def _spawn(self, listen: str | None) -> subprocess.Popen[bytes]:
+        zipapp = bundle.build(self.root / "bin")
+        command = [self.python, "-I", str(zipapp), "--run-dir", str(self.run_dir)]
+        if listen is not None:
+            command += ["--listen", listen]
+        environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+        return subprocess.Popen(
+            command, env=environment, start_new_session=True, stdin=subprocess.DEVNULL, cwd=self.root
+        )
+
+    def _answers_or_ended(self) -> bool:
+        assert self.process is not None
+        return (self.run_dir / "agent.json").exists() or self.process.poll() is not None
+
+    def log(self) -> str:
+        path = self.run_dir / "agent.log"
+        return path.read_text() if path.exists() else ""
+
+    def kill(self) -> None:
+        """End the agent as a crash would."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        chat: str | None = None,
+        ancestors: list[str] | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **given: Any,
+    ) -> Answer:
+        """One request with the right identity; `headers` add to it or replace it."""
+        if self._session is None:
+            connector = aiohttp.UnixConnector(path=self.socket, limit=120)
+            timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        sent = {"authorization": f"Bearer {TOKEN}", "x-rookery-generation": str(self.config["generation"])}
+        if chat is not None:
+            sent["x-rookery-chat-id"] = chat
+        if ancestors is not None:
+            sent["x-rookery-ancestor-ids"] = json.dumps(ancestors)
+        if key is not None:
+            sent["idempotency-key"] = key
+        sent.update(headers or {})
+        async with self._session.request(method, f"http://agent{path}", headers=sent, **given) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+    async def get(self, path: str, **given: Any) -> Any:
+        """The JSON of an answer that must be a success."""
+        answer = await self.ask("GET", path, **given)
+        assert answer.status == 200, answer
+        return answer.json
+
+    async def post(self, path: str, body: Any, **given: Any) -> Any:
+        """The JSON of an answer that must be a success."""
+        answer = await self.ask("POST", path, json=body, **given)
+        assert answer.status in (200, 202), answer
+        return answer.json
+
+    async def raw(self, data: bytes) -> bytes:
+        """What the agent sends back for these bytes until it closes the connection."""
+        reader, writer = await asyncio.open_unix_connection(self.socket)
+        try:
+            writer.write(data)
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+            async with asyncio.timeout(PATIENCE_S):
+                return await reader.read()
+        finally:
+            writer.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        self.kill()
+
+
+@contextlib.asynccontextmanager
+async def rig(config: Mapping[str, Any] | None = None, *, python: str = sys.executable) -> AsyncIterator[Rig]:
+    """The directories of a workspace in a short path, for the address of a unix socket has 108 bytes at most."""
+    root = Path(tempfile.mkdtemp(prefix="rka-"))
+    made = Rig(root, config or {}, python)
+    try:
+        yield made
+    finally:
+        await made.close()
+        shutil.rmtree(root, ignore_errors=True)
