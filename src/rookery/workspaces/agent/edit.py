@@ -1,0 +1,72 @@
+"""Edits applied to one text in memory: find, check, replace. Pure; from here read `edit_match`, then `edit_replace`.
+
+Edits apply in order, each to what the one before left. Either all of them apply, or the text is not changed at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rookery.workspaces.agent import edit_hints, edit_lines, edit_match, edit_replace
+
+BOM = "\ufeff"
+
+
+class Edit(NamedTuple):
+    """One replacement as the caller asked for it."""
+
+    old_text: str
+    new_text: str
+    replace_all: bool = False
+    exact: bool = False
+
+
+class Applied(NamedTuple):
+    """How often an edit matched, and in which pass (1 literal, 2 without trailing blanks, 3 without outer blanks)."""
+
+    matches: int
+    number: int
+
+
+class EditFailed(Exception):
+    """An edit cannot be applied; the message says why and where, for a model to act on. `index` counts from 0."""
+
+    def __init__(self, message: str, index: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.index = index
+
+
+def apply(text: str, edits: Sequence[Edit]) -> tuple[str, list[Applied]]:
+    """The text after all edits, and what each of them did. Raises `EditFailed` for the first that cannot be applied."""
+    # A byte order mark is not part of the first line that people see; left in place, a search by lines could
+    # never find that line.
+    mark = BOM if text.startswith(BOM) and not any(edit.old_text.startswith(BOM) for edit in edits) else ""
+    text = text[len(mark) :]
+    applied = []
+    for index, edit in enumerate(edits):
+        text, done = _apply_one(text, edit, index)
+        applied.append(done)
+    return mark + text, applied
+
+
+def _apply_one(text: str, edit: Edit, index: int) -> tuple[str, Applied]:
+    old_text, new_text = edit.old_text, edit.new_text
+    if not old_text:
+        raise EditFailed(edit_hints.EMPTY, index)
+    intent = edit_lines.has_ending_intent(old_text, new_text)
+    literal = edit.exact or intent
+    found = edit_match.find(text, old_text, passes=(edit_match.EXACT,) if literal else edit_match.ALL_PASSES)
+    if found is None:
+        raise EditFailed(edit_hints.not_found(text, old_text=old_text, new_text=new_text, exact=edit.exact), index)
+    if len(found.starts) > 1 and not edit.replace_all:
+        raise EditFailed(edit_hints.ambiguous(found), index)
+    forced = None if intent else edit_lines.forced_ending(text, new_text)
+    if found.number == edit_match.EXACT:
+        text = edit_replace.replace_exact(
+            text, found.starts, old_text=old_text, new_text=new_text, forced=forced, exact=edit.exact
+        )
+    else:
+        text = edit_replace.replace_lines(text, found.starts, old_text=old_text, new_text=new_text, forced=forced)
+    return text, Applied(len(found.starts), found.number)

@@ -1,0 +1,189 @@
+"""What stands in the file after a match is replaced. Pure.
+
+A literal match is replaced literally. A match by lines keeps what the caller could not see or did not mean to change:
+the file's indentation, its trailing blanks and its line endings (tools.md, "Replacing"). Where that table leaves a
+choice, this module takes the file's side:
+
+- A line that gains a body in the place of an empty one is indented like an inserted line: the empty line's own blanks
+  say nothing about where text belongs.
+- When every lead of the match is already the caller's, leads are taken as written: there is nothing to translate.
+- A newline that a rule asks for takes the form of the file's newline it stands for, so a CRLF file stays one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rookery.workspaces.agent import edit_indent, edit_lines
+from rookery.workspaces.agent.edit_lines import CRLF, LF, Line
+
+
+def replace_exact(
+    text: str, starts: list[int], *, old_text: str, new_text: str, forced: str | None, exact: bool
+) -> str:
+    """Every literal match replaced by `new_text`, whose inner endings become the forced one; the last one stays."""
+    piece = _with_inner_endings(new_text, forced)
+    out: list[str] = []
+    done = 0
+    for start in starts:
+        begin, insert = start, piece
+        if not exact and old_text.startswith(LF) and start > done and text[start - 1] == "\r":
+            # The match begins inside a CRLF. Half of a line ending must be neither left over nor doubled.
+            if new_text.startswith(LF):
+                insert = piece[piece.index(LF) :]
+            else:
+                begin -= 1
+        out += (text[done:begin], insert)
+        done = start + len(old_text)
+    return "".join([*out, text[done:]])
+
+
+def replace_lines(text: str, starts: list[int], *, old_text: str, new_text: str, forced: str | None) -> str:
+    """Every window of lines that begins at one of `starts` replaced, line by line."""
+    raws = edit_lines.split(text)
+    old = edit_lines.parse_all(edit_lines.split(old_text))
+    new = edit_lines.parse_all(edit_lines.split(new_text))
+    pairing = align(old, new)
+    out: list[str] = []
+    done = 0
+    for start in starts:
+        window = edit_lines.parse_all(raws[start : start + len(old)])
+        out += raws[done:start]
+        out += _Builder(window, old, new, pairing, forced).lines()
+        done = start + len(old)
+    return "".join([*out, *raws[done:]])
+
+
+class Alignment(NamedTuple):
+    """How the lines of `new_text` come from those of `old_text`."""
+
+    partners: list[int | None]
+    """For each new line the old line it is paired with; None if it was inserted."""
+    prefix: int
+    suffix: int
+
+
+def align(old: list[Line], new: list[Line]) -> Alignment:
+    """Pair lines by their common prefix and suffix, the middle by position."""
+    shorter = min(len(old), len(new))
+    prefix = 0
+    while prefix < shorter and old[prefix].body == new[prefix].body:
+        prefix += 1
+    suffix = 0
+    while suffix < shorter - prefix and old[-1 - suffix].body == new[-1 - suffix].body:
+        suffix += 1
+    partners: list[int | None] = []
+    for at in range(len(new)):
+        if at >= len(new) - suffix:
+            partners.append(at - len(new) + len(old))
+        else:
+            partners.append(at if at < len(old) - suffix else None)
+    return Alignment(partners, prefix, suffix)
+
+
+class _Builder:
+    """One match and what replaces it."""
+
+    def __init__(
+        self, window: list[Line], old: list[Line], new: list[Line], alignment: Alignment, forced: str | None
+    ) -> None:
+        self._window = window
+        self._old = old
+        self._new = new
+        self._alignment = alignment
+        self._forced = forced
+        self._open_end = window[-1].ending == ""
+        self._file_unit = edit_indent.unit_of(window)
+        self._same_leads = all(window[at].lead == line.lead for at, line in enumerate(old) if line.body)
+
+    def lines(self) -> list[str]:
+        return [
+            (line.lead if not line.body else self._lead(at) + line.body + self._trail(at)) + self._ending(at)
+            for at, line in enumerate(self._new)
+        ]
+
+    def _partner(self, at: int) -> int | None:
+        """The old line whose blanks a new line may inherit: its pair, unless that one has no body."""
+        partner = self._alignment.partners[at]
+        return partner if partner is not None and self._old[partner].body else None
+
+    def _lead(self, at: int) -> str:
+        line = self._new[at]
+        partner = self._partner(at)
+        if partner is None:
+            return self._inserted_lead(at)
+        old, here = self._old[partner], self._window[partner]
+        if old.lead == line.lead:
+            return here.lead
+        unit = edit_indent.unit_of(self._old)
+        if unit is None or unit == self._file_unit or edit_indent.count_indented(self._old) < 2:
+            return line.lead
+        moved = edit_indent.translate(
+            new=line.lead, old=old.lead, file=here.lead, caller_unit=unit, file_unit=self._file_unit
+        )
+        return line.lead if moved is None else moved
+
+    def _inserted_lead(self, at: int) -> str:
+        line = self._new[at]
+        reference = None if self._same_leads else self._reference(line)
+        if reference is None:
+            return line.lead
+        old, here = self._old[reference], self._window[reference]
+        moved = edit_indent.translate(
+            new=line.lead,
+            old=old.lead,
+            file=here.lead,
+            caller_unit=edit_indent.unit_of([*self._old, *self._new]),
+            file_unit=self._file_unit,
+        )
+        return here.lead if moved is None else moved
+
+    def _reference(self, line: Line) -> int | None:
+        """The old line an inserted one is placed by: the neighbour it is as deep as, else the one below, else above."""
+        partners, prefix, suffix = self._alignment
+        end = len(self._new)
+        below = next((at for at in range(end - suffix, end) if self._partner(at) is not None), None)
+        above = next((at for at in reversed(range(prefix)) if self._partner(at) is not None), None)
+        for at in (below, above):
+            if at is not None and self._new[at].lead == line.lead:
+                return partners[at]
+        for at in (below, above):
+            if at is not None:
+                return partners[at]
+        pairs = [at for at in range(prefix, end - suffix) if self._partner(at) is not None]
+        return partners[pairs[-1]] if pairs else None
+
+    def _trail(self, at: int) -> str:
+        line = self._new[at]
+        partner = self._partner(at)
+        if partner is not None and self._old[partner].trail == line.trail:
+            return self._window[partner].trail
+        return line.trail
+
+    def _ending(self, at: int) -> str:
+        ending = self._paired_ending(at)
+        if at < len(self._new) - 1:
+            return self._forced or ending
+        if not self._open_end:
+            return self._forced or ending or self._window[-1].ending
+        return "" if self._alignment.partners[at] is None else ending
+
+    def _paired_ending(self, at: int) -> str:
+        ending = self._new[at].ending
+        partner = self._alignment.partners[at]
+        if partner is None:
+            return ending
+        here = self._window[partner].ending
+        if bool(self._old[partner].ending) == bool(ending):
+            inner = at < len(self._new) - 1
+            return ending if inner and not here else here
+        return here if ending and here else ending
+
+
+def _with_inner_endings(text: str, forced: str | None) -> str:
+    raws = edit_lines.split(text)
+    if forced is None or len(raws) < 2:
+        return text
+    if forced == LF and CRLF not in text:
+        return text
+    return "".join([*(edit_lines.content_of(raw) + forced for raw in raws[:-1]), raws[-1]])
