@@ -1,0 +1,19 @@
+import { get, patch, post } from "@/api/http";
+import type {
+  LoginBody,
+  Me,
+  ModelsView,
+  PreferencesChange,
+  PreferencesView,
+  SpendView,
+  VersionView,
+} from "@/api/types.gen";
+
+export const getMe = () => get<Me>("/users/me");
+export const login = (body: LoginBody) => post<Me>("/auth/login", body);
+export const logout = () => post<void>("/auth/logout");
+export const listModels = () => get<ModelsView>("/models");
+export const getPreferences = () => get<PreferencesView>("/me/settings");
+export const patchPreferences = (body: PreferencesChange) => patch<PreferencesView>("/me/settings", body);
+export const getSpend = () => get<SpendView>("/me/spend");
+export const getVersion = () => get<VersionView>("/version");

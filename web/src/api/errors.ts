@@ -1,0 +1,49 @@
+import type { ErrorBody, FieldError } from "@/api/types.gen";
+
+/** The server answered and refused. `message` is a sentence for people. */
+export class ApiError extends Error {
+  readonly status: number;
+  readonly code: string;
+  readonly body: Partial<ErrorBody>;
+  readonly retryAfterMs: number | null;
+
+  constructor(status: number, body: Partial<ErrorBody>, retryAfterMs: number | null = null) {
+    super(body.message ?? `The server answered with status ${status}.`);
+    this.name = "ApiError";
+    this.status = status;
+    this.code = body.code ?? "unknown";
+    this.body = body;
+    this.retryAfterMs = retryAfterMs;
+  }
+
+  get fields(): FieldError[] {
+    return this.body.fields ?? [];
+  }
+
+  /** What is wrong with one field of the request, if the server named it. */
+  field(name: string): string | undefined {
+    return this.fields.find((one) => one.field === name || one.field.endsWith(`.${name}`))?.message;
+  }
+}
+
+/** No answer came. Whether the server acted is unknown: repeat with the same `client_id` or `Idempotency-Key`. */
+export class Unreachable extends Error {
+  constructor(cause: unknown) {
+    super("The server cannot be reached. Check the connection and try again.", { cause });
+    this.name = "Unreachable";
+  }
+}
+
+/** A sentence about any failure. */
+export function sentence(error: unknown): string {
+  if (error instanceof Error && error.message) return error.message;
+  return "Something went wrong.";
+}
+
+export function isStatus(error: unknown, ...statuses: number[]): error is ApiError {
+  return error instanceof ApiError && statuses.includes(error.status);
+}
+
+export function hasCode(error: unknown, ...codes: string[]): error is ApiError {
+  return error instanceof ApiError && codes.includes(error.code);
+}

@@ -1,0 +1,39 @@
+import { ApiError, Unreachable } from "@/api/errors";
+import { address } from "@/api/http";
+import type { ErrorBody, FileView } from "@/api/types.gen";
+
+/** Where a file's bytes are; used by images and downloads. */
+export const fileAddress = (id: string) => address(`/files/${encodeURIComponent(id)}`);
+
+export interface Upload {
+  done: Promise<FileView>;
+  cancel: () => void;
+}
+
+/** Upload a file with progress, which `fetch` cannot tell. */
+export function upload(file: Blob, name: string, onProgress: (share: number) => void): Upload {
+  const request = new XMLHttpRequest();
+  const done = new Promise<FileView>((resolve, reject) => {
+    request.upload.onprogress = (event) => event.lengthComputable && onProgress(event.loaded / event.total);
+    request.onerror = () => reject(new Unreachable(null));
+    request.onabort = () => reject(new DOMException("Cancelled", "AbortError"));
+    request.onload = () => {
+      const body = parsed(request.responseText);
+      if (request.status >= 200 && request.status < 300) resolve(body as FileView);
+      else reject(new ApiError(request.status, body as Partial<ErrorBody>));
+    };
+  });
+  request.open("POST", address("/files"));
+  request.setRequestHeader("Content-Type", file.type || "application/octet-stream");
+  request.setRequestHeader("Content-Disposition", `attachment; filename*=UTF-8''${encodeURIComponent(name)}`);
+  request.send(file);
+  return { done, cancel: () => request.abort() };
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return {};
+  }
+}

@@ -1,0 +1,186 @@
+import { type KeyboardEvent, type ReactNode, useEffect, useId, useMemo, useRef, useState } from "react";
+import { cx } from "@/ui/cx";
+
+export interface Option {
+  id: string;
+  label: string;
+  /** Words that also find it. */
+  words?: string;
+  group?: string;
+  detail?: ReactNode;
+  icon?: ReactNode;
+  /** Why it cannot be chosen. */
+  disabled?: string | undefined;
+  selected?: boolean;
+}
+
+/** How well an option fits what was typed: 0 is not at all. All words must occur; a beginning counts more. */
+export function score(option: Option, query: string): number {
+  const text = `${option.label} ${option.words ?? ""}`.toLowerCase();
+  let total = 1;
+  for (const word of query.toLowerCase().split(/\s+/).filter(Boolean)) {
+    const at = text.indexOf(word);
+    if (at < 0) return 0;
+    total += at === 0 ? 3 : /\W/.test(text[at - 1] ?? "") ? 2 : 1;
+  }
+  return total;
+}
+
+/** Options that fit, best first; without a query in the given order. */
+export function matching(options: Option[], query: string): Option[] {
+  if (!query.trim()) return options;
+  return options
+    .map((option) => ({ option, points: score(option, query) }))
+    .filter((one) => one.points > 0)
+    .sort((a, b) => b.points - a.points)
+    .map((one) => one.option);
+}
+
+interface ListProps {
+  id: string;
+  options: Option[];
+  active: number;
+  onActive: (index: number) => void;
+  onPick: (option: Option) => void;
+  empty: ReactNode;
+  label: string;
+  className?: string;
+}
+
+/** The list of a combobox; the field that owns it keeps the focus and names the active option. */
+export function OptionList({ id, options, active, onActive, onPick, empty, label, className }: ListProps) {
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    box.current?.querySelector(`[data-index="${active}"]`)?.scrollIntoView({ block: "nearest" });
+  }, [active]);
+  if (options.length === 0) return <p className="px-3 py-4 text-muted">{empty}</p>;
+  return (
+    <div ref={box} id={id} role="listbox" aria-label={label} className={cx("overflow-y-auto p-1", className)}>
+      {options.map((option, index) => {
+        const heading = option.group && option.group !== options[index - 1]?.group ? option.group : null;
+        return (
+          <div key={option.id} role="presentation">
+            {heading && (
+              <div role="presentation" className="px-2 pt-2 pb-1 text-small font-medium text-muted">
+                {heading}
+              </div>
+            )}
+            {/* biome-ignore lint/a11y/useKeyWithClickEvents: keys go to the field, which names the active option */}
+            <div
+              id={`${id}-${index}`}
+              data-index={index}
+              role="option"
+              tabIndex={-1}
+              aria-selected={index === active}
+              aria-disabled={Boolean(option.disabled)}
+              onPointerMove={() => onActive(index)}
+              onMouseDown={(event) => event.preventDefault()}
+              onClick={() => !option.disabled && onPick(option)}
+              className={cx(
+                "flex cursor-default items-center gap-2 rounded-md px-2 py-1.5 [&_svg]:size-4 [&_svg]:shrink-0 pointer-coarse:min-h-11",
+                index === active && "bg-bg3",
+                option.disabled && "opacity-55",
+              )}
+            >
+              {option.icon}
+              <span className="min-w-0 flex-1">
+                <span className="block truncate">{option.label}</span>
+                {option.disabled && <span className="block text-small text-muted">{option.disabled}</span>}
+              </span>
+              {option.detail && <span className="shrink-0 text-small text-muted">{option.detail}</span>}
+              {option.selected && <span aria-hidden>✓</span>}
+            </div>
+          </div>
+        );
+      })}
+    </div>
+  );
+}
+
+/** The option after or before, skipping those that cannot be chosen. */
+export function step(options: Option[], from: number, by: 1 | -1): number {
+  for (let i = 1; i <= options.length; i += 1) {
+    const at = (from + by * i + options.length * i) % options.length;
+    if (!options[at]?.disabled) return at;
+  }
+  return from;
+}
+
+interface ComboboxProps {
+  label: string;
+  options: Option[];
+  onPick: (option: Option, event: { newTab: boolean }) => void;
+  placeholder?: string;
+  /** Given: the owner filters, for results of the server. */
+  query?: string;
+  onQuery?: (query: string) => void;
+  empty?: ReactNode;
+  footer?: ReactNode;
+  className?: string;
+}
+
+/** A field with a list under it: type to narrow, arrows to move, Enter to choose. */
+export function Combobox({
+  label,
+  options,
+  onPick,
+  placeholder,
+  query,
+  onQuery,
+  empty,
+  footer,
+  className,
+}: ComboboxProps) {
+  const id = useId();
+  const [own, setOwn] = useState("");
+  const typed = query ?? own;
+  const shown = useMemo(() => (query === undefined ? matching(options, own) : options), [options, own, query]);
+  const [active, setActive] = useState(0);
+  const at = Math.min(active, Math.max(0, shown.length - 1));
+
+  function onKeyDown(event: KeyboardEvent) {
+    if (event.nativeEvent.isComposing) return;
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      setActive(step(shown, at, event.key === "ArrowDown" ? 1 : -1));
+    } else if (event.key === "Enter") {
+      event.preventDefault();
+      const option = shown[at];
+      if (option && !option.disabled) onPick(option, { newTab: event.metaKey || event.ctrlKey });
+    }
+  }
+
+  return (
+    <div className={cx("flex min-h-0 flex-col", className)}>
+      <input
+        // biome-ignore lint/a11y/noAutofocus: it opens by an act of the user, who goes on typing
+        autoFocus
+        role="combobox"
+        aria-label={label}
+        aria-expanded
+        aria-controls={id}
+        aria-activedescendant={shown.length > 0 ? `${id}-${at}` : undefined}
+        value={typed}
+        placeholder={placeholder ?? label}
+        onChange={(event) => {
+          setActive(0);
+          if (onQuery) onQuery(event.target.value);
+          else setOwn(event.target.value);
+        }}
+        onKeyDown={onKeyDown}
+        className="w-full border-b border-line bg-transparent px-3 py-2 outline-none placeholder:text-muted pointer-coarse:text-[16px]"
+      />
+      <OptionList
+        id={id}
+        label={label}
+        options={shown}
+        active={at}
+        onActive={setActive}
+        onPick={(option) => onPick(option, { newTab: false })}
+        empty={empty ?? "Nothing matches."}
+        className="min-h-0 flex-1"
+      />
+      {footer}
+    </div>
+  );
+}
