@@ -105,20 +105,6 @@ async def test_alive_looks_at_nothing() -> None:
     assert (status, ask.looks) == (200, 0)
 
 
-async def test_front_page_loads_nothing_from_anywhere() -> None:
-    status, headers, body = await Ask({}).get("/")
-
-    assert status == 200
-    assert headers["content-security-policy"].startswith("default-src 'none'")
-    assert b"http" not in body.replace(b"charset", b"")
-
-
-async def test_front_page_leads_to_the_api() -> None:
-    _, _, body = await Ask({}).get("/")
-
-    assert b'href="/api/v1/docs"' in body
-
-
 async def test_unknown_address_and_wrong_method_are_told_in_the_error_shape(house: House) -> None:
     missing = await house.nobody.get("/chats/secret-id")
     wrong = await house.nobody.delete("/healthz")

@@ -50,7 +50,7 @@ def test_first_start_serves_and_a_normal_stop_leaves_nothing_behind(home: Path, 
         assert served.readiness()["status"] == "ready"
         status, page = served.get("/")
         assert status == 200
-        assert "Rookery is running" in page
+        assert "<title>Rookery</title>" in page
         assert served.get("/nothing/here")[0] == 404
 
         assert served.stop() == 0

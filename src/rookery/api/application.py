@@ -43,6 +43,7 @@ from rookery.api.routers import (
     usage,
     users,
 )
+from rookery.api.spa import Spa
 from rookery.chat.errors import ChatError
 from rookery.store.access_errors import AccessError
 from rookery.store.authorized.config import StaleSetting
@@ -94,7 +95,7 @@ _EXPLAINED: tuple[type[Exception], ...] = (
 
 def create_application(parts: ApiParts) -> ASGIApp:
     """Everything the public port serves."""
-    return Edge(create_api(parts), parts)
+    return Edge(Spa(create_api(parts), parts.web), parts)
 
 
 def create_api(parts: ApiParts) -> FastAPI:

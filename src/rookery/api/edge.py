@@ -80,6 +80,8 @@ class Edge:
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope["rookery.request_id"] = request_id
         answer = _Answer(scope, send, request_id, is_head=is_head)
+        if scope["path"].startswith(f"{PREFIX}/"):
+            answer.build = self.parts.web.build
         scope["rookery.refuse"] = answer.refuse
         started = time.perf_counter()
         with bind(request_id=request_id):
@@ -247,6 +249,7 @@ class _Answer:
         self.shared_origin: str | None = None
         self.varies_by_origin = False
         self.cookie: str | None = None
+        self.build: str | None = None
         self.status: int | None = None
         self.size = 0
 
@@ -294,6 +297,9 @@ class _Answer:
     def _complete(self, raw: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         headers = MutableHeaders(raw=list(raw))
         headers["X-Request-Id"] = self._request_id
+        if self.build is not None:
+            # A page that was loaded from another build offers to reload.
+            headers["X-Rookery-Build"] = self.build
         headers.setdefault("X-Content-Type-Options", "nosniff")
         headers.setdefault("Cache-Control", NO_STORE)
         headers.setdefault("Referrer-Policy", "no-referrer")

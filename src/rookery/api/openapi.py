@@ -96,6 +96,17 @@ def operations(application: FastAPI) -> Iterator[tuple[str, Operation]]:
             yield operation.name, operation
 
 
+def chapters(application: FastAPI) -> tuple[str, ...]:
+    """The tags of all operations, by name."""
+    found = {
+        str(tag)
+        for context in iter_route_contexts(application.routes)
+        if callable(context.endpoint) and context.endpoint in DECLARED
+        for tag in getattr(context.route, "tags", ())
+    }
+    return tuple(sorted(found))
+
+
 class _Schemas:
     """All schemas by name, and how each body and answer refers to its own."""
 

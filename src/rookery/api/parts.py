@@ -12,6 +12,7 @@ from rookery.api.bodies import MAX_BODY_BYTES, READ_SECONDS
 from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
 from rookery.api.routers.health import Health
+from rookery.api.spa import WebApp, packaged
 from rookery.clock import Clock
 from rookery.http_stats import HttpStats
 from rookery.llm.connect import Connector
@@ -50,4 +51,5 @@ class ApiParts:
     read_seconds: float = READ_SECONDS
     log_access: bool = True
     stats: HttpStats = field(default_factory=HttpStats)
+    web: WebApp = field(default_factory=packaged)
     worker_wake: Callable[[], None] = lambda: None

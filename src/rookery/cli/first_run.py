@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 
+from rookery.api import spa
 from rookery.cli.output import Output
 from rookery.clock import SystemClock
 from rookery.settings import Settings
@@ -28,7 +29,12 @@ def show(url: str, token: str | None, out: Output) -> None:
         return
     body = json.dumps({"token": token, "email": "you@example.org", "password": "..."})
     out.line()
-    out.line("Nobody has an account yet. Make the first one, the administrator's, in another terminal:")
+    if spa.packaged().is_built:
+        out.line("Nobody has an account yet. Make the first one, the administrator's, here; the link works once:")
+        out.line(f"  {url}/setup#token={token}")
+        out.line("Or in another terminal:")
+    else:
+        out.line("Nobody has an account yet. Make the first one, the administrator's, in another terminal:")
     out.line(f"  rookery chat login {url}")
     out.line("It asks for this setup token, which works once:")
     out.line(f"  {token}")

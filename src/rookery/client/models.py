@@ -389,8 +389,15 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """`build` names the web application that is served, null without one; `features` are the chapters of this API.
+
+    A client that finds a chapter missing hides what needs it: the server is older, or was built without it.
+    """
+
     version: str
     commit: str | None = None
     api: int
     stream_protocol: int
     schema: int
+    build: str | None = None
+    features: tuple[str, ...]

@@ -6,30 +6,12 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from fastapi import APIRouter
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 
-from rookery import __version__
 from rookery.clock import Clock
 
 CACHE_SECONDS = 2.0
 NO_STORE = {"Cache-Control": "no-store"}
-
-FRONT_PAGE = f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Rookery</title>
-<style>
-  body {{ font: 16px/1.6 system-ui, sans-serif; max-width: 40rem; margin: 15vh auto; padding: 0 1.5rem }}
-  body {{ background: #fff; color: #1c2430 }}
-  @media (prefers-color-scheme: dark) {{ body {{ background: #14181f; color: #dde3ec }} a {{ color: #8ab4f8 }} }}
-  code {{ font-family: ui-monospace, monospace }}
-</style>
-<h1>Rookery is running</h1>
-<p>Version {__version__}. Programs talk to the server over its API, which
-<a href="/api/v1/docs"><code>/api/v1/docs</code></a> shows, with an API token; the web application is not part of this
-version yet.</p>
-<p><a href="/readyz"><code>/readyz</code></a> tells how it is doing; <code>rookery admin status</code> tells more.</p>
-</html>
-"""
 
 
 class Health(Protocol):
@@ -65,11 +47,5 @@ def router(health: Health, clock: Clock) -> APIRouter:
         is_ready = all(found == "ok" for found in checks.values())
         body = {"status": "ready" if is_ready else "not_ready", "checks": checks}
         return JSONResponse(body, status_code=200 if is_ready else 503, headers=NO_STORE)
-
-    @routes.get("/", operation_id="health.front", response_class=HTMLResponse)
-    async def front() -> HTMLResponse:
-        """A person who opens the printed address sees that it works."""
-        policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
-        return HTMLResponse(FRONT_PAGE, headers={**NO_STORE, "Content-Security-Policy": policy})
 
     return routes

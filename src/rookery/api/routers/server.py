@@ -21,21 +21,42 @@ STREAM_PROTOCOL = 1
 
 
 class VersionView(msgspec.Struct, frozen=True):
+    """`build` names the web application that is served, null without one; `features` are the chapters of this API.
+
+    A client that finds a chapter missing hides what needs it: the server is older, or was built without it.
+    """
+
     version: str
     commit: str | None
     api: int
     stream_protocol: int
     schema: int
+    build: str | None
+    features: tuple[str, ...]
 
 
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("server")
     document: dict[str, Any] | None = None
+    features: tuple[str, ...] | None = None
 
     @routes.get("/version", "server.version", returns=VersionView)
-    async def version(caller: CallerDep) -> Response:
-        """Which version this is, and which protocols it speaks."""
-        return answer(VersionView(__version__, None, API_VERSION, STREAM_PROTOCOL, migrate.SCHEMA_VERSION))
+    async def version(caller: CallerDep, request: Request) -> Response:
+        """Which version this is, which protocols it speaks, and what it can do."""
+        nonlocal features
+        if features is None:
+            features = openapi.chapters(request.app)
+        return answer(
+            VersionView(
+                version=__version__,
+                commit=None,
+                api=API_VERSION,
+                stream_protocol=STREAM_PROTOCOL,
+                schema=migrate.SCHEMA_VERSION,
+                build=parts.web.build,
+                features=features,
+            )
+        )
 
     @routes.get("/openapi.json", "server.openapi", returns=dict)
     async def describe(caller: CallerDep, request: Request) -> Response:
