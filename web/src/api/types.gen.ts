@@ -1312,10 +1312,13 @@ export interface UserPatchBody {
 
 export type UserRole = "admin" | "auditor" | "member";
 
+/** `build` names the web application that is served, null without one; `features` are the chapters of this API. A client that finds a chapter missing hides what needs it: the server is older, or was built without it. */
 export interface VersionView {
   version: string;
   commit: string | null;
   api: number;
   stream_protocol: number;
   schema: number;
+  build: string | null;
+  features: string[];
 }
