@@ -14,6 +14,8 @@ from pathlib import Path
 
 from rookery.workspaces.agent import config, health
 from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent.clock import Clock
+from rookery.workspaces.agent.journal import Journal
 from rookery.workspaces.agent.log import Log
 from rookery.workspaces.agent.routing import Router
 from rookery.workspaces.agent.server import Server
@@ -31,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     log = Log(run_dir / "agent.log")
     try:
-        agent = Agent(config.load(run_dir), run_dir, config.load_token(run_dir), log)
+        journal = Journal(run_dir / "journal", Clock(), log)
+        agent = Agent(config.load(run_dir), run_dir, config.load_token(run_dir), log, journal)
+        journal.load()
         asyncio.run(_serve(agent, options.listen))
     except (config.ConfigError, OSError) as error:
         log(f"the agent cannot run: {error}")
