@@ -275,6 +275,24 @@ async def test_calls_carry_the_server_of_their_tool() -> None:
     assert outcome.local_calls[0].mcp_server_id == server
 
 
+@pytest.mark.parametrize(
+    ("args", "commands"),
+    [
+        ('{"command": "cd /src && git status"}', (("cd", "/src"), ("git", "status"))),
+        ('{"command": "echo \'"}', None),
+        ('{"command": 5}', None),
+        ("[1]", None),
+        ("{not json", None),
+    ],
+)
+async def test_call_of_a_shell_names_its_programs(args: str, commands: object) -> None:
+    tool = scripted.echo("run", shell_argument="command")
+
+    outcome = await generate(ToolCall("call_a", "run", args), CALLS, tools=ToolSet([tool], active={"run"}))
+
+    assert outcome.local_calls[0].parsed_commands == commands
+
+
 async def test_a_generated_file_is_stored_and_stands_in_its_place() -> None:
     shown, file_id = Shown(), UUID(int=5)
 

@@ -164,9 +164,15 @@ class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup) -> AssistantOutcome:
     """Stream one answer. Raises `CallFailed`; cancelling it closes the connection and commits nothing."""
-    server_id = setup.tools.server_id if setup.tools is not None else lambda name: None
+    tools = setup.tools or ToolSet(active=())
     draft = StepDraft(
-        model, call.prompt, publish=setup.publish, now=setup.clock.now, new_id=setup.new_id, server_id=server_id
+        model,
+        call.prompt,
+        publish=setup.publish,
+        now=setup.clock.now,
+        new_id=setup.new_id,
+        server_id=tools.server_id,
+        shell_commands=tools.shell_commands,
     )
     setup.stats.step_started(model, messages=len(call.prompt.messages), prompt_bytes=call.prompt.size_bytes)
     finish = await _consume(model, call, draft, setup)

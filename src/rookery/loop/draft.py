@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec import Raw
 
 from rookery.chat import parts
 from rookery.chat.messages import Role
@@ -70,6 +71,7 @@ class StepDraft:
         now: Callable[[], datetime],
         new_id: Callable[[], UUID],
         server_id: Callable[[str], UUID | None] = lambda name: None,
+        shell_commands: Callable[[str, Raw], tuple[tuple[str, ...], ...] | None] = lambda name, args: None,
     ) -> None:
         self.usage = Usage()
         self.started = llm.ResponseStarted(None, None, None)
@@ -80,6 +82,7 @@ class StepDraft:
         self._now = now
         self._new_id = new_id
         self._server_id = server_id
+        self._shell_commands = shell_commands
         self._prompt = prompt
         self._used_ids: set[str] | None = None
         self._slots: list[Part | _Words | _Preview | llm.GeneratedFile] = []
@@ -262,10 +265,12 @@ class StepDraft:
     ) -> parts.ToolCall:
         if original is not None and original != call_id:
             meta = {**(meta or {}), "orig_id": original[:_MAX_ORIGINAL_ID]}
+        args = tool_input.read(text).args
         return parts.ToolCall(
             call_id,
             name,
-            args=tool_input.read(text).args,
+            args=args,
+            parsed_commands=self._shell_commands(name, args),
             mcp_server_id=self._server_id(name),
             provider_executed=provider_executed,
             created_at=self._now(),

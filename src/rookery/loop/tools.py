@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
+from rookery.chat import parts, shell
 from rookery.chat.messages import ChatId, Role
 from rookery.chat.parts import Json, Part
 from rookery.clock import Clock, Deadline
@@ -72,7 +73,10 @@ class Replay(StrEnum):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as models and the loop see it. `deadline_seconds`: how long a call may take, unless it asks for more."""
+    """A tool as models and the loop see it. `deadline_seconds`: how long a call may take, unless it asks for more.
+
+    `shell_argument` names the argument that is shell text: people are shown which programs it runs.
+    """
 
     name: str
     description: str
@@ -86,6 +90,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
     replay: Replay = Replay.SAFE
     deadline_seconds: float | None = None
+    shell_argument: str | None = None
 
     @property
     def label(self) -> str:
@@ -311,6 +316,15 @@ class ToolSet:
     def server_id(self, name: str) -> UUID | None:
         spec = self.find_spec(name)
         return None if spec is None else spec.server_id
+
+    def shell_commands(self, name: str, args: Raw) -> tuple[tuple[str, ...], ...] | None:
+        """Which programs a call runs, for people; None when it runs none, or that is not clear."""
+        spec = self.find_spec(name)
+        if spec is None or spec.shell_argument is None:
+            return None
+        given = parts.json_value(args)
+        text = given.get(spec.shell_argument) if isinstance(given, dict) else None
+        return shell.parsed_commands(text) if isinstance(text, str) else None
 
     def label(self, name: str) -> str:
         spec = self.find_spec(name)

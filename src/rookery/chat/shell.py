@@ -1,0 +1,73 @@
+"""Shell text as people want to see it at a glance: which programs it runs. Never used to judge or to run it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+# Chosen: a longer command is shown as it is.
+MAX_CHARS = 10_000
+MAX_COMMANDS = 20
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=.*", re.DOTALL)
+_SEPARATORS = frozenset({"&&", "||", ";", "|", "&", "|&", ";;", "(", ")", "\n"})
+_REDIRECT = re.compile(r"\d*(?:>>?|<<?<?|>\||&>>?|<>)&?")
+# Words that begin or end a compound; what stands behind them is a command of its own.
+_KEYWORDS = frozenset({"if", "then", "else", "elif", "fi", "while", "until", "do", "done", "{", "}", "!", "time"})
+# What cannot be told apart by words alone.
+_OPAQUE = frozenset({"for", "case", "select", "function", "coproc", "[["})
+
+
+def parsed_commands(text: str) -> tuple[tuple[str, ...], ...] | None:
+    """`(program,)` or `(program, first word that is no option)` for each simple command; None if it is not clear."""
+    if len(text) > MAX_CHARS or "<<" in text or "`" in text or "$(" in text:
+        return None
+    try:
+        words = _words(text)
+    except ValueError:
+        return None
+    commands: list[tuple[str, ...]] = []
+    current: list[str] = []
+    for word in (*words, ";"):
+        if word not in _SEPARATORS:
+            current.append(word)
+            continue
+        if _OPAQUE.intersection(current):
+            return None
+        if command := _command(current):
+            commands.append(command)
+        current = []
+    return tuple(commands[:MAX_COMMANDS]) or None
+
+
+def _words(text: str) -> list[str]:
+    lexer = shlex.shlex(text.replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    return list(lexer)
+
+
+def _command(words: list[str]) -> tuple[str, ...]:
+    rest = [word for word in _without_redirects(words) if word]
+    while rest and (rest[0] in _KEYWORDS or _ASSIGNMENT.fullmatch(rest[0])):
+        rest.pop(0)
+    if not rest:
+        return ()
+    program = rest[0].rsplit("/", 1)[-1] or rest[0]
+    positional = next((word for word in rest[1:] if not word.startswith("-")), None)
+    return (program,) if positional is None else (program, positional)
+
+
+def _without_redirects(words: list[str]) -> list[str]:
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif _REDIRECT.fullmatch(word):
+            skip = True
+            if kept and kept[-1].isdigit():
+                kept.pop()  # the number of the stream, which the lexer sets apart
+        else:
+            kept.append(word)
+    return kept

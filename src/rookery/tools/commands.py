@@ -1,0 +1,85 @@
+"""What `execute` makes of a command before it is run, and of its output before a model reads it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat.attachments import cut_utf8
+from rookery.workspaces.answers import Truncated
+
+MAX_VIEW_BYTES = 32 * 1024
+# Not `&&` and not `|&`; an escaped one belongs to a word.
+_TRAILING_AMPERSAND = re.compile(r"(?<![&|\\>])&\s*\Z")
+_PRINTS_FILES = re.compile(r"cat\s+(?P<rest>[^|;&<>`$()\n]+)\Z")
+
+# No command of a model may wait for a person, draw on a screen, or open an editor.
+ENVIRONMENT: Mapping[str, str] = {
+    "GIT_EDITOR": "true",
+    "GIT_SEQUENCE_EDITOR": "true",
+    "EDITOR": "true",
+    "VISUAL": "true",
+    "GIT_TERMINAL_PROMPT": "0",
+    "NO_COLOR": "1",
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "ROOKERY_CHAT": "1",
+}
+
+
+class View(msgspec.Struct, frozen=True):
+    """Output as a model sees it; `truncated` says what is missing."""
+
+    text: str
+    truncated: Truncated | None = None
+
+
+def environment(chat_id: UUID) -> dict[str, str]:
+    return {**ENVIRONMENT, "ROOKERY_CHAT_ID": str(chat_id)}
+
+
+def split_background(command: str) -> tuple[str, bool]:
+    """The command without the `&` at its end, and whether there was one."""
+    found = _TRAILING_AMPERSAND.search(command)
+    return (command, False) if found is None else (command[: found.start()].rstrip(), True)
+
+
+def note_on(command: str) -> str | None:
+    """What the model should know for the next time."""
+    if _PRINTS_FILES.match(command.strip()) is not None:
+        return "To look at a file, use read_file: it numbers the lines and reads ranges of large files."
+    return None
+
+
+def view(text: str, reported: Truncated | None = None, *, max_bytes: int = MAX_VIEW_BYTES) -> View:
+    """At most `max_bytes` of the output, the marker included: its beginning and its end, so that the last line of a
+    log is never lost. What the agent left out already (`reported`) is counted in."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= max_bytes:
+        return View(text, reported)
+    earlier = reported.omitted_bytes if reported is not None else 0
+    total = len(data) + earlier if reported is None else max(reported.original_bytes, len(data))
+    # The marker's length depends on the number in it; the longest it can be is reserved.
+    room = max_bytes - len(_marker(total))
+    head = cut_utf8(data, room // 2)
+    tail = _tail(data, room - room // 2)
+    kept = len(head) + len(tail)
+    omitted = total - kept
+    shown = head.decode() + _marker(omitted) + tail.decode()
+    return View(shown, Truncated(original_bytes=total, retained_bytes=kept, omitted_bytes=omitted))
+
+
+def _marker(omitted: int) -> str:
+    return f"\n... [{omitted} bytes omitted] ...\n"
+
+
+def _tail(data: bytes, size: int) -> bytes:
+    tail = data[-size:]
+    start = 0
+    while start < len(tail) and tail[start] & 0xC0 == 0x80:
+        start += 1
+    return tail[start:]

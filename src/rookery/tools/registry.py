@@ -1,0 +1,81 @@
+"""Which built-in tools there are, in which order, and who may use which (tools.md, "Who may use what").
+
+The order is part of the prompt's prefix, so it never depends on anything but this file. The table is data: a test
+compares it with the table of the design, column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from rookery.chat.blocks import Mode
+from rookery.loop.tools import Tool
+
+# Names found in old history, and what the tool is called today.
+ALIASES = {"close_agent": "interrupt_agent"}
+
+
+class Column(StrEnum):
+    """On whose behalf a step runs. A root chat that explores is in the column of exploring children."""
+
+    ROOT = "root"
+    ROOT_PLAN = "root, plan"
+    CHILD = "child"
+    CHILD_PLAN = "child, plan"
+    EXPLORE = "explore child"
+
+
+_ALL = frozenset(Column)
+_ROOT = frozenset({Column.ROOT, Column.ROOT_PLAN})
+_NORMAL = frozenset({Column.ROOT, Column.CHILD})
+
+# In the order of registration. `write_file` and `edit_files` take only the plan file while planning.
+ACTIVE: dict[str, frozenset[Column]] = {
+    "list_templates": _ROOT,
+    "read_template": _ROOT,
+    "create_workspace": _ROOT,
+    "start_workspace": _ROOT,
+    "stop_workspace": _ROOT,
+    "read_file": _ALL,
+    "write_file": _NORMAL | {Column.ROOT_PLAN},
+    "edit_files": _NORMAL | {Column.ROOT_PLAN},
+    "execute": _ALL,
+    "process_output": _ALL,
+    "process_list": _NORMAL,
+    "process_signal": _NORMAL,
+    "attach_file": _NORMAL | {Column.ROOT_PLAN},
+    "ask_user_question": frozenset({Column.ROOT_PLAN}),
+    "propose_plan": frozenset({Column.ROOT_PLAN}),
+    "spawn_agent": _ROOT,
+    "wait_agent": _ROOT,
+    "list_agents": _ROOT,
+    "list_subagent_models": _ROOT,
+    "message_agent": frozenset({Column.ROOT}),
+    "interrupt_agent": frozenset({Column.ROOT}),
+    "read_skill": _ALL,
+    "read_skill_file": _ALL,
+    "advisor": frozenset({Column.ROOT}),
+}
+# Where a process may look and not touch (tools.md, "Beyond"): what a model is only asked elsewhere is enforced here.
+READ_ONLY = frozenset({Column.ROOT_PLAN, Column.CHILD_PLAN, Column.EXPLORE})
+
+
+def column(*, mode: Mode, is_root: bool) -> Column:
+    match mode:
+        case Mode.EXPLORE:
+            return Column.EXPLORE
+        case Mode.PLAN:
+            return Column.ROOT_PLAN if is_root else Column.CHILD_PLAN
+        case Mode.NORMAL:
+            return Column.ROOT if is_root else Column.CHILD
+
+
+def ordered(tools: Iterable[Tool]) -> list[Tool]:
+    """The tools as they are registered. One that is not in the table is a mistake of whoever made it."""
+    places = {name: place for place, name in enumerate(ACTIVE)}
+    return sorted(tools, key=lambda tool: places[tool.spec.name])
+
+
+def active_names(tools: Iterable[Tool], at: Column) -> frozenset[str]:
+    return frozenset(tool.spec.name for tool in tools if at in ACTIVE[tool.spec.name])

@@ -1,0 +1,73 @@
+"""What `execute` makes of commands and output, without running anything."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rookery.tools import commands
+from rookery.workspaces.answers import Truncated
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("sleep 5 &", ("sleep 5", True)),
+        ("sleep 5&", ("sleep 5", True)),
+        ("a && b", ("a && b", False)),
+        ("a &&", ("a &&", False)),
+        ("a |&", ("a |&", False)),
+        ("a |& b", ("a |& b", False)),
+        ("echo \\&", ("echo \\&", False)),
+        ("a & b", ("a & b", False)),
+        ("a & b &", ("a & b", True)),
+    ],
+)
+def test_ampersand_at_the_end_means_background(command: str, expected: tuple[str, bool]) -> None:
+    assert commands.split_background(command) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "is_noted"),
+    [("cat /etc/hosts", True), ("cat a b", True), ("cat a | wc", False), ("echo cat a", False), ("cat", False)],
+)
+def test_command_that_only_prints_files_gets_a_note(command: str, is_noted: bool) -> None:
+    assert (commands.note_on(command) is not None) is is_noted
+
+
+@given(st.text(max_size=400), st.integers(120, 300))
+def test_view_is_never_longer_than_its_limit_and_keeps_both_ends(text: str, limit: int) -> None:
+    view = commands.view(text, max_bytes=limit)
+
+    data = view.text.encode()
+    assert len(data) <= limit
+    if len(text.encode()) <= limit:
+        assert view.text == text
+        return
+    assert view.truncated is not None
+    head, _, rest = view.text.partition("\n... [")
+    tail = rest.partition("] ...\n")[2]
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert tail
+    assert view.truncated.original_bytes == view.truncated.retained_bytes + view.truncated.omitted_bytes
+
+
+def test_view_of_a_megabyte_ends_with_the_last_line() -> None:
+    text = "".join(f"line {number}\n" for number in range(100_000))
+
+    view = commands.view(text)
+
+    assert len(view.text.encode()) <= 32 * 1024
+    assert view.text.endswith("line 99999\n")
+    assert view.text.startswith("line 0\n")
+
+
+def test_what_the_agent_left_out_stays_counted() -> None:
+    reported = Truncated(original_bytes=1_000_000, retained_bytes=100, omitted_bytes=999_900)
+
+    assert commands.view("x" * 100, reported).truncated == reported
+    again = commands.view("x" * 40_000, reported).truncated
+    assert again is not None
+    assert again.original_bytes == 1_000_000

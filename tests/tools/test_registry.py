@@ -1,0 +1,63 @@
+"""The table of who may use what, against the words of the design."""
+
+from __future__ import annotations
+
+import pytest
+
+from rookery.chat.blocks import Mode
+from rookery.tools import registry
+from rookery.tools.registry import Column
+
+# As the design has it; rows of tools that are not built in (mcp, dynamic, web_search) are decided elsewhere.
+TABLE = """
+| Tool | root | root, plan | child | child, plan | explore child |
+| --- | --- | --- | --- | --- | --- |
+| read_file, execute, process_output, read_skill, read_skill_file | yes | yes | yes | yes | yes |
+| write_file, edit_files | yes | plan file only | yes | no | no |
+| attach_file | yes | yes | yes | no | no |
+| process_list, process_signal | yes | no | yes | no | no |
+| list_templates, read_template, create_workspace, start_workspace, stop_workspace | yes | yes | no | no | no |
+| ask_user_question, propose_plan | no | yes | no | no | no |
+| spawn_agent, wait_agent, list_agents, list_subagent_models | yes | yes | no | no | no |
+| message_agent, interrupt_agent | yes | no | no | no | no |
+| advisor | if eligible | no | no | no | no |
+"""
+
+
+def cells() -> list[tuple[str, str, bool]]:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.strip().splitlines()]
+    columns = rows[0][1:]
+    return [
+        (tool, column, cell != "no")
+        for row in rows[2:]
+        for tool in row[0].split(", ")
+        for column, cell in zip(columns, row[1:], strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("tool", "column", "is_active"), cells())
+def test_tool_is_active_where_the_design_says(tool: str, column: str, is_active: bool) -> None:
+    assert (Column(column) in registry.ACTIVE[tool]) is is_active
+
+
+def test_every_tool_of_the_table_is_registered_and_no_other() -> None:
+    assert set(registry.ACTIVE) == {tool for tool, _, _ in cells()}
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_root", "column"),
+    [
+        (Mode.NORMAL, True, Column.ROOT),
+        (Mode.NORMAL, False, Column.CHILD),
+        (Mode.PLAN, True, Column.ROOT_PLAN),
+        (Mode.PLAN, False, Column.CHILD_PLAN),
+        (Mode.EXPLORE, True, Column.EXPLORE),
+        (Mode.EXPLORE, False, Column.EXPLORE),
+    ],
+)
+def test_mode_and_family_choose_the_column(mode: Mode, is_root: bool, column: Column) -> None:
+    assert registry.column(mode=mode, is_root=is_root) is column
+
+
+def test_processes_only_look_where_nothing_may_be_changed() -> None:
+    assert {Column.ROOT_PLAN, Column.CHILD_PLAN, Column.EXPLORE} == registry.READ_ONLY
