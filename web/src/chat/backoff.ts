@@ -1,0 +1,40 @@
+/** How long to wait before another connection: every official client keeps the same (streaming.md, "Close codes"). */
+const FIRST_MS = 1_000;
+const MOST_MS = 10_000;
+const JITTER = 0.3;
+
+/** Milliseconds before the attempt with this number, counted from 0. `random` is in [0, 1). */
+export function backoff(attempt: number, random: number): number {
+  const plain = Math.min(FIRST_MS * 2 ** Math.min(attempt, 16), MOST_MS);
+  return Math.min(plain * (1 - JITTER + 2 * JITTER * random), MOST_MS);
+}
+
+/** What the end of a connection means for a client. */
+export type Ending = "reconnect" | "stop" | "signed_out" | "forbidden" | "gone" | "refused";
+
+export function ending(code: number): Ending {
+  switch (code) {
+    case 1000:
+      return "stop";
+    case 4401:
+      return "signed_out";
+    case 4403:
+      return "forbidden";
+    case 4404:
+      return "gone";
+    case 1008:
+    case 1009:
+    case 4429:
+      return "refused";
+    default:
+      return "reconnect";
+  }
+}
+
+/** The same for a refused request that would have become a stream. */
+export function endingOfStatus(status: number): Ending {
+  if (status === 401) return "signed_out";
+  if (status === 403) return "forbidden";
+  if (status === 404) return "gone";
+  return status === 400 ? "refused" : "reconnect";
+}

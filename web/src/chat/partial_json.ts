@@ -1,0 +1,185 @@
+/**
+ * JSON that is still arriving. `push` takes the next piece; `value` is what is known so far: complete members, and the
+ * last string as far as it came. Numbers and words count once they are complete.
+ *
+ * Every character is looked at once, so a file of a megabyte that arrives in a thousand pieces costs a megabyte.
+ */
+
+type Json = string | number | boolean | null | Json[] | { [key: string]: Json };
+
+interface Container {
+  value: Json[] | { [key: string]: Json };
+  /** The key that waits for its value; arrays have none. */
+  key: string | null;
+}
+
+const ESCAPES: Record<string, string> = { b: "\b", f: "\f", n: "\n", r: "\r", t: "\t" };
+const LITERALS: Record<string, Json> = { true: true, false: false, null: null };
+const PLAIN = /[^"\\]+/y;
+
+export class PartialJson {
+  private root: Json | undefined;
+  private readonly stack: Container[] = [];
+  private mode: "value" | "string" | "escape" | "unicode" | "word" | "done" | "broken" = "value";
+  private text = "";
+  private code = "";
+  private isKey = false;
+
+  /** What is known so far; undefined before the first value begins. */
+  get value(): Json | undefined {
+    return this.root;
+  }
+
+  /** The text is no JSON: what came before stays, what follows is ignored. */
+  get isBroken(): boolean {
+    return this.mode === "broken";
+  }
+
+  get isComplete(): boolean {
+    return this.mode === "done";
+  }
+
+  push(piece: string): void {
+    let at = 0;
+    while (at < piece.length) {
+      if (this.mode === "broken") return;
+      if (this.mode === "string") {
+        PLAIN.lastIndex = at;
+        const plain = PLAIN.exec(piece);
+        if (plain) {
+          this.text += plain[0];
+          at += plain[0].length;
+          continue;
+        }
+      }
+      this.take(piece[at] ?? "");
+      at += 1;
+    }
+    if (this.mode === "string" && !this.isKey) this.show();
+  }
+
+  /** No more comes: a number at the very end is complete. */
+  end(): void {
+    if (this.mode === "word") this.endWord();
+  }
+
+  private take(char: string): void {
+    switch (this.mode) {
+      case "string":
+        if (char === '"') this.endString();
+        else this.mode = "escape";
+        return;
+      case "escape":
+        if (char === "u") {
+          this.code = "";
+          this.mode = "unicode";
+        } else {
+          this.text += ESCAPES[char] ?? char;
+          this.mode = "string";
+        }
+        return;
+      case "unicode":
+        this.code += char;
+        if (this.code.length === 4) {
+          this.text += String.fromCharCode(Number.parseInt(this.code, 16));
+          this.mode = "string";
+        }
+        return;
+      case "word":
+        if (/[\w+\-.]/.test(char)) {
+          this.text += char;
+          return;
+        }
+        this.endWord();
+        this.take(char);
+        return;
+      case "done":
+        if (!/\s/.test(char)) this.mode = "broken";
+        return;
+      case "value":
+        this.begin(char);
+    }
+  }
+
+  private begin(char: string): void {
+    const top = this.stack.at(-1);
+    if (/[\s,:]/.test(char)) return;
+    if (char === '"') {
+      this.isKey = top !== undefined && !Array.isArray(top.value) && top.key === null;
+      this.text = "";
+      this.mode = "string";
+    } else if (char === "{" || char === "[") {
+      const value: Container["value"] = char === "{" ? {} : [];
+      this.put(value);
+      this.stack.push({ value, key: null });
+    } else if (char === "}" || char === "]") {
+      this.stack.pop();
+      this.endValue();
+    } else if (/[\w-]/.test(char)) {
+      this.text = char;
+      this.mode = "word";
+    } else {
+      this.mode = "broken";
+    }
+  }
+
+  private endString(): void {
+    this.mode = "value";
+    const top = this.stack.at(-1);
+    if (this.isKey && top) {
+      top.key = this.text;
+      return;
+    }
+    this.show();
+    this.endValue();
+  }
+
+  private endWord(): void {
+    const known = Object.hasOwn(LITERALS, this.text) ? LITERALS[this.text] : Number(this.text);
+    this.mode = "value";
+    if (typeof known === "number" && Number.isNaN(known)) {
+      this.mode = "broken";
+      return;
+    }
+    this.put(known as Json);
+    this.endValue();
+  }
+
+  /** A value is complete: arrays go on behind it, objects wait for the next key. */
+  private endValue(): void {
+    const top = this.stack.at(-1);
+    if (!top) this.mode = "done";
+    else {
+      top.key = null;
+      this.shown = false;
+    }
+  }
+
+  private shown = false;
+
+  /** The string that is growing, in its place. */
+  private show(): void {
+    const top = this.stack.at(-1);
+    if (top && Array.isArray(top.value) && this.shown) top.value[top.value.length - 1] = this.text;
+    else this.put(this.text);
+    this.shown = true;
+  }
+
+  private put(value: Json): void {
+    const top = this.stack.at(-1);
+    if (!top) this.root = value;
+    else if (Array.isArray(top.value)) top.value.push(value);
+    else if (top.key !== null) {
+      // Assigned as an own member even under a name such as __proto__.
+      Object.defineProperty(top.value, top.key, { value, writable: true, enumerable: true, configurable: true });
+    } else this.mode = "broken";
+    this.shown = false;
+  }
+}
+
+/** A whole text at once; undefined when nothing of it can be read. */
+export function readPartial(text: string): unknown {
+  const parser = new PartialJson();
+  parser.push(text);
+  return parser.value;
+}

@@ -1,0 +1,181 @@
+/**
+ * Operations that were begun and not yet confirmed by the stream. They are never written into the data: what is shown
+ * is the data with them projected onto it, so taking one away brings the exact former state back.
+ */
+import type { SendBody } from "@/api/types.gen";
+import type { ChatData } from "@/chat/reducer";
+import type { Message, Part, Queued, Status } from "@/chat/types";
+
+export type Content = SendBody["content"];
+
+interface Base {
+  /** The `client_id` of sends; unique among pending operations. */
+  id: string;
+  /** The server answered: the stream shows it once it has reached this version. */
+  answered?: number;
+  failed?: string;
+}
+
+export interface PendingSend extends Base {
+  kind: "send";
+  content: Content;
+  /** Names of attached files, for the row that is shown meanwhile. */
+  parts: Part[];
+  at: string;
+  queued: boolean;
+  body: SendBody;
+}
+
+export type PendingOp =
+  | PendingSend
+  | (Base & { kind: "delete"; queuedId: number })
+  | (Base & { kind: "edit_queued"; queuedId: number; parts: Part[] })
+  | (Base & { kind: "move"; order: number[] })
+  | (Base & { kind: "promote"; queuedId: number })
+  | (Base & { kind: "stop" })
+  | (Base & { kind: "start" })
+  | (Base & { kind: "edit"; messageId: number; parts: Part[]; at: string });
+
+/** The operations that the data does not yet show. */
+export function settle(pending: readonly PendingOp[], data: ChatData): readonly PendingOp[] {
+  const left = pending.filter((op) => !isSettled(op, data));
+  return left.length === pending.length ? pending : left;
+}
+
+function isSettled(op: PendingOp, data: ChatData): boolean {
+  if (op.failed) return false;
+  const seen = op.answered !== undefined && data.snapshot >= op.answered;
+  switch (op.kind) {
+    case "send":
+      return seen || hasClientId(data, op.id);
+    case "delete":
+    case "promote":
+      return !data.queue.some((one) => one.id === op.queuedId);
+    case "edit_queued":
+    case "move":
+    case "edit":
+    case "start":
+      return seen;
+    case "stop":
+      return seen || data.status === "waiting" || data.status === "error";
+  }
+}
+
+function hasClientId(data: ChatData, id: string): boolean {
+  if (data.queue.some((one) => one.client_id === id)) return true;
+  for (let at = data.order.length - 1; at >= 0 && at > data.order.length - 60; at -= 1) {
+    if (data.messages.get(data.order[at] ?? 0)?.client_id === id) return true;
+  }
+  return false;
+}
+
+export interface QueueRow {
+  /** Null while the server has not taken it. */
+  id: number | null;
+  key: string;
+  parts: readonly Part[];
+  modelConfigId: string | null;
+  reasoningEffort: string | null;
+  faint: boolean;
+}
+
+/** The queue as it is shown. */
+export function shownQueue(data: ChatData, pending: readonly PendingOp[]): QueueRow[] {
+  const hidden = new Set<number>();
+  const texts = new Map<number, Part[]>();
+  let order: number[] | null = null;
+  for (const op of pending) {
+    if (op.kind === "delete" || op.kind === "promote") hidden.add(op.queuedId);
+    if (op.kind === "edit_queued") texts.set(op.queuedId, op.parts);
+    if (op.kind === "move") order = op.order;
+    if (op.kind === "edit") return [];
+  }
+  const rows = data.queue.filter((one) => !hidden.has(one.id)).map((one) => queueRow(one, texts.get(one.id)));
+  if (order) {
+    const places = new Map(order.map((id, place) => [id, place]));
+    rows.sort((a, b) => (places.get(a.id ?? -1) ?? 1e9) - (places.get(b.id ?? -1) ?? 1e9));
+  }
+  const sends = pending.filter((op): op is PendingSend => op.kind === "send" && op.queued && !op.failed);
+  return [...rows, ...sends.map(pendingRow)];
+}
+
+function queueRow(one: Queued, parts: Part[] | undefined): QueueRow {
+  return {
+    id: one.id,
+    key: `q${one.id}`,
+    parts: parts ?? one.content,
+    modelConfigId: one.model_config_id,
+    reasoningEffort: one.reasoning_effort,
+    faint: parts !== undefined,
+  };
+}
+
+function pendingRow(op: PendingSend): QueueRow {
+  return {
+    id: null,
+    key: op.id,
+    parts: op.parts,
+    modelConfigId: op.body.model_config_id ?? null,
+    reasoningEffort: op.body.reasoning_effort ?? null,
+    faint: true,
+  };
+}
+
+/** The status as it is shown. */
+export function shownStatus(data: ChatData, pending: readonly PendingOp[]): Status {
+  let status = data.status;
+  for (const op of pending) {
+    if (op.failed) continue;
+    if (op.kind === "stop" || op.kind === "promote") {
+      if (status === "running" || status === "requires_action") status = "interrupting";
+    } else if (op.kind === "start" || op.kind === "edit" || (op.kind === "send" && !op.queued)) status = "running";
+  }
+  return status;
+}
+
+/** Sends that stand as rows of their own at the end of the transcript. */
+export function sendRows(pending: readonly PendingOp[]): PendingSend[] {
+  return pending.filter((op): op is PendingSend => op.kind === "send" && (!op.queued || Boolean(op.failed)));
+}
+
+/** The messages as they are shown: an edit takes away what it replaces. */
+export function shownOrder(data: ChatData, pending: readonly PendingOp[]): readonly number[] {
+  const edit = pending.find((op) => op.kind === "edit");
+  if (edit?.kind !== "edit" || edit.failed) return data.order;
+  return data.order.filter((id) => id < edit.messageId);
+}
+
+/** The words of a message. */
+export function plainText(parts: readonly Part[]): string {
+  return parts
+    .map((part) => {
+      if (part.type === "text") return part.text;
+      if (part.type === "file-reference") return `@${part.file_name}:${part.start_line}-${part.end_line}`;
+      return "";
+    })
+    .join("");
+}
+
+export function filesOf(parts: readonly Part[]) {
+  return parts.filter((part) => part.type === "file");
+}
+
+/** What an answered send would look like; for rows of sends that are under way. */
+export function asMessage(op: PendingSend): Message {
+  return {
+    id: 0,
+    chat_id: "",
+    role: "user",
+    content: op.parts,
+    created_at: op.at,
+    created_by: null,
+    model_config_id: null,
+    reasoning_effort: null,
+    client_id: op.id,
+    usage: null,
+    context_tokens: null,
+    finish_reason: null,
+    cost_micros: null,
+    runtime_ms: null,
+  };
+}

@@ -1,0 +1,194 @@
+/** Live parts of the running step, folded into what is shown of it. */
+import { PartialJson } from "@/chat/partial_json";
+import type { CallPart, FilePart, Part, ResultPart, SourcePart } from "@/chat/types";
+
+// Chosen: what a person can scroll through while it runs; the stored result follows.
+const LIVE_OUTPUT = 64 * 1024;
+
+/** One tool call, live or stored, as cards need it. */
+export interface ToolView {
+  id: string;
+  name: string;
+  args: unknown;
+  /** Arguments are complete. */
+  argsDone: boolean;
+  /** Output while it runs, newest 64 KiB. */
+  output: string;
+  result: unknown;
+  hasResult: boolean;
+  isError: boolean;
+  startedAt: string | null;
+  endedAt: string | null;
+  mcpServerId: string | null;
+  parsedCommands: string[][] | null;
+  providerExecuted: boolean;
+}
+
+export type Block =
+  | { kind: "text"; text: string; refusal: boolean }
+  | { kind: "reasoning"; text: string; startedAt: string | null; endedAt: string | null }
+  | { kind: "tool"; call: ToolView }
+  | { kind: "sources"; sources: SourcePart[] }
+  | { kind: "file"; file: FilePart }
+  | { kind: "notice"; text: string }
+  | { kind: "search"; call: ToolView }
+  | { kind: "unknown"; part: unknown };
+
+export interface Preview {
+  /** History version and generation attempt: parts of another one are not shown. */
+  episode: readonly [number, number];
+  lastSeq: number;
+  blocks: readonly Block[];
+  /** The attempt failed and is tried again: dimmed. */
+  stale: boolean;
+  truncated: boolean;
+  /** Shown until the first replayed part: a repeated beginning must not flash. */
+  ghost: readonly Block[] | null;
+}
+
+export function emptyPreview(episode: readonly [number, number], ghost: readonly Block[] | null = null): Preview {
+  return { episode, lastSeq: 0, blocks: [], stale: false, truncated: false, ghost };
+}
+
+/** What is on screen of a preview. */
+export function shownBlocks(preview: Preview): readonly Block[] {
+  return preview.ghost && preview.blocks.length === 0 ? preview.ghost : preview.blocks;
+}
+
+export function newTool(id: string, name: string): ToolView {
+  return {
+    id,
+    name,
+    args: undefined,
+    argsDone: false,
+    output: "",
+    result: undefined,
+    hasResult: false,
+    isError: false,
+    startedAt: null,
+    endedAt: null,
+    mcpServerId: null,
+    parsedCommands: null,
+    providerExecuted: false,
+  };
+}
+
+// Parsers of arguments that are arriving, by the blocks that show them. Beside the state, since they change in place.
+const parsers = new WeakMap<ToolView, PartialJson>();
+
+/** The blocks with one more part. */
+export function appendPart(blocks: readonly Block[], part: Part, now: () => string): readonly Block[] {
+  switch (part.type) {
+    case "text":
+      return appendText(blocks, part.text ?? "", part.refusal ?? false);
+    case "reasoning":
+      return appendReasoning(blocks, part.text ?? "", part.created_at ?? null, part.completed_at ?? null, now);
+    case "tool-call":
+      return appendCall(blocks, part, now);
+    case "tool-result":
+      return appendResult(blocks, part, now);
+    case "source":
+      return appendSource(blocks, part);
+    case "file":
+      return part.file_id || part.data ? [...blocks, { kind: "file", file: part }] : blocks;
+    case "hook-notice":
+      return [...blocks, { kind: "notice", text: part.text }];
+    default:
+      return blocks;
+  }
+}
+
+function appendText(blocks: readonly Block[], text: string, refusal: boolean): readonly Block[] {
+  const last = blocks.at(-1);
+  if (last?.kind === "text") return [...blocks.slice(0, -1), { ...last, text: last.text + text }];
+  // Blank words never open a block; inside one they are kept, since they part words and paragraphs.
+  return text.trim() === "" ? blocks : [...blocks, { kind: "text", text, refusal }];
+}
+
+function appendReasoning(
+  blocks: readonly Block[],
+  text: string,
+  startedAt: string | null,
+  endedAt: string | null,
+  now: () => string,
+): readonly Block[] {
+  const last = blocks.at(-1);
+  if (last?.kind === "reasoning") {
+    return [...blocks.slice(0, -1), { ...last, text: last.text + text, endedAt: endedAt ?? last.endedAt }];
+  }
+  if (text.trim() === "") return blocks;
+  return [...blocks, { kind: "reasoning", text, startedAt: startedAt ?? now(), endedAt }];
+}
+
+function appendCall(blocks: readonly Block[], part: CallPart, now: () => string): readonly Block[] {
+  const at = findCall(blocks, part.tool_call_id, part.tool_name);
+  const known = at < 0 ? null : callOf(blocks[at]);
+  const call: ToolView = {
+    ...(known ?? newTool(part.tool_call_id || `local-${blocks.length}`, part.tool_name)),
+    name: part.tool_name || (known?.name ?? ""),
+    startedAt: part.created_at ?? known?.startedAt ?? now(),
+    mcpServerId: part.mcp_server_id ?? known?.mcpServerId ?? null,
+    parsedCommands: part.parsed_commands ?? known?.parsedCommands ?? null,
+    providerExecuted: part.provider_executed ?? known?.providerExecuted ?? false,
+  };
+  if (part.args_delta) {
+    const parser = (known && parsers.get(known)) || new PartialJson();
+    parser.push(part.args_delta);
+    parsers.set(call, parser);
+    call.args = parser.value;
+  }
+  if (part.args !== undefined && part.args !== null) {
+    call.args = part.args;
+    call.argsDone = true;
+  }
+  return put(blocks, at, { kind: call.providerExecuted ? "search" : "tool", call });
+}
+
+function appendResult(blocks: readonly Block[], part: ResultPart, now: () => string): readonly Block[] {
+  const at = findCall(blocks, part.tool_call_id, part.tool_name);
+  const known = (at < 0 ? null : callOf(blocks[at])) ?? newTool(part.tool_call_id, part.tool_name);
+  return put(blocks, at, { kind: isSearch(blocks[at], part) ? "search" : "tool", call: withResult(known, part, now) });
+}
+
+/** A call with what one part of its result says. */
+export function withResult(call: ToolView, part: ResultPart, now: () => string): ToolView {
+  const next: ToolView = { ...call, argsDone: true, mcpServerId: part.mcp_server_id ?? call.mcpServerId };
+  if (part.result_reset) next.output = "";
+  if (part.result_delta) next.output = (next.output + part.result_delta).slice(-LIVE_OUTPUT);
+  if (part.result !== undefined || part.is_error) {
+    next.result = part.result;
+    next.hasResult = true;
+    next.isError = part.is_error ?? false;
+    next.endedAt = part.created_at ?? now();
+  }
+  return next;
+}
+
+function isSearch(block: Block | undefined, part: ResultPart): boolean {
+  return block?.kind === "search" || (part.provider_executed ?? false);
+}
+
+function appendSource(blocks: readonly Block[], part: SourcePart): readonly Block[] {
+  const last = blocks.at(-1);
+  if (last?.kind !== "sources") return [...blocks, { kind: "sources", sources: [part] }];
+  if (last.sources.some((one) => one.url === part.url)) return blocks;
+  return [...blocks.slice(0, -1), { kind: "sources", sources: [...last.sources, part] }];
+}
+
+function callOf(block: Block | undefined): ToolView | null {
+  return block?.kind === "tool" || block?.kind === "search" ? block.call : null;
+}
+
+/** The block of a call: by id; without one the newest of that name that has no result. */
+function findCall(blocks: readonly Block[], id: string, name: string): number {
+  for (let at = blocks.length - 1; at >= 0; at -= 1) {
+    const call = callOf(blocks[at]);
+    if (call && (id ? call.id === id : call.name === name && !call.hasResult)) return at;
+  }
+  return -1;
+}
+
+function put(blocks: readonly Block[], at: number, block: Block): readonly Block[] {
+  if (at < 0) return [...blocks, block];
+  return [...blocks.slice(0, at), block, ...blocks.slice(at + 1)];
+}

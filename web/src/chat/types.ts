@@ -1,0 +1,30 @@
+import type {
+  ActionRequired,
+  ChatErrorView,
+  MessageView,
+  QueuedMessageView,
+  RetryView,
+  StreamEvent as WireEvent,
+} from "@/api/types.gen";
+
+export type Message = MessageView;
+export type Part = MessageView["content"][number];
+export type TextPart = Extract<Part, { type: "text" }>;
+export type ReasoningPart = Extract<Part, { type: "reasoning" }>;
+export type CallPart = Extract<Part, { type: "tool-call" }>;
+export type ResultPart = Extract<Part, { type: "tool-result" }>;
+export type SourcePart = Extract<Part, { type: "source" }>;
+export type FilePart = Extract<Part, { type: "file" }>;
+export type ReferencePart = Extract<Part, { type: "file-reference" }>;
+
+export type Queued = QueuedMessageView;
+export type ChatError = ChatErrorView;
+export type Retry = RetryView;
+export type Action = ActionRequired;
+export type StreamEvent = WireEvent;
+export type Status = "waiting" | "running" | "interrupting" | "requires_action" | "error";
+
+/** A turn is going on: something may still come without anybody sending anything. */
+export function isActive(status: Status): boolean {
+  return status === "running" || status === "interrupting" || status === "requires_action";
+}

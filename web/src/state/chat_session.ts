@@ -1,0 +1,355 @@
+/**
+ * One open chat: its store, its stream and what may be done to it. Components read the store and call the methods;
+ * nothing else writes.
+ */
+import { createStore, type StoreApi } from "zustand/vanilla";
+import * as api from "@/api/chats";
+import { hasCode, isStatus, sentence } from "@/api/errors";
+import type { EditBody, QueuedPatchBody, SendBody } from "@/api/types.gen";
+import { type Content, type PendingOp, type PendingSend, settle, shownQueue, shownStatus } from "@/chat/pending";
+import { type ChatData, connected, EMPTY, type Held, take, withMessages, withoutGhost } from "@/chat/reducer";
+import { isActive, type Part, type StreamEvent } from "@/chat/types";
+import { browserHost, Connection, type ConnectionState, type Host, INITIAL_CONNECTION } from "@/state/connection";
+
+const PUBLISH_MS = 33;
+const RESYNC_MS = 10_000;
+const READ_MS = 1_000;
+const GHOST_MS = 250;
+const IDLE_CLOSE_MS = 5 * 60_000;
+export const PAGE = 50;
+
+export interface ChatSessionState {
+  data: ChatData;
+  pending: readonly PendingOp[];
+  conn: ConnectionState;
+  older: "idle" | "loading" | "error";
+}
+
+/** What became of a send, for the composer. */
+export type SendOutcome = "sent" | "queue_full" | "failed";
+
+export class ChatSession {
+  readonly id: string;
+  readonly store: StoreApi<ChatSessionState>;
+  private held: Held = { data: EMPTY, pending: [] };
+  private readonly connection: Connection;
+  private readonly host: Host;
+  private publishTimer: unknown = null;
+  private hiddenTimer: unknown = null;
+  private lastResync = Number.NEGATIVE_INFINITY;
+  private lastRead = Number.NEGATIVE_INFINITY;
+  private readId = 0;
+  private users = 0;
+  private sending: Promise<unknown> = Promise.resolve();
+  /** Told of recorded model calls, for the debug panel. */
+  onDebug: ((runId: string | null) => void) | null = null;
+
+  constructor(id: string, host: Host = browserHost) {
+    this.id = id;
+    this.host = host;
+    this.store = createStore<ChatSessionState>(() => ({
+      data: EMPTY,
+      pending: [],
+      conn: INITIAL_CONNECTION,
+      older: "idle",
+    }));
+    this.connection = new Connection(
+      {
+        path: `/chats/${encodeURIComponent(id)}/stream`,
+        query: () => ({ mark_read: false, after_id: this.held.data.afterId || undefined }),
+        onOpen: () => {
+          this.held = connected(this.held);
+        },
+        onFrame: (events) => this.frame(events),
+        onState: (conn) => this.store.setState({ conn }),
+      },
+      host,
+    );
+  }
+
+  /** Follow the chat while something shows it. Returns what ends that. */
+  open(): () => void {
+    this.users += 1;
+    this.connection.connect();
+    return () => {
+      this.users -= 1;
+      // A moment later: the same chat is often shown again at once, by another component.
+      this.host.setTimer(() => this.users === 0 && this.connection.close(), 1_000);
+    };
+  }
+
+  reconnect(): void {
+    if (this.users > 0) this.connection.connect();
+  }
+
+  /** The tab was hidden or shown. A hidden tab with an idle chat needs no connection. */
+  visible(isVisible: boolean): void {
+    this.host.clearTimer(this.hiddenTimer);
+    if (isVisible) {
+      this.reconnect();
+      return;
+    }
+    this.hiddenTimer = this.host.setTimer(() => {
+      if (!isActive(this.held.data.status)) this.connection.close();
+    }, IDLE_CLOSE_MS);
+  }
+
+  close(): void {
+    this.connection.close();
+  }
+
+  /** The newest row was on screen in a visible tab. */
+  markRead(messageId: number): void {
+    const now = this.host.now();
+    if (messageId <= this.readId || now - this.lastRead < READ_MS) return;
+    this.readId = messageId;
+    this.lastRead = now;
+    if (!this.connection.send({ type: "read", message_id: messageId })) {
+      api.markRead(this.id, messageId).catch(() => {
+        this.readId = 0;
+      });
+    }
+  }
+
+  private frame(events: StreamEvent[]): void {
+    let publish: "no" | "soon" | "now" = "no";
+    for (const event of events) {
+      if (event.type === "debug_update") this.onDebug?.(event.run_id);
+      const taken = take(this.held, event, this.host.now());
+      this.held = taken.held;
+      if (taken.resync) this.resync();
+      if (taken.publish === "now") {
+        publish = "now";
+        this.publish();
+      } else if (taken.publish === "soon" && publish === "no") publish = "soon";
+      else if (taken.publish === "soon") publish = "soon";
+    }
+    if (publish === "soon") this.publishSoon();
+    if (this.held.data.preview?.ghost) {
+      this.host.setTimer(() => {
+        this.held = { ...this.held, data: withoutGhost(this.held.data) };
+        this.publishSoon();
+      }, GHOST_MS);
+    }
+  }
+
+  private publish(): void {
+    this.host.clearTimer(this.publishTimer);
+    this.publishTimer = null;
+    const data = this.held.data;
+    this.store.setState((state) => ({ data, pending: settle(state.pending, data) }));
+  }
+
+  private publishSoon(): void {
+    this.publishTimer ??= this.host.setTimer(() => this.publish(), PUBLISH_MS);
+  }
+
+  private resync(): void {
+    const now = this.host.now();
+    if (now - this.lastResync < RESYNC_MS) return;
+    this.lastResync = now;
+    if (!this.connection.send({ type: "resync" })) {
+      this.connection.close();
+      this.connection.connect();
+    }
+  }
+
+  /** The page before the oldest row that is held. */
+  async loadOlder(): Promise<void> {
+    const { data, older } = this.store.getState();
+    const first = data.order[0];
+    if (older === "loading" || !data.hasMore || first === undefined) return;
+    this.store.setState({ older: "loading" });
+    try {
+      const page = await api.listMessages(this.id, { before_id: first, limit: PAGE });
+      // Replaced meanwhile: this page belongs to a history that is gone.
+      if (this.held.data.order[0] === first) {
+        this.held = { ...this.held, data: withMessages(this.held.data, page.items, page.has_more) };
+      }
+      this.store.setState({ older: "idle" });
+      this.publish();
+    } catch {
+      this.store.setState({ older: "error" });
+    }
+  }
+
+  /** Load back until this message is held. False when it is not there. */
+  async loadUntil(messageId: number): Promise<boolean> {
+    for (let pages = 0; pages < 200; pages += 1) {
+      const { data, older } = this.store.getState();
+      if (data.messages.has(messageId)) return true;
+      if (!data.hasMore || (data.order[0] ?? 0) < messageId || older === "error") return false;
+      await this.loadOlder();
+    }
+    return false;
+  }
+
+  // Operations. Each is shown at once and taken back when it fails.
+
+  private begin(op: PendingOp): void {
+    this.store.setState((state) => ({ pending: [...state.pending, op] }));
+  }
+
+  private update(id: string, change: Partial<PendingOp>): void {
+    this.store.setState((state) => ({
+      pending: settle(
+        state.pending.map((op) => (op.id === id ? ({ ...op, ...change } as PendingOp) : op)),
+        state.data,
+      ),
+    }));
+  }
+
+  private end(id: string): void {
+    this.store.setState((state) => ({ pending: state.pending.filter((op) => op.id !== id) }));
+  }
+
+  private async run<T>(op: PendingOp, act: () => Promise<T>, version: (answer: T) => number | undefined): Promise<T> {
+    this.begin(op);
+    try {
+      const answer = await act();
+      this.update(op.id, { answered: version(answer) ?? this.held.data.snapshot });
+      return answer;
+    } catch (error) {
+      this.end(op.id);
+      throw error;
+    }
+  }
+
+  /** Send a message. Sends of one chat go out one after the other. */
+  send(body: SendBody, parts: Part[], clientId: string): Promise<SendOutcome> {
+    const { data, pending } = this.store.getState();
+    const busy = isActive(shownStatus(data, pending)) || (data.status === "error" && data.queue.length > 0);
+    const interrupts = body.busy_behavior === "interrupt";
+    const op: PendingSend = {
+      kind: "send",
+      id: clientId,
+      content: body.content as Content,
+      parts,
+      at: new Date(this.host.now()).toISOString(),
+      queued: busy && !interrupts,
+      body: { ...body, client_id: clientId },
+    };
+    this.begin(op);
+    return this.dispatch(op);
+  }
+
+  /** Try a failed send once more, under the same name: it cannot act twice. */
+  resend(id: string): Promise<SendOutcome> {
+    const op = this.store.getState().pending.find((one) => one.id === id);
+    if (op?.kind !== "send") return Promise.resolve("failed");
+    const again: PendingSend = { ...op };
+    delete again.failed;
+    this.store.setState((state) => ({ pending: state.pending.map((one) => (one.id === id ? again : one)) }));
+    return this.dispatch(again);
+  }
+
+  /** Give a failed send up. Returns it, so that its words can go back into the composer. */
+  discard(id: string): PendingSend | null {
+    const op = this.store.getState().pending.find((one) => one.id === id);
+    this.end(id);
+    return op?.kind === "send" ? op : null;
+  }
+
+  private dispatch(op: PendingSend): Promise<SendOutcome> {
+    const outcome = this.sending.then(async (): Promise<SendOutcome> => {
+      try {
+        const answer = await api.sendMessage(this.id, op.body);
+        this.update(op.id, { answered: answer.chat.snapshot_version, queued: answer.queued } as Partial<PendingOp>);
+        return "sent";
+      } catch (error) {
+        if (hasCode(error, "queue_full")) {
+          this.end(op.id);
+          return "queue_full";
+        }
+        this.update(op.id, { failed: sentence(error) });
+        return "failed";
+      }
+    });
+    this.sending = outcome.catch(() => {});
+    return outcome;
+  }
+
+  stop(): Promise<void> {
+    return this.run({ kind: "stop", id: newId() }, () => api.interrupt(this.id), versionOf).then(
+      () => {},
+      (error: unknown) => {
+        // It came to rest by itself; the stream says how.
+        if (!isStatus(error, 409)) throw error;
+      },
+    );
+  }
+
+  async retry(): Promise<void> {
+    await this.run({ kind: "start", id: newId() }, () => api.retryTurn(this.id), versionOf);
+  }
+
+  async compact(): Promise<void> {
+    await this.run({ kind: "start", id: newId() }, () => api.compact(this.id), versionOf);
+  }
+
+  async repair(): Promise<void> {
+    await api.reconcileInvalid(this.id);
+  }
+
+  async edit(messageId: number, body: EditBody, parts: Part[]): Promise<void> {
+    const at = new Date(this.host.now()).toISOString();
+    await this.run(
+      { kind: "edit", id: newId(), messageId, parts, at },
+      () => api.editMessage(this.id, messageId, body),
+      (answer) => answer.chat.snapshot_version,
+    );
+  }
+
+  async deleteQueued(queuedId: number): Promise<void> {
+    const gone = () => undefined;
+    await this.run({ kind: "delete", id: newId(), queuedId }, () => api.deleteQueued(this.id, queuedId), gone);
+  }
+
+  async editQueued(queuedId: number, body: QueuedPatchBody, parts: Part[]): Promise<void> {
+    const op: PendingOp = { kind: "edit_queued", id: newId(), queuedId, parts };
+    // The answer has no version; the next one of the chat shows it.
+    const before = this.held.data.snapshot;
+    await this.run(
+      op,
+      () => api.editQueued(this.id, queuedId, body),
+      () => before + 1,
+    );
+  }
+
+  async promote(queuedId: number): Promise<void> {
+    const op: PendingOp = { kind: "promote", id: newId(), queuedId };
+    await this.run(
+      op,
+      () => api.promoteQueued(this.id, queuedId),
+      (answer) => answer.chat.snapshot_version,
+    );
+  }
+
+  /** Move a queued message by one place. */
+  async move(queuedId: number, by: -1 | 1): Promise<void> {
+    const { data, pending } = this.store.getState();
+    const order = shownQueue(data, pending).flatMap((row) => (row.id === null ? [] : [row.id]));
+    const from = order.indexOf(queuedId);
+    const to = from + by;
+    if (from < 0 || to < 0 || to >= order.length) return;
+    order.splice(from, 1);
+    order.splice(to, 0, queuedId);
+    await this.moveBefore(queuedId, order[to + 1] ?? null, order);
+  }
+
+  async moveBefore(queuedId: number, before: number | null, order: number[]): Promise<void> {
+    const version = this.held.data.snapshot;
+    await this.run(
+      { kind: "move", id: newId(), order },
+      () => api.moveQueued(this.id, queuedId, before),
+      () => version + 1,
+    );
+  }
+}
+
+const versionOf = (answer: { snapshot_version: number }) => answer.snapshot_version;
+
+/** A name for an operation that may be repeated. */
+export function newId(): string {
+  return crypto.randomUUID();
+}

@@ -1,0 +1,269 @@
+/**
+ * One stream over as many connections as it takes: WebSocket first, server-sent events where upgrades do not get
+ * through. Knows nothing of chats: frames go to the owner, who says where to go on.
+ */
+import { address, type Query, tellSignedOut } from "@/api/http";
+import { backoff, type Ending, ending, endingOfStatus } from "@/chat/backoff";
+import { SseReader } from "@/chat/sse";
+import type { StreamEvent } from "@/chat/types";
+
+const SILENCE_MS = 50_000;
+const TRY_SOCKETS_AGAIN_MS = 10 * 60_000;
+
+export interface ConnectionState {
+  phase: "connecting" | "live" | "backoff" | "stopped";
+  attempt: number;
+  retryAt: number;
+  code: number | null;
+  ending: Ending | null;
+  transport: "ws" | "sse";
+  /** Since when there is no live connection; 0 while there is one. */
+  lostAt: number;
+}
+
+export interface ConnectionOwner {
+  path: string;
+  query: () => Query;
+  onOpen: () => void;
+  onFrame: (events: StreamEvent[]) => void;
+  onState: (state: ConnectionState) => void;
+}
+
+/** What of the browser a connection uses; tests give their own. */
+export interface Host {
+  now: () => number;
+  random: () => number;
+  setTimer: (run: () => void, ms: number) => unknown;
+  clearTimer: (timer: unknown) => void;
+  openSocket: (url: string) => WebSocket;
+  fetch: typeof fetch;
+}
+
+export const browserHost: Host = {
+  now: () => Date.now(),
+  random: () => Math.random(),
+  setTimer: (run, ms) => window.setTimeout(run, ms),
+  clearTimer: (timer) => window.clearTimeout(timer as number),
+  openSocket: (url) => new WebSocket(url, ["rookery.v1"]),
+  fetch: (...args) => fetch(...args),
+};
+
+// For the whole tab: what stands between will not learn it meanwhile.
+let socketsFailed = 0;
+let socketsAgainAt = 0;
+
+/** Tests begin with a clean record. */
+export function forgetTransport(): void {
+  socketsFailed = 0;
+  socketsAgainAt = 0;
+}
+
+export const INITIAL_CONNECTION: ConnectionState = {
+  phase: "connecting",
+  attempt: 0,
+  retryAt: 0,
+  code: null,
+  ending: null,
+  transport: "ws",
+  lostAt: 0,
+};
+
+export class Connection {
+  private state: ConnectionState = INITIAL_CONNECTION;
+  private socket: WebSocket | null = null;
+  private abort: AbortController | null = null;
+  /** Numbers the connections: what an old one still says is nobody's business. */
+  private serial = 0;
+  private watchdog: unknown = null;
+  private retryTimer: unknown = null;
+  private goodbyeMs: number | null = null;
+  private readonly owner: ConnectionOwner;
+  private readonly host: Host;
+
+  constructor(owner: ConnectionOwner, host: Host = browserHost) {
+    this.owner = owner;
+    this.host = host;
+  }
+
+  get current(): ConnectionState {
+    return this.state;
+  }
+
+  /** Open, or open again at once when it waits. */
+  connect(): void {
+    if (this.state.phase === "live" || (this.state.phase === "connecting" && (this.socket || this.abort))) return;
+    this.drop();
+    const useSse = socketsFailed >= 2 && this.host.now() < socketsAgainAt;
+    const lostAt = this.state.lostAt || this.host.now();
+    this.set({ phase: "connecting", code: null, ending: null, transport: useSse ? "sse" : "ws", lostAt });
+    if (useSse) void this.openEvents();
+    else this.openSocket();
+  }
+
+  /** Close and stay closed until `connect`. */
+  close(): void {
+    this.drop();
+    this.set({ phase: "stopped", code: 1000, ending: "stop", attempt: 0 });
+  }
+
+  send(message: unknown): boolean {
+    if (this.socket?.readyState !== 1) return false;
+    this.socket.send(JSON.stringify(message));
+    return true;
+  }
+
+  private set(change: Partial<ConnectionState>): void {
+    this.state = { ...this.state, ...change };
+    this.owner.onState(this.state);
+  }
+
+  private drop(): void {
+    this.serial += 1;
+    this.host.clearTimer(this.watchdog);
+    this.host.clearTimer(this.retryTimer);
+    const socket = this.socket;
+    this.socket = null;
+    this.abort?.abort();
+    this.abort = null;
+    if (socket && socket.readyState < 2) socket.close(1000);
+  }
+
+  private openSocket(): void {
+    const serial = this.serial;
+    const url = new URL(address(this.owner.path, this.owner.query()), location.href);
+    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    let socket: WebSocket;
+    try {
+      socket = this.host.openSocket(url.href);
+    } catch {
+      socketsFailed += 1;
+      this.lost(1006);
+      return;
+    }
+    this.socket = socket;
+    let opened = false;
+    this.watch();
+    socket.onopen = () => {
+      if (serial !== this.serial) return;
+      opened = true;
+      socketsFailed = 0;
+      this.opened();
+    };
+    socket.onmessage = (event) => {
+      if (serial === this.serial) this.frame(String(event.data));
+    };
+    // A browser fires `error` and then `close` for one failure; only the latter counts.
+    socket.onclose = (event) => {
+      if (serial !== this.serial) return;
+      if (!opened) {
+        socketsFailed += 1;
+        if (socketsFailed >= 2) socketsAgainAt = this.host.now() + TRY_SOCKETS_AGAIN_MS;
+      }
+      // A refused upgrade has no readable reason; the same request without one says why.
+      if (!opened) void this.askWhy(serial, event.code);
+      else this.lost(event.code);
+    };
+  }
+
+  private async askWhy(serial: number, code: number): Promise<void> {
+    let status = 0;
+    try {
+      const abort = new AbortController();
+      const response = await this.host.fetch(address(this.owner.path, this.owner.query()), {
+        credentials: "same-origin",
+        headers: { Accept: "text/event-stream" },
+        signal: abort.signal,
+      });
+      status = response.status;
+      abort.abort();
+    } catch {
+      // Not reachable at all.
+    }
+    if (serial !== this.serial) return;
+    if (status >= 400) this.lost(code, endingOfStatus(status));
+    else this.lost(code);
+  }
+
+  private async openEvents(): Promise<void> {
+    const serial = this.serial;
+    const abort = new AbortController();
+    this.abort = abort;
+    this.watch();
+    try {
+      const response = await this.host.fetch(address(this.owner.path, this.owner.query()), {
+        credentials: "same-origin",
+        headers: { Accept: "text/event-stream" },
+        signal: abort.signal,
+      });
+      if (serial !== this.serial) return;
+      if (!response.ok || !response.body) {
+        this.lost(1006, endingOfStatus(response.status));
+        return;
+      }
+      this.opened();
+      await this.readEvents(serial, response.body);
+    } catch {
+      // Cut off, or aborted by ourselves, which the serial tells.
+    }
+    if (serial === this.serial) this.lost(1006);
+  }
+
+  private async readEvents(serial: number, body: ReadableStream<Uint8Array>): Promise<void> {
+    const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
+    const events = new SseReader();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done || serial !== this.serial) return;
+      this.watch();
+      for (const one of events.push(value)) {
+        if (one.event === "batch") this.frame(one.data);
+        else if (one.event === "reconnect" || one.event === "close") {
+          this.lost((JSON.parse(one.data) as { code?: number }).code ?? 1006);
+          return;
+        }
+      }
+    }
+  }
+
+  private opened(): void {
+    this.goodbyeMs = null;
+    this.watch();
+    this.owner.onOpen();
+    this.set({ phase: "live", attempt: 0, retryAt: 0, code: null, ending: null, lostAt: 0 });
+  }
+
+  private frame(text: string): void {
+    this.watch();
+    let events: StreamEvent[];
+    try {
+      const read: unknown = JSON.parse(text);
+      events = (Array.isArray(read) ? read : [read]) as StreamEvent[];
+    } catch {
+      this.lost(1006);
+      return;
+    }
+    for (const event of events) if (event.type === "goodbye") this.goodbyeMs = event.retry_after_ms;
+    this.owner.onFrame(events);
+  }
+
+  private watch(): void {
+    this.host.clearTimer(this.watchdog);
+    this.watchdog = this.host.setTimer(() => this.lost(1006), SILENCE_MS);
+  }
+
+  private lost(code: number, given?: Ending): void {
+    const why = given ?? ending(code);
+    this.drop();
+    const lostAt = this.state.lostAt || this.host.now();
+    if (why !== "reconnect") {
+      this.set({ phase: "stopped", code, ending: why, lostAt });
+      if (why === "signed_out") tellSignedOut();
+      return;
+    }
+    const attempt = this.state.attempt;
+    const wait = this.goodbyeMs ?? backoff(attempt, this.host.random());
+    this.goodbyeMs = null;
+    this.set({ phase: "backoff", attempt: attempt + 1, retryAt: this.host.now() + wait, code, ending: why, lostAt });
+    this.retryTimer = this.host.setTimer(() => this.connect(), wait);
+  }
+}

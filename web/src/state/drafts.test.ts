@@ -1,0 +1,75 @@
+import { beforeEach, expect, test } from "vitest";
+import { Drafts, EMPTY_DRAFT, type Storage } from "@/state/drafts";
+
+class FakeStorage implements Storage {
+  readonly items = new Map<string, string>();
+  isFull = false;
+  get length() {
+    return this.items.size;
+  }
+  key = (index: number) => [...this.items.keys()][index] ?? null;
+  getItem = (key: string) => this.items.get(key) ?? null;
+  removeItem = (key: string) => void this.items.delete(key);
+  setItem = (key: string, value: string) => {
+    if (this.isFull) throw new Error("quota");
+    this.items.set(key, value);
+  };
+}
+
+let storage: FakeStorage;
+let now: number;
+let warnings: number;
+let drafts: Drafts;
+
+beforeEach(() => {
+  storage = new FakeStorage();
+  now = 1_000;
+  warnings = 0;
+  drafts = new Drafts(
+    storage,
+    () => now,
+    () => {
+      warnings += 1;
+    },
+  );
+});
+
+test("a draft survives a reload and belongs to one person and chat", () => {
+  drafts.save("ann", "c1", { ...EMPTY_DRAFT, text: "half a thou" });
+
+  const later = new Drafts(
+    storage,
+    () => now,
+    () => {},
+  );
+  expect(later.load("ann", "c1").text).toBe("half a thou");
+  expect(later.load("bob", "c1")).toEqual(EMPTY_DRAFT);
+  expect(later.load("ann", "new")).toEqual(EMPTY_DRAFT);
+});
+
+test("an emptied draft leaves nothing behind, and neither does one of a month ago", () => {
+  drafts.save("ann", "c1", { ...EMPTY_DRAFT, text: "x" });
+  drafts.save("ann", "c1", EMPTY_DRAFT);
+  expect(storage.length).toBe(0);
+
+  drafts.save("ann", "c1", { ...EMPTY_DRAFT, text: "old" });
+  now += 31 * 24 * 3600_000;
+  expect(drafts.load("ann", "c1")).toEqual(EMPTY_DRAFT);
+  expect(storage.length).toBe(0);
+});
+
+test("a full storage keeps drafts in memory and says so once", () => {
+  storage.isFull = true;
+  drafts.save("ann", "c1", { ...EMPTY_DRAFT, text: "kept" });
+  drafts.save("ann", "c1", { ...EMPTY_DRAFT, text: "kept more" });
+
+  expect(drafts.load("ann", "c1").text).toBe("kept more");
+  expect(warnings).toBe(1);
+});
+
+test("signing out removes drafts and nothing else", () => {
+  storage.setItem("rookery.theme", "dark");
+  drafts.save("ann", "c1", { ...EMPTY_DRAFT, text: "x" });
+  drafts.clear();
+  expect([...storage.items.keys()]).toEqual(["rookery.theme"]);
+});

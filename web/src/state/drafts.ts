@@ -1,0 +1,116 @@
+/**
+ * What was typed and not sent, per person and chat. Kept in the browser for 30 days; a full storage keeps it in memory
+ * and says so once.
+ */
+import type { ReferencePart } from "@/chat/types";
+
+export interface DraftFile {
+  id: string;
+  name: string;
+  mimeType: string;
+  size: number;
+}
+
+export interface Draft {
+  text: string;
+  files: DraftFile[];
+  references: ReferencePart[];
+  /** Answers to an open question, by the call that asked. */
+  answers: Record<string, Record<number, string>>;
+  savedAt: number;
+}
+
+export const EMPTY_DRAFT: Draft = { text: "", files: [], references: [], answers: {}, savedAt: 0 };
+const PREFIX = "rookery.draft";
+const MAX_AGE_MS = 30 * 24 * 3600_000;
+
+export interface Storage {
+  getItem: (key: string) => string | null;
+  setItem: (key: string, value: string) => void;
+  removeItem: (key: string) => void;
+  key: (index: number) => string | null;
+  readonly length: number;
+}
+
+export class Drafts {
+  private readonly memory = new Map<string, Draft>();
+  private warned = false;
+  private readonly storage: Storage | null;
+  private readonly now: () => number;
+  private readonly onFull: () => void;
+
+  constructor(storage: Storage | null, now: () => number, onFull: () => void) {
+    this.storage = storage;
+    this.now = now;
+    this.onFull = onFull;
+  }
+
+  load(user: string, chat: string): Draft {
+    const key = keyOf(user, chat);
+    const held = this.memory.get(key);
+    if (held) return held;
+    try {
+      const stored = this.storage?.getItem(key);
+      if (!stored) return EMPTY_DRAFT;
+      const draft = { ...EMPTY_DRAFT, ...(JSON.parse(stored) as Partial<Draft>) };
+      if (this.now() - draft.savedAt <= MAX_AGE_MS) return draft;
+      this.storage?.removeItem(key);
+    } catch {
+      // Unreadable is as good as none.
+    }
+    return EMPTY_DRAFT;
+  }
+
+  save(user: string, chat: string, draft: Omit<Draft, "savedAt">): void {
+    const key = keyOf(user, chat);
+    if (isBlank(draft)) {
+      this.remove(user, chat);
+      return;
+    }
+    const whole = { ...draft, savedAt: this.now() };
+    try {
+      if (!this.storage) throw new Error("no storage");
+      this.storage.setItem(key, JSON.stringify(whole));
+      this.memory.delete(key);
+    } catch {
+      this.memory.set(key, whole);
+      if (!this.warned) this.onFull();
+      this.warned = true;
+    }
+  }
+
+  remove(user: string, chat: string): void {
+    const key = keyOf(user, chat);
+    this.memory.delete(key);
+    try {
+      this.storage?.removeItem(key);
+    } catch {
+      // Nothing is kept anyway.
+    }
+  }
+
+  /** Signing out leaves nothing behind. */
+  clear(): void {
+    this.memory.clear();
+    if (!this.storage) return;
+    const own: string[] = [];
+    for (let at = 0; at < this.storage.length; at += 1) {
+      const key = this.storage.key(at);
+      if (key?.startsWith(`${PREFIX}:`)) own.push(key);
+    }
+    for (const key of own) this.storage.removeItem(key);
+  }
+}
+
+function keyOf(user: string, chat: string): string {
+  return `${PREFIX}:${user}:${chat}`;
+}
+
+export function isBlank(draft: Omit<Draft, "savedAt">): boolean {
+  return (
+    draft.text === "" &&
+    draft.files.length === 0 &&
+    draft.references.length === 0 &&
+    Object.keys(draft.answers).length === 0
+  );
+}

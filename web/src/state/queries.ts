@@ -1,0 +1,92 @@
+/** What the server says about things other than the open chat's stream, cached. */
+import { QueryClient, useQuery } from "@tanstack/react-query";
+import * as account from "@/api/account";
+import * as chats from "@/api/chats";
+import { ApiError } from "@/api/errors";
+import type { ChatView, ModelsOfProvider, ModelView } from "@/api/types.gen";
+import { mergeChat } from "@/chat/chat_list";
+
+export const queryClient = new QueryClient({
+  defaultOptions: {
+    queries: {
+      staleTime: 30_000,
+      refetchOnWindowFocus: false,
+      // A refusal stays one; only lost answers and a server in trouble are asked again.
+      retry: (count, error) => count < 2 && !(error instanceof ApiError && error.status < 500),
+    },
+  },
+});
+
+export const keys = {
+  me: ["me"] as const,
+  models: ["models"] as const,
+  preferences: ["preferences"] as const,
+  spend: ["spend"] as const,
+  version: ["version"] as const,
+  chat: (id: string) => ["chat", id] as const,
+  cost: (id: string) => ["cost", id] as const,
+  prompts: (id: string) => ["prompts", id] as const,
+};
+
+export const useMe = () => useQuery({ queryKey: keys.me, queryFn: account.getMe, staleTime: 5 * 60_000 });
+export const useModels = () => useQuery({ queryKey: keys.models, queryFn: account.listModels, staleTime: 60_000 });
+export const usePreferences = () =>
+  useQuery({ queryKey: keys.preferences, queryFn: account.getPreferences, staleTime: 5 * 60_000 });
+export const useChat = (id: string) =>
+  useQuery({ queryKey: keys.chat(id), queryFn: ({ signal }) => chats.getChat(id, signal), staleTime: 60_000 });
+export const useCost = (id: string, enabled: boolean) =>
+  useQuery({ queryKey: keys.cost(id), queryFn: () => chats.getCost(id), enabled, staleTime: 10_000 });
+
+/** Put news of a chat into the cache, unless they are older than what is there. */
+export function noteChat(news: ChatView): void {
+  queryClient.setQueryData<ChatView>(keys.chat(news.id), (known) => (known ? mergeChat(known, news) : news));
+}
+
+export interface KnownModel extends ModelView {
+  provider: ModelsOfProvider;
+}
+
+/** Every model with its provider, usable or not. */
+export function useKnownModels(): KnownModel[] {
+  const { data } = useModels();
+  return (data?.providers ?? []).flatMap((provider) => provider.models.map((model) => ({ ...model, provider })));
+}
+
+/** Settings of the interface that follow a person between browsers. */
+export interface Display {
+  enterSends: boolean;
+  followAgent: boolean;
+  groupTools: boolean;
+  reasoningMode: "auto" | "preview" | "open" | "closed";
+  fullWidth: boolean;
+}
+
+export const DISPLAY: Display = {
+  enterSends: true,
+  followAgent: false,
+  groupTools: true,
+  reasoningMode: "auto",
+  fullWidth: false,
+};
+
+/** What was chosen, or the defaults; `loaded` is false until the server said. */
+export function useDisplay(): Display & { loaded: boolean } {
+  const { data, isError } = usePreferences();
+  const given = (data?.display ?? {}) as Record<string, unknown>;
+  const pick = <K extends keyof Display>(key: K): Display[K] => {
+    const value = given[snake(key)];
+    return typeof value === typeof DISPLAY[key] ? (value as Display[K]) : DISPLAY[key];
+  };
+  return {
+    enterSends: pick("enterSends"),
+    followAgent: pick("followAgent"),
+    groupTools: pick("groupTools"),
+    reasoningMode: pick("reasoningMode"),
+    fullWidth: pick("fullWidth"),
+    loaded: data !== undefined || isError,
+  };
+}
+
+function snake(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
