@@ -55,7 +55,7 @@ def test_table_holds_every_transition_and_only_ownership_besides_the_specified_m
     assert set(TABLE) - set(map(Transition, SPEC)) == OWNERSHIP
 
 
-@pytest.mark.parametrize("name", OWNERSHIP)
+@pytest.mark.parametrize("name", sorted(OWNERSHIP))
 def test_ownership_changes_hands_in_every_existing_state_and_changes_none(name: Transition) -> None:
     assert TABLE[name] == {state: {state} for state in EXISTING}
 
