@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rookery.workspaces.agent import config, health
+from rookery.workspaces.agent import config, editing, files, health
 from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.clock import Clock
+from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.journal import Journal
 from rookery.workspaces.agent.log import Log
 from rookery.workspaces.agent.routing import Router
@@ -46,6 +47,9 @@ def build_router(agent: Agent) -> Router:
     """Every route of the agent."""
     router = Router()
     health.register(router, agent)
+    disk = Disk(agent.config, agent.clock.monotonic)
+    files.register(router, agent, disk)
+    editing.register(router, agent, disk)
     return router
 
 

@@ -1,0 +1,70 @@
+"""The disk limit of a workspace: how much its home holds, and whether a write still fits.
+
+Walking a home takes a while, so the sum is kept for a minute and own writes are added to it. A refusal always rests on
+a fresh sum: whoever deletes files can write again at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from rookery.workspaces.agent.config import Config
+from rookery.workspaces.agent.errors import AgentError
+
+MEBIBYTE = 1024 * 1024
+FRESH_S = 60.0
+_BLOCK_BYTES = 512
+
+
+class Disk:
+    """What the workspace's files take, against the template's limit. Used from threads that hold no lock of it."""
+
+    def __init__(self, config: Config, monotonic: Callable[[], float]) -> None:
+        self._limit = config.disk_mb * MEBIBYTE
+        self._roots = _distinct(config.home, config.directory)
+        self._monotonic = monotonic
+        self._used = 0
+        self._measured_at: float | None = None
+
+    def require(self, growth: int) -> None:
+        """507 if so many more bytes do not fit. Blocks: it may walk the home."""
+        if self._limit <= 0 or growth <= 0:
+            return
+        stale = self._measured_at is None or self._monotonic() - self._measured_at > FRESH_S
+        if stale or self._used + growth > self._limit:
+            self._used = sum(used_bytes(root) for root in self._roots)
+            self._measured_at = self._monotonic()
+        if self._used + growth > self._limit:
+            message = (
+                f"The disk of the workspace is full: {self._used} of {self._limit} bytes are used and {growth} more do "
+                "not fit. Delete what is not needed."
+            )
+            raise AgentError(507, "disk_limit", message)
+        self._used += growth
+
+
+def used_bytes(root: str) -> int:
+    """What the files below a folder take on disk; names that share an inode count once, links are not followed."""
+    total = 0
+    seen: set[tuple[int, int]] = set()
+    folders = [root]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    elif status.st_nlink > 1:
+                        if (status.st_dev, status.st_ino) in seen:
+                            continue
+                        seen.add((status.st_dev, status.st_ino))
+                    total += status.st_blocks * _BLOCK_BYTES
+        except OSError:
+            continue  # gone meanwhile, or not ours to look at
+    return total
+
+
+def _distinct(home: str, directory: str) -> tuple[str, ...]:
+    return (home,) if directory == home or directory.startswith(home.rstrip("/") + "/") else (home, directory)

@@ -1,0 +1,175 @@
+"""Reading, listing and writing files: `/v1/files`, `/v1/files/lines`, `/v1/files/resolve`, `/v1/files/list`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import os
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from rookery.workspaces.agent import journal, lines, paths, staging
+from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.errors import AgentError, invalid
+from rookery.workspaces.agent.http import Request, Response
+from rookery.workspaces.agent.journal import Attempt
+from rookery.workspaces.agent.routing import Router
+
+MAX_WRITE_BYTES = 16 * 1024 * 1024
+MAX_ENTRIES = 2000
+# Chosen: uploads are held in memory until they are whole, and so many at once are 64 MiB.
+UPLOADS_AT_ONCE = 4
+UPLOAD_S = 120.0
+_CHUNK_BYTES = 256 * 1024
+_FAR = -(10**15)
+
+
+class Files:
+    """The handlers of single files."""
+
+    def __init__(self, agent: Agent, disk: Disk) -> None:
+        self._agent = agent
+        self._disk = disk
+        self._uploads: asyncio.Semaphore | None = None
+
+    async def read(self, request: Request) -> Response:
+        path = paths.absolute(request.text("path"))
+        offset = request.number("offset", 0)
+        limit = request.optional_number("limit")
+        descriptor = await asyncio.to_thread(paths.open_regular, path)
+        length = max(os.fstat(descriptor).st_size - offset, 0)
+        if limit is not None:
+            length = min(length, limit)
+        stream = _bytes_of(descriptor, offset, length)
+        return Response.streamed(stream, content_type=lines.content_type(path), length=length)
+
+    async def read_lines(self, request: Request) -> Response:
+        window = lines.Window(
+            offset=request.number("offset", 1, minimum=_FAR),
+            limit=min(request.number("limit", lines.MAX_LINES, minimum=1), _at_most(request, "max_lines")),
+            max_line_bytes=_at_most(request, "max_line_bytes"),
+            max_bytes=_at_most(request, "max_bytes"),
+        )
+        return Response.json(await asyncio.to_thread(lines.read, request.query.get("path", ""), window))
+
+    async def resolve(self, request: Request) -> Response:
+        path = paths.absolute(request.text("path"))
+        return Response.json({"path": await asyncio.to_thread(paths.resolve, path)})
+
+    async def list(self, request: Request) -> Response:
+        path = self._folder(await request.json())
+        return Response.json(await asyncio.to_thread(_list, path))
+
+    async def write(self, request: Request) -> Response:
+        path = paths.absolute(request.text("path"))
+        data = await self._upload(request)
+
+        async def run(attempt: Attempt) -> Response:
+            real = await asyncio.to_thread(paths.resolve, path)
+            async with self._agent.locks.hold([real]):
+                created = await asyncio.to_thread(self._write, real, data)
+            self._agent.touched.record(request.chat, real)
+            return Response.json({"ok": True, "bytes": len(data), "created": created})
+
+        key = request.idempotency_key
+        digest = journal.hash_of(path, data) if key is not None else ""
+        return await self._agent.journal.once(key, "write", digest, run)
+
+    async def _upload(self, request: Request) -> bytes:
+        if self._uploads is None:
+            self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)  # on 3.9 it belongs to the loop that runs here
+        async with self._uploads:
+            try:
+                return await asyncio.wait_for(request.read(MAX_WRITE_BYTES), UPLOAD_S)
+            except asyncio.TimeoutError:
+                raise AgentError(408, "slow_upload", f"The body did not arrive within {UPLOAD_S:g} s.") from None
+
+    def _write(self, real: str, data: bytes) -> bool:
+        """Replace one file; gives whether it is new."""
+        self._disk.require(len(data) - _size_of(real))
+        created = staging.target_mode(real) is None
+        staging.commit([staging.stage(real, data)])
+        return created
+
+    def _folder(self, body: dict[str, Any]) -> str:
+        if body.get("path") is not None:
+            return paths.absolute(body["path"])
+        bases = {"home": self._agent.config.home, "root": "/"}
+        base, parts = body.get("base", "root"), body.get("parts", [])
+        if not isinstance(base, str) or base not in bases:
+            raise invalid("base", "must be home or root")
+        if not isinstance(parts, list) or not all(isinstance(part, str) and "/" not in part for part in parts):
+            raise invalid("parts", "must be a list of names without slashes")
+        return paths.absolute("/".join([bases[base], *parts]))
+
+
+def register(router: Router, agent: Agent, disk: Disk) -> None:
+    files = Files(agent, disk)
+    router.add("GET", "/v1/files", files.read, query=["path", "offset", "limit"])
+    router.add("PUT", "/v1/files", files.write, query=["path"])
+    limits = ["max_lines", "max_line_bytes", "max_bytes"]
+    router.add("GET", "/v1/files/lines", files.read_lines, query=["path", "offset", "limit", *limits])
+    router.add("GET", "/v1/files/resolve", files.resolve, query=["path"])
+    router.add("POST", "/v1/files/list", files.list)
+
+
+def _at_most(request: Request, name: str) -> int:
+    caps = {"max_lines": lines.MAX_LINES, "max_line_bytes": lines.MAX_LINE_BYTES, "max_bytes": lines.MAX_BYTES}
+    return min(request.number(name, caps[name], minimum=1), caps[name])
+
+
+async def _bytes_of(descriptor: int, offset: int, length: int) -> AsyncIterator[bytes]:
+    """The bytes of an open file, which is closed at the end. Shorter if the file shrank; the sender notices."""
+    try:
+        while length > 0:
+            chunk = await asyncio.to_thread(os.pread, descriptor, min(length, _CHUNK_BYTES), offset)
+            if not chunk:
+                return
+            offset += len(chunk)
+            length -= len(chunk)
+            yield chunk
+    finally:
+        os.close(descriptor)
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _list(path: str) -> dict[str, Any]:
+    try:
+        with os.scandir(path) as found:
+            # Only as many as are shown are kept: a folder may hold millions.
+            entries = heapq.nsmallest(MAX_ENTRIES + 1, _entries(found), key=lambda entry: (not entry[1], entry[0]))
+    except OSError as error:
+        raise paths.refusal(error, path) from error
+    shown = [
+        {
+            "name": _shown(name),
+            "path": _shown(os.path.join(path, name)),
+            "is_dir": is_dir,
+            "size": status.st_size,
+            "mtime": status.st_mtime,
+        }
+        for name, is_dir, status in entries[:MAX_ENTRIES]
+    ]
+    return {"path": _shown(path), "entries": shown, "truncated": len(entries) > MAX_ENTRIES}
+
+
+def _entries(found: Iterator[os.DirEntry[str]]) -> Iterator[tuple[str, bool, os.stat_result]]:
+    for entry in found:
+        with contextlib.suppress(OSError):
+            try:
+                yield entry.name, entry.is_dir(), entry.stat()
+            except FileNotFoundError:  # a link that leads nowhere
+                yield entry.name, False, entry.stat(follow_symlinks=False)
+
+
+def _shown(name: str) -> str:
+    """A name as text; bytes that are not UTF-8 become U+FFFD."""
+    return os.fsencode(name).decode("utf-8", "replace")

@@ -1,0 +1,198 @@
+"""Lines of a file for a model: numbered, from any offset, within limits, and never the whole file in memory.
+
+Whatever goes wrong is an answer with `ok` false and a sentence, because the sentence is what the model reads.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import os
+from typing import Any, BinaryIO, NamedTuple
+
+from rookery.workspaces.agent import paths
+from rookery.workspaces.agent.errors import AgentError
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_LINE_BYTES = 1024
+MAX_LINES = 2000
+MAX_BYTES = 32 * 1024
+CUT = "... [truncated]"
+
+_PROBE_BYTES = 8 * 1024
+_CHUNK_BYTES = 256 * 1024
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"\x7fELF", "an executable (ELF)"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"SQLite format 3\x00", "a SQLite database"),
+)
+_TYPES = mimetypes.MimeTypes(filenames=())
+
+
+class Window(NamedTuple):
+    """What part of a file is wanted. Limits of the caller only make the built-in ones smaller."""
+
+    offset: int = 1
+    limit: int = MAX_LINES
+    max_line_bytes: int = MAX_LINE_BYTES
+    max_bytes: int = MAX_BYTES
+
+
+def content_type(path: str) -> str:
+    """The type that a file's name suggests."""
+    return _TYPES.guess_type(path)[0] or "application/octet-stream"
+
+
+def read(path: str, window: Window) -> dict[str, Any]:
+    """The lines of a window with their numbers, or `ok` false with the reason."""
+    try:
+        path = paths.absolute(path)
+        with os.fdopen(paths.open_regular(path), "rb", buffering=_CHUNK_BYTES) as file:
+            return _read(file, path, window)
+    except AgentError as error:
+        return _failed(error.message)
+    except OSError as error:
+        return _failed(paths.refusal(error, path).message)
+
+
+def _failed(message: str) -> dict[str, Any]:
+    return {"ok": False, "error": message}
+
+
+def _read(file: BinaryIO, path: str, window: Window) -> dict[str, Any]:
+    size = os.fstat(file.fileno()).st_size
+    if size > MAX_FILE_BYTES:
+        return _failed(
+            f"{path} has {size} bytes; files over {MAX_FILE_BYTES} bytes are not read by lines. "
+            "Look at parts of it with grep, sed or awk."
+        )
+    probe = file.read(_PROBE_BYTES)
+    if b"\x00" in probe:
+        return _failed(f"{path} is not text: {size} bytes of {_guess(path, probe)}.")
+    file.seek(0)
+    first = max(window.offset, 1)
+    skipped = _skip(file, first - 1)
+    shown, cut, full = ([], False, False) if skipped < first - 1 else _collect(file, first, window)
+    total = skipped + len(shown) + _count_rest(file)
+    if first > max(total, 1):
+        lines = "1 line" if total == 1 else f"{total} lines"
+        return _failed(f"offset {first} is beyond the end of {path}, which has {lines}.")
+    answer: dict[str, Any] = {
+        "ok": True,
+        "content": "\n".join(shown),
+        "file_size": size,
+        "total_lines": total,
+        "lines_read": len(shown),
+    }
+    following = first + len(shown)
+    if following <= total:
+        answer["next_offset"] = following
+    if cut or full or following <= total:
+        answer["truncated"] = True
+    return answer
+
+
+def _skip(file: BinaryIO, count: int) -> int:
+    """Move behind `count` lines, or to the end; gives the number of lines passed."""
+    passed = 0
+    while passed < count:
+        start = file.tell()
+        chunk = file.read(_CHUNK_BYTES)
+        if not chunk:
+            break
+        newlines = chunk.count(b"\n")
+        if passed + newlines < count:
+            passed += newlines
+            continue
+        at = -1
+        for _ in range(count - passed):
+            at = chunk.index(b"\n", at + 1)
+        file.seek(start + at + 1)
+        return count
+    return passed + _open_line(file) if passed < count else passed
+
+
+def _open_line(file: BinaryIO) -> int:
+    """1 if the bytes before here end in a line without a newline, else 0. The file is at its end."""
+    if file.tell() == 0:
+        return 0
+    file.seek(-1, os.SEEK_CUR)
+    return 0 if file.read(1) == b"\n" else 1
+
+
+def _collect(file: BinaryIO, number: int, window: Window) -> tuple[list[str], bool, bool]:
+    """The lines that fit, whether one was cut, and whether the room for text ended first."""
+    shown: list[str] = []
+    used = 0
+    cut = False
+    while len(shown) < min(window.limit, MAX_LINES):
+        before = file.tell()
+        raw, whole = _line(file, window.max_line_bytes)
+        if not raw:
+            break
+        text = f"{number + len(shown)}\t{_text(raw, whole, window.max_line_bytes)}"
+        used += len(text.encode()) + 1
+        # The first line is shown in any case: otherwise a reader who goes on at `next_offset` would stand still.
+        if shown and used > window.max_bytes:
+            file.seek(before)
+            return shown, cut, True
+        cut = cut or not whole
+        shown.append(text)
+    return shown, cut, False
+
+
+def _line(file: BinaryIO, max_line_bytes: int) -> tuple[bytes, bool]:
+    """The beginning of the next line, and whether that is all of it. A line of any length costs little memory."""
+    raw = file.readline(max_line_bytes + 3)
+    content = raw.rstrip(b"\n").rstrip(b"\r") if raw.endswith(b"\n") else raw
+    piece = raw
+    while piece and not piece.endswith(b"\n"):
+        piece = file.readline(_CHUNK_BYTES)
+    return raw, len(content) <= max_line_bytes
+
+
+def _text(raw: bytes, whole: bool, max_line_bytes: int) -> str:
+    if not whole:
+        # An incomplete character at the cut is dropped; other bytes that are not UTF-8 are shown as such.
+        piece = raw[:max_line_bytes]
+        for back in range(1, min(4, len(piece)) + 1):
+            if piece[-back] & 0xC0 == 0xC0:
+                if back < _width(piece[-back]):
+                    piece = piece[:-back]
+                break
+            if piece[-back] & 0x80 == 0:
+                break
+        return piece.decode("utf-8", "replace") + CUT
+    content = raw[:-1] if raw.endswith(b"\n") else raw
+    if raw.endswith(b"\r\n"):
+        content = content[:-1]
+    return content.decode("utf-8", "replace")
+
+
+def _width(lead: int) -> int:
+    return 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2
+
+
+def _count_rest(file: BinaryIO) -> int:
+    """How many lines follow. A file that grows meanwhile is not followed beyond the limit."""
+    count = 0
+    last = b"\n"
+    while file.tell() <= MAX_FILE_BYTES:
+        chunk = file.read(_CHUNK_BYTES)
+        if not chunk:
+            break
+        count += chunk.count(b"\n")
+        last = chunk
+    return count if last.endswith(b"\n") else count + 1
+
+
+def _guess(path: str, probe: bytes) -> str:
+    for magic, name in _MAGIC:
+        if probe.startswith(magic):
+            return name
+    guessed = _TYPES.guess_type(path)[0]
+    return guessed or "an unknown type"

@@ -1,0 +1,102 @@
+"""Paths as the agent takes them: absolute, resolved by its own steps, and what the system's refusals mean in words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+
+from rookery.workspaces.agent.errors import AgentError
+
+MAX_LINKS = 40
+
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_WRONG = {
+    errno.EISDIR: "is a directory",
+    errno.ENOTDIR: "leads through something that is not a directory",
+    errno.ELOOP: "leads through too many symbolic links",
+    errno.ENAMETOOLONG: "is too long",
+    errno.EINVAL: "is not a path the system accepts",
+    errno.ENXIO: "is not a regular file",
+}
+
+
+def absolute(path: object) -> str:
+    """A path as a request gives it, with `.`, `..` and doubled slashes removed; 400 if it is not absolute text."""
+    if not isinstance(path, str) or not path.strip():
+        raise AgentError(400, "invalid", "A path is required, and it must be text that is not blank.")
+    if "\x00" in path:
+        raise AgentError(400, "invalid", "A path must not contain a NUL character.")
+    if not path.startswith("/"):
+        raise AgentError(400, "relative_path", f"{path!r} is a relative path. Paths must be absolute, such as /home/x.")
+    # Two leading slashes have a meaning of their own in POSIX, and none here.
+    return os.path.normpath("/" + path.lstrip("/"))
+
+
+def resolve(path: str) -> str:
+    """The real path behind an absolute one: links of the existing part followed, at most 40; a missing tail kept."""
+    pending = deque(path.split("/"))
+    current = "/"
+    links = 0
+    while pending:
+        name = pending.popleft()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            current = os.path.dirname(current)
+            continue
+        candidate = os.path.join(current, name)
+        try:
+            target = os.readlink(candidate)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
+                current = candidate  # not a link, or not there
+                continue
+            raise refusal(error, path) from error
+        links += 1
+        if links > MAX_LINKS:
+            raise AgentError(400, "too_many_links", f"{path} leads through more than {MAX_LINKS} symbolic links.")
+        if target.startswith("/"):
+            current = "/"
+        pending.extendleft(reversed(target.split("/")))
+    return current
+
+
+def refusal(error: OSError, path: str) -> AgentError:
+    """What the system's error means for a request about this path."""
+    number = error.errno
+    if number == errno.ENOENT:
+        return AgentError(404, "not_found", f"{path} does not exist.")
+    if number in _FORBIDDEN:
+        reason = "it is on a read-only file system" if number == errno.EROFS else "permission denied"
+        return AgentError(403, "forbidden", f"{path} cannot be accessed: {reason}.")
+    if number in _FULL:
+        return AgentError(507, "disk_full", f"{path} cannot be written: the disk of the workspace is full.")
+    if number in _WRONG:
+        return AgentError(400, "wrong_kind", f"{path} {_WRONG[number]}.")
+    return AgentError(500, "io_error", f"{path} cannot be used: {os.strerror(number) if number else error}.")
+
+
+def require_regular(mode: int, path: str) -> None:
+    """400 for whatever is not a regular file: a read of a pipe or a device may never end."""
+    if stat.S_ISDIR(mode):
+        raise AgentError(400, "wrong_kind", f"{path} is a directory, not a file.")
+    if not stat.S_ISREG(mode):
+        raise AgentError(400, "wrong_kind", f"{path} is not a regular file.")
+
+
+def open_regular(path: str) -> int:
+    """A descriptor of a regular file, for reading. The caller closes it."""
+    try:
+        # Without O_NONBLOCK the open of a named pipe waits for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        raise refusal(error, path) from error
+    try:
+        require_regular(os.fstat(descriptor).st_mode, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
