@@ -1,0 +1,59 @@
+"""What the launcher is told, as JSON on its standard input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One sandbox to start. Paths are those of the machine that it starts on.
+
+    The directory of a workspace holds `home/` and `run/`, which the workspace owns and may do anything to, and beside
+    them what it must not touch: `sandbox.json` and `sandbox.log`.
+    """
+
+    workspace_id: str
+    generation: int
+    directory: str
+    agent: str  # the zipapp
+    python: str
+    python_prefix: str | None = None  # bound as well, when the interpreter is not below /usr
+    bwrap: str | None = None  # none: a plain process, which can do all that its user can
+    uid: int | None = None  # to become first, when started as root
+    network: str = "none"
+    nested: bool = True
+    ro_binds: list[str] = field(default_factory=list)
+    rw_binds: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    tmp_mb: int = 1024
+    memory_mb: int = 0
+    cpus: float = 0
+    pids: int = 0
+    disk_mb: int = 0
+    cgroup: str | None = None
+    # Instead of the agent: run this, wait for it, and end with its exit status. That is how a machine is tested.
+    command: list[str] | None = None
+
+    @classmethod
+    def read(cls, text: bytes) -> Plan:
+        given: dict[str, Any] = json.loads(text)
+        return cls(**given)
+
+    @property
+    def home(self) -> str:
+        return f"{self.directory}/home"
+
+    @property
+    def run(self) -> str:
+        return f"{self.directory}/run"
+
+
+class LaunchError(Exception):
+    """The sandbox did not start; a sentence for people, with a code that drivers know."""
+
+    def __init__(self, message: str, code: str = "sandbox_failed") -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,216 @@
+"""Reads a plan, starts what it says, and answers with one line of JSON.
+
+The order is what makes it safe: everything that needs rights happens first, the rights are dropped, and only then does
+bubblewrap start. As root it would keep all capabilities and, whatever the sandbox says its user is, remain root for
+the kernel. The sandbox waits at a gate until its limits are set and its process is written down, so that no crash of
+the launcher leaves one that nobody finds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from typing import Any, NoReturn
+
+from rookery.workspaces.drivers.launcher import arguments, cgroups, identity, reach
+from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
+
+OPEN_FILES = 4096
+PROCESSES = 4096  # chosen: when the template says nothing, still no fork bomb
+COMMAND_SECONDS = 30
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+PR_SET_CHILD_SUBREAPER = 36
+LOG_TAIL = 2000
+
+
+def main() -> NoReturn:
+    try:
+        answer = launch(Plan.read(sys.stdin.buffer.read()))
+    except LaunchError as error:
+        answer = {"error": {"code": error.code, "message": str(error)}}
+    except OSError as error:
+        answer = {"error": {"code": "sandbox_failed", "message": f"{error.filename or ''} {error.strerror}".strip()}}
+    print(json.dumps(answer), flush=True)
+    sys.exit(1 if "error" in answer else 0)
+
+
+def launch(plan: Plan) -> dict[str, Any]:
+    os.umask(0o022)
+    files = _Files(plan)
+    group = cgroups.prepare(plan) if plan.bwrap else None
+    if os.geteuid() == 0 and plan.uid is not None and plan.bwrap:
+        sources = [plan.home, plan.run, plan.agent, plan.bwrap, plan.python_prefix, *plan.ro_binds, *plan.rw_binds]
+        reach.make_reachable([path for path in sources if path], plan.uid)
+        os.setgroups([])
+        os.setresgid(plan.uid, plan.uid, plan.uid)
+        os.setresuid(plan.uid, plan.uid, plan.uid)
+    if plan.bwrap is None:
+        return _start_plainly(plan, files)
+    if os.geteuid() == 0:
+        raise LaunchError("a sandbox of root is none: its user would be root for the kernel")
+    return _start_confined(plan, files, group)
+
+
+class _Files:
+    """Opened with the rights of the server, and kept: the workspace's own user may not reach them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.log_path = f"{plan.directory}/sandbox.log"
+        flags = os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.log = os.open(self.log_path, flags | os.O_WRONLY | os.O_APPEND, 0o600)
+        self._readable = os.open(self.log_path, os.O_RDONLY | os.O_CLOEXEC)
+        self.record = -1 if plan.command else os.open(f"{plan.directory}/sandbox.json", flags | os.O_WRONLY, 0o600)
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        os.write(self.record, json.dumps(record).encode())
+
+    def tail(self) -> str:
+        size = os.fstat(self.log).st_size
+        return os.pread(self._readable, LOG_TAIL, max(0, size - LOG_TAIL)).decode("utf-8", "replace").strip()
+
+
+def _start_confined(plan: Plan, files: _Files, group: int | None) -> dict[str, Any]:
+    info, info_inside = os.pipe()
+    gate_inside, gate = os.pipe()
+    inherited = [info_inside, gate_inside]
+    listed: list[str] = ["--info-fd", str(info_inside), "--block-fd", str(gate_inside)]
+    listed += [item if isinstance(item, str) else str(_held(item, inherited)) for item in arguments.build(plan)]
+    command = plan.command or [plan.python, "-I", arguments.AGENT, "--run-dir", arguments.RUN]
+    # By a descriptor: arguments of a process can be read by everybody on the machine.
+    listed_in = _held(b"".join(item.encode() + b"\0" for item in listed), inherited)
+    process = subprocess.Popen(  # noqa: S603 - the program that the settings name
+        [identity.mark(plan.workspace_id, plan.generation), "--args", str(listed_in), "--", *command],
+        executable=plan.bwrap,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if plan.command else files.log,
+        stderr=files.log,
+        env=ENVIRONMENT,
+        cwd="/",
+        pass_fds=inherited,
+        start_new_session=True,
+    )
+    for descriptor in inherited:
+        os.close(descriptor)
+    told = _read_all(info)
+    if not told:
+        process.wait(COMMAND_SECONDS)
+        raise LaunchError(files.tail() or f"bubblewrap ended with status {process.returncode}")
+    child = int(json.loads(told)["child-pid"])
+    _refuse_root(child, process)
+    _limit(child, plan)
+    if group is not None:
+        os.write(group, str(child).encode())
+    if plan.command:
+        os.write(gate, b"1")
+        return _wait(process, files)
+    record = _record(plan, child, monitor=process.pid)
+    files.write_record(record)
+    os.write(gate, b"1")
+    return record
+
+
+def _refuse_root(pid: int, process: subprocess.Popen[bytes]) -> None:
+    """What the sandbox calls its user says nothing; this is who it is for the kernel."""
+    with open(f"/proc/{pid}/status") as file:
+        users = next(line.split()[1:] for line in file if line.startswith("Uid:"))
+    if "0" in users:
+        process.kill()
+        os.kill(pid, signal.SIGKILL)
+        raise LaunchError("its first process is root for the kernel")
+
+
+def _record(plan: Plan, pid: int, *, monitor: int | None) -> dict[str, Any]:
+    start = identity.start_of(pid)
+    if start is None:
+        raise LaunchError("it ended at once", "agent_exited")
+    return {
+        "workspace_id": plan.workspace_id,
+        "generation": plan.generation,
+        "pid": pid,
+        "pid_start": start,
+        "monitor": monitor,
+        "monitor_start": identity.start_of(monitor) if monitor else None,
+        "boot_id": identity.boot_id(),
+        "confined": plan.bwrap is not None,
+    }
+
+
+def _held(content: bytes, inherited: list[int]) -> int:
+    descriptor = os.memfd_create("rookery")
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    inherited.append(descriptor)
+    return descriptor
+
+
+def _read_all(descriptor: int) -> bytes:
+    chunks = []
+    while chunk := os.read(descriptor, 4096):
+        chunks.append(chunk)
+    os.close(descriptor)
+    return b"".join(chunks)
+
+
+def _limits(plan: Plan) -> dict[int, int]:
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: OPEN_FILES}
+    if plan.disk_mb:
+        limits[resource.RLIMIT_FSIZE] = plan.disk_mb * 1024 * 1024
+    if plan.memory_mb:
+        # Not the address space: runtimes reserve much more than they use.
+        limits[resource.RLIMIT_DATA] = plan.memory_mb * 1024 * 1024
+    return limits
+
+
+def _limit(pid: int, plan: Plan) -> None:
+    """Set the limits of the sandbox's first process, which all others inherit."""
+    # The number of processes counts within the user namespace, because it is set on a process that is in it.
+    for name, value in {**_limits(plan), resource.RLIMIT_NPROC: plan.pids or PROCESSES}.items():
+        _, most = resource.prlimit(pid, name)
+        value = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.prlimit(pid, name, (value, value))
+
+
+def _wait(process: subprocess.Popen[bytes], files: _Files) -> dict[str, Any]:
+    try:
+        output, _ = process.communicate(timeout=COMMAND_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise LaunchError(f"the sandbox did not come to its end within {COMMAND_SECONDS} s") from None
+    return {"status": process.returncode, "output": output.decode("utf-8", "replace"), "log": files.tail()}
+
+
+def _start_plainly(plan: Plan, files: _Files) -> dict[str, Any]:
+    libc = ctypes.CDLL(None)
+
+    def prepare() -> None:
+        # Orphans come back to the agent instead of to init, so that a stop finds them.
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        for name, value in _limits(plan).items():
+            most = resource.getrlimit(name)[1]
+            value = value if most == resource.RLIM_INFINITY else min(value, most)
+            resource.setrlimit(name, (value, value))
+
+    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    process = subprocess.Popen(  # noqa: S603 - the interpreter that was found for it
+        # By a name relative to where it starts: the whole path may be longer than a socket's can be.
+        [plan.python, "-I", plan.agent, "--run-dir", plan.run, "--listen", "unix:agent.sock"],
+        stdin=subprocess.DEVNULL,
+        stdout=files.log,
+        stderr=files.log,
+        env={
+            **arguments.environment(plan, home=plan.home, shell=shell),
+            "ROOKERY_WORKSPACE": identity.mark(plan.workspace_id, plan.generation),
+        },
+        cwd=plan.run,
+        start_new_session=True,
+        preexec_fn=prepare,
+    )
+    record = _record(plan, process.pid, monitor=None)
+    files.write_record(record)
+    return record

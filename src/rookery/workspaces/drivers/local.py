@@ -1,0 +1,279 @@
+"""Workspaces on this machine, each in one bubblewrap sandbox that outlives the replica that started it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+
+from rookery.workspaces.drivers import archives, asking, layout, machine, sandboxes, starting
+from rookery.workspaces.drivers.launcher import arguments, cgroups
+from rookery.workspaces.drivers.launcher.plan import Plan
+from rookery.workspaces.drivers.layout import Inside, Layout
+from rookery.workspaces.drivers.machine import LocalConfig, Machine
+from rookery.workspaces.drivers.protocol import (
+    DriverError,
+    DriverUnavailable,
+    Endpoint,
+    Found,
+    Log,
+    Network,
+    Probe,
+    WorkspaceSpec,
+)
+from rookery.workspaces.drivers.sandboxes import Running
+from rookery.workspaces.drivers.ways import HeldSocket
+
+ANSWER_SECONDS = 120.0
+ATTEMPT_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 2.0
+# After its own time is up, an agent still ends what it started: TERM, 5 s, KILL.
+ENDING_SECONDS = 8.0
+LOOK_AGAIN_SECONDS = 30.0
+
+UNCONFINED = (
+    "This workspace is not confined: its commands can do all that the server's user can, "
+    "because drivers.local.unsafe is set and this machine cannot start a sandbox."
+)
+
+
+class LocalDriver:
+    """A Driver and an Inventory.
+
+    `build_agent` puts the agent's zipapp into a directory and says where; `machine` is for who has looked already.
+    """
+
+    def __init__(
+        self,
+        config: LocalConfig,
+        build_agent: Callable[[Path], Path],
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        machine: Machine | None = None,
+    ) -> None:
+        self._config = config
+        self._build_agent = build_agent
+        self._answer_seconds = answer_seconds
+        self._machine = machine
+        self._unavailable: DriverUnavailable | None = None
+        self._looked_at = 0.0
+        self._looking = asyncio.Lock()
+
+    async def machine(self) -> Machine:
+        """What this machine can do, looked at once; while it can do nothing, again after half a minute."""
+        async with self._looking:
+            if self._machine is not None:
+                return self._machine
+            recent = time.monotonic() - self._looked_at < LOOK_AGAIN_SECONDS
+            if self._unavailable is not None and recent:
+                raise self._unavailable
+            try:
+                agent = await asyncio.to_thread(self._agent)
+                self._machine = await machine.look(self._config, agent)
+            except DriverUnavailable as error:
+                self._unavailable, self._looked_at = error, time.monotonic()
+                raise
+            return self._machine
+
+    async def start(self, ws: WorkspaceSpec, log: Log) -> Endpoint:
+        found = await self.machine()
+        place = Layout.of(self._config.data_dir, ws.id)
+        inside = _inside(place, found)
+        plan = await asyncio.to_thread(self._plan, ws, place, found)
+        place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        async with _locked(place):
+            running = await self._alone(ws, place, log)
+            if running is None:
+                _say_limits(plan, log)
+                owner = self._owner(found) if found.bwrap and self._config.drops_to is not None else None
+                await asyncio.to_thread(layout.prepare, place, ws, inside, owner=owner, bwrap=_bwrap_inside(found))
+                log("Starting the sandbox." if found.bwrap else UNCONFINED)
+                running = msgspec.convert(await starting.launch(plan), Running)
+        await self._until_it_answers(ws, place, running)
+        log("The agent answers.")
+        return Endpoint(
+            url=f"unix://{place.socket}",
+            home=inside.home,
+            directory=inside.expand(ws.directory),
+            warnings=() if found.bwrap else (UNCONFINED,),
+        )
+
+    async def stop(self, ws: WorkspaceSpec, grace: float) -> None:
+        place = Layout.of(self._config.data_dir, ws.id)
+        if not place.directory.is_dir():
+            return
+        async with _locked(place):
+            for running in await asyncio.to_thread(sandboxes.find, place):
+                if running.generation == ws.generation and grace > 0:
+                    await self._ask_to_end(ws, place, running, grace)
+                await sandboxes.kill(running)
+            if left := await asyncio.to_thread(sandboxes.find, place):
+                raise DriverError("stop_failed", f"{len(left)} sandboxes of the workspace still run.")
+            await asyncio.to_thread(self._tidy, place)
+
+    async def delete(self, ws: WorkspaceSpec) -> None:
+        await self.stop(ws, 0)
+        place = Layout.of(self._config.data_dir, ws.id)
+        # Moved first: a workspace that is half gone must not be found as one that is there.
+        gone = place.directory.with_name(f".gone-{ws.id}")
+        try:
+            await asyncio.to_thread(_discard, place.directory, gone)
+        except OSError as error:
+            what = f"{error.filename}: " if error.filename else ""
+            raise DriverError("delete_failed", f"Its files could not be removed: {what}{error.strerror}.") from error
+
+    async def probe(self, ws: WorkspaceSpec) -> Probe:
+        place = Layout.of(self._config.data_dir, ws.id)
+        running = await asyncio.to_thread(sandboxes.find, place)
+        if not running:
+            tail = await asyncio.to_thread(layout.tail, place.log)
+            return Probe(alive=False, detail=tail.rpartition("\n")[2])
+        same = next((one for one in running if one.generation == ws.generation), None)
+        if same is None:
+            return Probe(alive=False, generation=running[0].generation, detail="Another generation runs.")
+        answers = await asking.health(self.connector(ws), token=ws.token, generation=ws.generation)
+        return Probe(alive=True, answers=answers, pid=same.pid, generation=same.generation)
+
+    def connector(self, ws: WorkspaceSpec) -> HeldSocket:
+        place = Layout.of(self._config.data_dir, ws.id)
+        return HeldSocket(place.socket, self._owner(self._machine))
+
+    async def list_running(self) -> list[Found]:
+        running = await asyncio.to_thread(sandboxes.find_all, self._config.workspaces)
+        return [Found(one.workspace_id, one.generation, one.pid) for one in running]
+
+    async def stop_stray(self, found: Found) -> None:
+        place = Layout.of(self._config.data_dir, found.workspace_id)
+        for running in await asyncio.to_thread(sandboxes.find, place):
+            if running.pid == found.pid:
+                await sandboxes.kill(running)
+
+    async def _alone(self, ws: WorkspaceSpec, place: Layout, log: Log) -> Running | None:
+        """End every other generation; what is left is this one, when it runs already."""
+        same = None
+        for running in await asyncio.to_thread(sandboxes.find, place):
+            if running.generation == ws.generation and same is None:
+                same = running
+                log("It runs already.")
+            else:
+                log(f"Ending generation {running.generation}.")
+                await sandboxes.kill(running)
+        return same
+
+    async def _until_it_answers(self, ws: WorkspaceSpec, place: Layout, running: Running) -> None:
+        connector = self.connector(ws)
+        deadline = time.monotonic() + self._answer_seconds
+        pause = 0.02
+        try:
+            while not await asking.health(connector, token=ws.token, generation=ws.generation, timeout=ATTEMPT_SECONDS):
+                if await sandboxes.wait_until_gone(running, pause):
+                    said = await asyncio.to_thread(layout.tail, place.log)
+                    raise DriverError("agent_exited", f"The agent ended before it answered. {said}".strip())
+                if time.monotonic() > deadline:
+                    await sandboxes.kill(running)
+                    seconds = f"{self._answer_seconds:g}"
+                    raise DriverError("agent_timeout", f"The agent did not answer within {seconds} s.")
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        finally:
+            await connector.close()
+
+    async def _ask_to_end(self, ws: WorkspaceSpec, place: Layout, running: Running, grace: float) -> None:
+        connector = self.connector(ws)
+        try:
+            if await asking.shutdown(connector, token=ws.token, generation=ws.generation, grace=grace):
+                await sandboxes.wait_until_gone(running, grace + ENDING_SECONDS)
+        finally:
+            await connector.close()
+
+    def _plan(self, ws: WorkspaceSpec, place: Layout, found: Machine) -> Plan:
+        config, sandbox = self._config, ws.sandbox
+        for path in (*sandbox.ro_binds, *sandbox.rw_binds):
+            if problem := arguments.problem_of_bind(path, str(config.data_dir)):
+                raise DriverError("invalid_workspace", f"The template's bind {path!r:.200} {problem}.")
+        network: Network = "none" if "none" in (sandbox.network, config.network_max) else "full"
+        return Plan(
+            workspace_id=ws.id,
+            generation=ws.generation,
+            directory=str(place.directory),
+            agent=str(self._agent()),
+            python=found.python,
+            python_prefix=found.python_prefix,
+            bwrap=found.bwrap,
+            uid=config.drops_to,
+            network=network,
+            nested=sandbox.nested,
+            ro_binds=list(sandbox.ro_binds),
+            rw_binds=list(sandbox.rw_binds),
+            env=ws.env,
+            tmp_mb=config.tmp_mb,
+            memory_mb=ws.limits.memory_mb,
+            cpus=ws.limits.cpus,
+            pids=ws.limits.pids,
+            disk_mb=ws.limits.disk_mb,
+            cgroup=str(config.cgroup) if config.cgroup else None,
+        )
+
+    def _agent(self) -> Path:
+        directory = self._config.data_dir / "agents"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._build_agent(directory)
+        path.chmod(0o644)
+        return path
+
+    def _owner(self, found: Machine | None) -> int:
+        """The user that the agent's files belong to. Not looked yet means confined: that is the rule."""
+        confined = found is None or found.bwrap is not None
+        return self._config.drops_to if confined and self._config.drops_to is not None else os.geteuid()
+
+    def _tidy(self, place: Layout) -> None:
+        place.record.unlink(missing_ok=True)
+        if self._config.cgroup is not None:
+            with contextlib.suppress(OSError):
+                os.rmdir(cgroups.path_of(str(self._config.cgroup), place.directory.name))
+
+
+def _inside(place: Layout, found: Machine) -> Inside:
+    if found.bwrap:
+        return Inside(arguments.HOME, arguments.RUN)
+    return Inside(str(place.home), str(place.run))
+
+
+def _bwrap_inside(found: Machine) -> str | None:
+    """Where the agent finds bubblewrap for read-only views: only what is below /usr is there."""
+    return found.bwrap if found.bwrap and os.path.realpath(found.bwrap).startswith("/usr/") else None
+
+
+def _say_limits(plan: Plan, log: Log) -> None:
+    if plan.cgroup is None and (plan.memory_mb or plan.cpus):
+        log("Without drivers.local.cgroup, memory is limited for each process only, and processor time not at all.")
+    if plan.disk_mb:
+        log("The disk limit is watched; the kernel enforces it for single files only.")
+
+
+def _discard(directory: Path, gone: Path) -> None:
+    archives.discard(gone)
+    with contextlib.suppress(FileNotFoundError):
+        directory.rename(gone)
+    archives.discard(gone)
+
+
+@contextlib.asynccontextmanager
+async def _locked(place: Layout) -> AsyncIterator[None]:
+    """One replica at a time acts on a workspace. The lock of one that died is free at once."""
+    descriptor = os.open(place.lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,210 @@
+"""Whether this machine can confine workspaces: one real sandbox is started, and looks around.
+
+There is no weaker fallback. What is missing is said in words that an operator can act on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from rookery.workspaces.drivers import archives, starting
+from rookery.workspaces.drivers.launcher.plan import Plan
+from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Network
+
+USUAL_PYTHON = "/usr/bin/python3"
+OLDEST_PYTHON = (3, 9)
+NOBODY = 65534
+
+INSTALL = "Install bubblewrap 0.8 or newer (apt-get install bubblewrap, dnf install bubblewrap)."
+NAMESPACES = (
+    "Allow unprivileged user namespaces: `sysctl -w user.max_user_namespaces=15000`; on Debian also "
+    "`kernel.unprivileged_userns_clone=1`; on Ubuntu 24.04 and later `kernel.apparmor_restrict_unprivileged_userns=0` "
+    "or an AppArmor profile for bwrap; in a container, a seccomp profile that allows `unshare` and `mount`."
+)
+PROC = "The machine, usually a container, forbids a new /proc. Run the server outside of it, or with `--privileged`."
+
+# What bubblewrap says, and what to do about it. The first that fits is told.
+_FIXES = (
+    ("Unknown option", INSTALL),
+    ("Can't mount proc", PROC),
+    ("No permissions to creat", NAMESPACES),
+    ("uid map", NAMESPACES),
+    ("Creating new namespace failed", NAMESPACES),
+    ("RTM_NEWADDR", NAMESPACES),
+    ("No space left on device", NAMESPACES),
+    ("Operation not permitted", NAMESPACES),
+)
+
+_LOOK = """
+import json, os, sys
+looked_at = ("/", "/usr", "/etc", "/dev", "/proc/sys/kernel/core_pattern")
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines() if ":" in line)
+print(json.dumps({
+    "uid": os.getuid(),
+    "capabilities": int(status["CapEff"].strip(), 16) | int(status["CapBnd"].strip(), 16),
+    "no_new_privileges": status["NoNewPrivs"].strip() == "1",
+    "filtered": status["Seccomp"].strip() == "2",
+    "writable": [path for path in looked_at if os.access(path, os.W_OK)],
+    "python": list(sys.version_info[:2]),
+}))
+"""
+
+
+class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings `drivers.local.*`, with where the data is."""
+
+    data_dir: Path
+    bwrap: Path | None = None
+    uid: int = NOBODY
+    cgroup: Path | None = None
+    network_max: Network = "full"
+    tmp_mb: int = 1024
+    unsafe: bool = False
+
+    @property
+    def workspaces(self) -> Path:
+        return self.data_dir / "workspaces"
+
+    @property
+    def drops_to(self) -> int | None:
+        """The user that workspaces run as, when it is not the server's own."""
+        return self.uid if os.geteuid() == 0 else None
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found. `bwrap` is none when workspaces run unconfined because the settings say so."""
+
+    bwrap: str | None
+    python: str
+    python_prefix: str | None
+    notes: tuple[str, ...] = ()
+    unconfined_because: str = ""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the sandbox saw of itself."""
+
+    uid: int
+    capabilities: int
+    no_new_privileges: bool
+    filtered: bool
+    writable: list[str]
+    python: tuple[int, int]
+
+
+async def look(config: LocalConfig, agent: Path) -> Machine:
+    """Start a sandbox and look at it from inside. Raises DriverUnavailable unless `unsafe` is set."""
+    python, prefix = await _find_python()
+    try:
+        bwrap = find_bwrap(config)
+        seen = await _look_inside(config, agent, bwrap=bwrap, python=python, prefix=prefix)
+        _judge(seen)
+    except DriverUnavailable as error:
+        if not config.unsafe:
+            raise
+        return Machine(bwrap=None, python=python, python_prefix=prefix, unconfined_because=error.message)
+    return Machine(bwrap=bwrap, python=python, python_prefix=prefix, notes=notes_of(config))
+
+
+def find_bwrap(config: LocalConfig) -> str:
+    given = str(config.bwrap) if config.bwrap else shutil.which("bwrap")
+    if given is None:
+        raise DriverUnavailable("bubblewrap (bwrap) is not installed.", INSTALL)
+    if not os.access(given, os.X_OK):
+        raise DriverUnavailable(f"{given} cannot be run.", "Set drivers.local.bwrap to the program, or unset it.")
+    return given
+
+
+def notes_of(config: LocalConfig) -> tuple[str, ...]:
+    """What an operator should know though it works."""
+    notes = []
+    if config.drops_to == NOBODY:
+        notes.append("workspaces share the user nobody with other services; give drivers.local.uid a number of its own")
+    if config.cgroup is None:
+        notes.append("no drivers.local.cgroup: limits of memory and processes hold for each process or user namespace")
+    return tuple(notes)
+
+
+async def _find_python() -> tuple[str, str | None]:
+    """The machine's Python when it is new enough, else the one that the server runs on."""
+    if os.access(USUAL_PYTHON, os.X_OK):
+        process = await asyncio.create_subprocess_exec(
+            *(USUAL_PYTHON, "-I", "-c", "import sys; print(sys.version_info[0], sys.version_info[1])"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={"PATH": os.defpath},
+        )
+        output, _ = await process.communicate()
+        version = tuple(int(part) for part in output.split() if part.isdigit())
+        if version >= OLDEST_PYTHON:
+            return USUAL_PYTHON, None
+    return _own_python()
+
+
+def _own_python() -> tuple[str, str | None]:
+    own, prefix = os.path.realpath(sys.executable), os.path.realpath(sys.base_prefix)
+    return own, None if prefix == "/usr" or prefix.startswith("/usr/") else prefix
+
+
+async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: str, python: str, prefix: str | None) -> Seen:
+    config.workspaces.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Where workspaces are, so that what is in their way is found now.
+    directory = Path(tempfile.mkdtemp(prefix=".look-", dir=config.workspaces))
+    try:
+        for name in ("home", "run"):
+            (directory / name).mkdir(mode=0o700)
+            if config.drops_to is not None:
+                os.chown(directory / name, config.drops_to, config.drops_to)
+        plan = Plan(
+            workspace_id="look",
+            generation=0,
+            directory=str(directory),
+            agent=str(agent),
+            python=python,
+            python_prefix=prefix,
+            bwrap=bwrap,
+            uid=config.drops_to,
+            tmp_mb=1,
+            command=[python, "-I", "-c", _LOOK],
+        )
+        try:
+            told = await starting.launch(plan)
+        except DriverUnavailable:
+            raise
+        except DriverError as error:
+            raise _unavailable(error.message) from error
+        if told["status"] != 0:
+            raise _unavailable(told["log"] or f"bubblewrap ended with status {told['status']}")
+        return msgspec.convert(json.loads(told["output"]), Seen)
+    finally:
+        archives.discard(directory)
+
+
+def _unavailable(why: str) -> DriverUnavailable:
+    last = why.strip().rpartition("\n")[2]
+    fix = next((fix for said, fix in _FIXES if said in why), "Run `rookery admin doctor` for what else is wrong.")
+    return DriverUnavailable(f"a sandbox cannot be started here: {last}", fix)
+
+
+def _judge(seen: Seen) -> None:
+    """Fail closed: a sandbox that starts and does not confine is none."""
+    wrong = [
+        *(["its user is root"] if seen.uid == 0 else []),
+        *(["it has capabilities"] if seen.capabilities else []),
+        *([] if seen.no_new_privileges else ["it may gain privileges"]),
+        *([] if seen.filtered else ["system calls are not filtered"]),
+        *([f"it may write to {', '.join(seen.writable)}"] if seen.writable else []),
+    ]
+    if wrong:
+        raise DriverUnavailable(f"the sandbox does not confine: {'; '.join(wrong)}.", INSTALL)
+    if tuple(seen.python) < OLDEST_PYTHON:
+        raise DriverUnavailable("there is no Python 3.9 or newer for workspaces.", "Install python3.")

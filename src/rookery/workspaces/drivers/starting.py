@@ -1,0 +1,61 @@
+"""Runs the launcher on this machine and understands its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import rookery
+from rookery.workspaces.drivers.launcher.plan import Plan
+from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, ErrorCode
+
+SOURCE = str(Path(rookery.__file__).parents[1])
+# The same words start it from a zipapp on another machine.
+BOOT = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from rookery.workspaces.drivers.launcher.run import main; main()"
+)
+LAUNCH_SECONDS = 60.0
+
+
+async def launch(plan: Plan) -> dict[str, Any]:
+    """Start what the plan says. A cancelled caller leaves the launcher to its work: what it starts is written down."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-I", "-S", "-c", BOOT, SOURCE),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        # Nothing of the server's environment, where keys are, may reach what the launcher starts.
+        env={"PATH": os.defpath},
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(LAUNCH_SECONDS):
+            answer, complaints = await process.communicate(json.dumps(asdict(plan)).encode())
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise DriverError("sandbox_failed", f"The sandbox did not start within {LAUNCH_SECONDS:g} s.") from None
+    return understood(answer, complaints)
+
+
+def understood(answer: bytes, complaints: bytes) -> dict[str, Any]:
+    """The launcher's answer, or the error that it is."""
+    try:
+        told: dict[str, Any] = json.loads(answer)
+    except ValueError:
+        why = complaints.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise DriverError("sandbox_failed", f"The launcher ended without an answer: {why or 'no reason'}") from None
+    if "error" in told:
+        code, message = told["error"]["code"], told["error"]["message"]
+        if code == "driver_unavailable":
+            raise DriverUnavailable(f"The sandbox cannot start: {message}")
+        known = code if code in get_args(ErrorCode) else "sandbox_failed"
+        raise DriverError(cast("ErrorCode", known), f"The sandbox did not start: {message}")
+    return told

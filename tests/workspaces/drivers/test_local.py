@@ -1,0 +1,449 @@
+"""Workspaces on this machine, in real sandboxes: their life, their files, and what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookery.workspaces.drivers import sandboxes
+from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
+from tests.waiting import until
+from tests.workspaces.drivers.yard import known_machine, local_driver, run, spec
+
+LONG = 60.0
+
+
+class Yard:
+    """A driver, and what it started, which is gone when the test is over."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.driver = self.another_driver()
+        self.lines: list[str] = []
+        self._started: list[WorkspaceSpec] = []
+
+    def another_driver(self, **settings: Any) -> LocalDriver:
+        """As a second replica of the same node has one."""
+        return local_driver(self.data_dir, machine=known_machine(), **settings)
+
+    async def start(self, ws: WorkspaceSpec | None = None, **parts: Any) -> WorkspaceSpec:
+        ws = ws or spec(**parts)
+        self._started.append(ws)
+        await self.driver.start(ws, self.lines.append)
+        return ws
+
+    async def run(self, ws: WorkspaceSpec, command: str) -> tuple[int, str]:
+        return await asyncio.to_thread(run, self.driver, ws, command)
+
+    def path(self, ws: WorkspaceSpec) -> Path:
+        return self.data_dir / "workspaces" / ws.id
+
+    def clear(self) -> None:
+        async def stop_all() -> None:
+            for ws in self._started:
+                await self.another_driver().stop(ws, 0)
+
+        asyncio.run(stop_all())
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    yard = Yard(tmp_path / "data")
+    yield yard
+    yard.clear()
+
+
+def archive(**files: str) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+async def test_started_workspace_answers_and_says_where_it_is(yard: Yard) -> None:
+    ws = spec(directory="~/project")
+
+    endpoint = await yard.driver.start(ws, yard.lines.append)
+    probe = await yard.driver.probe(ws)
+    await yard.driver.stop(ws, 5)
+
+    assert (endpoint.home, endpoint.directory) == ("/home/agent", "/home/agent/project")
+    assert endpoint.url == f"unix://{yard.path(ws)}/run/agent.sock"
+    assert endpoint.warnings == ()
+    assert (probe.alive, probe.answers, probe.generation) == (True, True, 1)
+    assert yard.lines[-1] == "The agent answers."
+
+
+async def test_directories_are_closed_and_belong_to_the_user_of_the_workspace(yard: Yard) -> None:
+    ws = await yard.start()
+
+    owner = 65534 if os.geteuid() == 0 else os.geteuid()
+    modes = {
+        name: (stat.S_IMODE(found.st_mode), found.st_uid)
+        for name, found in (
+            (name, (yard.path(ws) / name).stat()) for name in ("home", "run", "run/token", "run/config.json")
+        )
+    }
+    assert modes == {
+        "home": (0o700, owner),
+        "run": (0o700, owner),
+        "run/token": (0o600, owner),
+        "run/config.json": (0o600, owner),
+    }
+    assert stat.S_IMODE(yard.path(ws).stat().st_mode) == 0o700
+    assert stat.S_IMODE((yard.path(ws) / "sandbox.json").stat().st_mode) == 0o600
+
+
+async def test_second_start_of_a_generation_that_answers_starts_nothing(yard: Yard) -> None:
+    ws = await yard.start()
+    first = await yard.driver.probe(ws)
+
+    await yard.another_driver().start(ws, yard.lines.append)
+
+    assert (await yard.driver.probe(ws)).pid == first.pid
+    assert "It runs already." in yard.lines
+
+
+async def test_two_starts_at_once_make_one_sandbox(yard: Yard) -> None:
+    ws = spec()
+    other = yard.another_driver()
+
+    await asyncio.gather(yard.start(ws), other.start(ws, yard.lines.append))
+
+    assert len(await yard.driver.list_running()) == 1
+
+
+async def test_start_of_a_new_generation_ends_the_old_one(yard: Yard) -> None:
+    old = await yard.start()
+    await yard.run(old, "echo kept > ~/file")
+    new = await yard.start(spec(workspace_id=old.id, generation=2))
+
+    assert [found.generation for found in await yard.driver.list_running()] == [2]
+    assert not (await yard.driver.probe(old)).alive
+    assert await yard.run(new, "cat ~/file") == (0, "kept\n")
+
+
+async def test_stop_asks_first_with_the_time_that_is_given(yard: Yard) -> None:
+    ws = await yard.start()
+
+    await yard.driver.stop(ws, 7.5)
+
+    assert (yard.path(ws) / "run" / "grace").read_text() == "7.5"
+    assert not (await yard.driver.probe(ws)).alive
+
+
+async def test_stop_leaves_no_process_not_even_a_daemon_that_hides(yard: Yard) -> None:
+    ws = await yard.start()
+    await yard.run(ws, "(setsid sh -c 'trap \"\" TERM HUP; exec sleep 98765' >/dev/null 2>&1 &) ; true")
+    await until(lambda: processes_like("98765"), timeout=LONG)
+
+    await yard.driver.stop(ws, 5)
+
+    assert processes_like("98765") == []
+    assert await yard.driver.list_running() == []
+
+
+async def test_agent_that_does_not_end_is_killed_after_its_time(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rookery.workspaces.drivers.local.ENDING_SECONDS", 0.1)
+    ws = await yard.start(env={"FAKE": "stubborn"})
+
+    await yard.driver.stop(ws, 0.1)
+
+    assert not (await yard.driver.probe(ws)).alive
+
+
+async def test_stop_of_what_does_not_run_is_fine(yard: Yard) -> None:
+    ws = await yard.start()
+
+    await yard.driver.stop(ws, 1)
+    await yard.driver.stop(ws, 1)
+    await yard.driver.stop(spec(), 1)
+
+
+async def test_killed_agent_is_noticed(yard: Yard) -> None:
+    ws = await yard.start()
+    pid = (await yard.driver.probe(ws)).pid
+    assert pid is not None
+
+    os.kill(pid, signal.SIGKILL)
+
+    async def dead() -> bool:
+        return not (await yard.driver.probe(ws)).alive
+
+    await until(dead, timeout=LONG)
+
+
+async def test_sandbox_whose_record_is_lost_is_found_by_its_mark_and_stopped(yard: Yard) -> None:
+    ws = await yard.start()
+    (yard.path(ws) / "sandbox.json").unlink()
+
+    found = await yard.driver.list_running()
+    await yard.driver.stop_stray(found[0])
+
+    assert [(one.workspace_id, one.generation) for one in found] == [(ws.id, 1)]
+    assert await yard.driver.list_running() == []
+
+
+async def test_sandbox_outlives_its_outer_process_and_is_still_stopped(yard: Yard) -> None:
+    ws = await yard.start()
+    running = sandboxes.find_all(yard.data_dir / "workspaces")[0]
+    assert running.monitor is not None
+    os.kill(running.monitor, signal.SIGKILL)
+
+    await yard.driver.stop(ws, 5)
+
+    assert not (await yard.driver.probe(ws)).alive
+
+
+async def test_record_that_the_workspace_writes_itself_is_not_believed(yard: Yard) -> None:
+    ws = await yard.start()
+    victim = await asyncio.create_subprocess_exec("sleep", "1000")
+    await yard.run(ws, f'echo \'{{"pid": {victim.pid}, "pid_start": 1, "generation": 1}}\' > /run/rookery/agent.json')
+
+    await yard.driver.stop(ws, 5)
+
+    assert victim.returncode is None
+    victim.kill()
+    await victim.wait()
+
+
+async def test_agent_that_ends_at_once_is_told_with_its_words(yard: Yard) -> None:
+    with pytest.raises(DriverError) as failed:
+        await yard.start(env={"FAKE": "exiting"})
+
+    assert failed.value.code == "agent_exited"
+    assert "this agent does not like it here" in failed.value.message
+
+
+@pytest.mark.parametrize("fake", ["silent", "lying"])
+async def test_agent_that_does_not_answer_as_it_should_is_ended(yard: Yard, fake: str) -> None:
+    driver = yard.another_driver(answer_seconds=0.5)
+
+    with pytest.raises(DriverError) as failed:
+        await driver.start(spec(env={"FAKE": fake}), yard.lines.append)
+
+    assert failed.value.code == "agent_timeout"
+    assert await driver.list_running() == []
+
+
+async def test_new_home_gets_the_files_of_the_template_once(yard: Yard) -> None:
+    ws = await yard.start(files=archive(**{"notes/a.txt": "from the template", "b.txt": "b"}))
+    await yard.run(ws, "echo mine > ~/notes/a.txt; rm ~/b.txt")
+    await yard.driver.stop(ws, 1)
+    again = spec(workspace_id=ws.id, generation=2, files=archive(**{"notes/a.txt": "newer", "c.txt": "c"}))
+    await yard.start(again)
+
+    assert await yard.run(again, "cat ~/notes/a.txt; ls ~") == (0, "mine\nnotes\n")
+
+
+async def test_delete_removes_what_the_workspace_made_hard_to_remove(yard: Yard) -> None:
+    ws = await yard.start()
+    code, output = await yard.run(
+        ws,
+        "cd ~ && mkdir -p closed/inner && touch closed/inner/f && ln -s /etc link && chmod 0 closed/inner closed"
+        " && python3 -c \"import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\"",
+    )
+    assert (code, output) == (0, "")
+
+    await yard.driver.delete(ws)
+    await yard.driver.delete(ws)
+
+    assert list((yard.data_dir / "workspaces").iterdir()) == []
+    assert os.listdir("/etc")
+
+
+async def test_links_in_the_run_directory_do_not_lead_the_server_astray(yard: Yard, tmp_path: Path) -> None:
+    ws = await yard.start()
+    outside = tmp_path / "outside"
+    outside.write_text("untouched")
+    await yard.run(
+        ws,
+        f"cd /run/rookery && rm -f config.json token .token.new && ln -s {outside} config.json && ln -s {outside} token"
+        f" && ln -s {outside} .token.new && mkdir -p startup.sh/x && rm -f journal && ln -s {outside} agent.json",
+    )
+    await yard.driver.stop(ws, 1)
+
+    await yard.start(spec(workspace_id=ws.id, generation=2, startup=Script(text="true", timeout_s=5)))
+
+    assert outside.read_text() == "untouched"
+
+
+async def test_socket_that_was_swapped_for_a_link_is_not_dialled(yard: Yard) -> None:
+    ws = await yard.start()
+    await yard.run(ws, "cd /run/rookery && mv agent.sock other.sock && ln -s /run/some.sock agent.sock")
+
+    with pytest.raises(DriverError, match="is not the agent's socket"):
+        await yard.driver.connector(ws).prepare()
+
+
+async def test_environment_holds_what_the_template_says_and_nothing_of_the_server(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-very-secret")
+    ws = await yard.start(env={"COLOUR": "green = blue"})
+
+    _, output = await yard.run(ws, "tr '\\0' '\\n' < /proc/1/environ; tr '\\0' ' ' < /proc/1/cmdline")
+
+    assert "COLOUR=green = blue" in output
+    assert "sk-very-secret" not in output
+    assert ws.token not in output
+
+
+async def test_no_network_means_none(yard: Yard) -> None:
+    ws = await yard.start(sandbox=Sandbox(network="none"))
+
+    _, output = await yard.run(ws, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; cat /etc/resolv.conf")
+
+    assert output == "lo\n"
+
+
+async def test_network_of_a_template_is_capped_by_the_settings(yard: Yard) -> None:
+    driver = yard.driver = yard.another_driver(network_max="none")
+    ws = await yard.start(sandbox=Sandbox(network="full"))
+
+    _, output = await asyncio.to_thread(run, driver, ws, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '")
+
+    assert output == "lo\n"
+
+
+@pytest.mark.parametrize(("nested", "works"), [(True, True), (False, False)])
+async def test_nested_sandboxes_work_when_the_template_says_so(yard: Yard, nested: bool, works: bool) -> None:
+    ws = await yard.start(sandbox=Sandbox(network="none", nested=nested))
+
+    nest = "bwrap --unshare-user --unshare-pid --ro-bind / / --proc /proc true; echo $?; unshare -Ur true"
+    code, output = await yard.run(ws, nest)
+
+    assert ("0" in output.splitlines()) is works, output
+    assert (code == 0) is works, output
+
+
+async def test_binds_are_seen_as_the_template_says(yard: Yard, tmp_path: Path) -> None:
+    for name in ("readable", "writable"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+        (tmp_path / name / "file").write_text(name)
+    sandbox = Sandbox(ro_binds=(str(tmp_path / "readable"),), rw_binds=(str(tmp_path / "writable"),))
+    ws = await yard.start(sandbox=sandbox)
+
+    _, output = await yard.run(ws, f"cd {tmp_path}; cat */file; touch readable/new; touch writable/new; ls")
+
+    assert "readablewritable" in output
+    assert "Read-only file system" in output
+    assert (tmp_path / "writable" / "new").exists()
+    assert output.endswith("readable\nwritable\n")
+
+
+@pytest.mark.parametrize(
+    ("bind", "why"),
+    [
+        ("DATA", "the data of the server"),
+        ("DATA/workspaces", "the data of the server"),
+        ("/", "the data of the server"),
+        ("/proc", "the sandbox itself"),
+        ("/home/agent/x", "the sandbox itself"),
+        ("/etc", "the sandbox itself"),
+        ("relative", "absolute path"),
+        ("/usr/../root", "absolute path"),
+        ("/no/such/place", "does not exist"),
+    ],
+)
+async def test_bind_that_would_open_the_sandbox_is_refused(yard: Yard, bind: str, why: str) -> None:
+    path = bind.replace("DATA", str(yard.data_dir))
+
+    with pytest.raises(DriverError) as refused:
+        await yard.start(sandbox=Sandbox(ro_binds=(path,)))
+
+    assert refused.value.code == "invalid_workspace"
+    assert why in refused.value.message
+
+
+async def test_limits_hold_for_processes_files_and_memory(yard: Yard) -> None:
+    ws = await yard.start(limits=Limits(pids=20, disk_mb=1, memory_mb=256))
+
+    many = "import subprocess as s\nfor _ in range(40): s.Popen(['sleep', '60'], stdout=s.DEVNULL, stderr=s.DEVNULL)"
+
+    _, output = await yard.run(
+        ws,
+        f'python3 -c "{many}" 2>&1 | tail -1; head -c 3000000 /dev/zero > ~/big; stat -c %s ~/big;'
+        'python3 -c "bytearray(300_000_000)" 2>&1 | tail -1; ulimit -n; ulimit -c',
+    )
+
+    assert "Resource temporarily unavailable" in output
+    assert "\n1048576\n" in output
+    assert "MemoryError" in output
+    assert output.endswith("4096\n0\n")
+
+
+async def test_missing_bubblewrap_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    driver = local_driver(tmp_path / "data")
+
+    with pytest.raises(DriverUnavailable) as unavailable:
+        await driver.start(spec(), print)
+
+    assert "not installed" in unavailable.value.message
+    assert "apt-get install bubblewrap" in unavailable.value.fix
+
+
+@pytest.mark.parametrize(
+    ("says", "fix"),
+    [
+        ("bwrap: No permissions to create new namespace", "user namespaces"),
+        ("bwrap: setting up uid map: Permission denied", "user namespaces"),
+        ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "/proc"),
+        ("bwrap: Unknown option --disable-userns", "0.8 or newer"),
+    ],
+)
+async def test_machine_without_what_it_takes_says_so_and_does_not_fall_back(
+    tmp_path: Path, says: str, fix: str
+) -> None:
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text(f'#!/bin/sh\necho "{says}" >&2\nexit 1\n')
+    bwrap.chmod(0o755)
+    driver = local_driver(tmp_path / "data", bwrap=bwrap)
+
+    with pytest.raises(DriverUnavailable) as unavailable:
+        await driver.start(spec(), print)
+
+    assert says in unavailable.value.message
+    assert fix in unavailable.value.fix
+    assert await driver.list_running() == []
+
+
+async def test_unsafe_is_only_by_setting_warns_and_still_ends_everything(tmp_path: Path) -> None:
+    driver = local_driver(tmp_path / "data", bwrap=tmp_path / "none", unsafe=True)
+    ws = spec()
+
+    endpoint = await driver.start(ws, print)
+    await asyncio.to_thread(run, driver, ws, "(setsid sleep 87654 >/dev/null 2>&1 &) ; true")
+    await until(lambda: processes_like("87654"), timeout=LONG)
+    await driver.stop(ws, 0)
+
+    assert "not confined" in endpoint.warnings[0]
+    assert processes_like("87654") == []
+    await driver.delete(ws)
+    assert list((tmp_path / "data" / "workspaces").iterdir()) == []
+
+
+def processes_like(argument: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"sleep\0{argument}\0".encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found

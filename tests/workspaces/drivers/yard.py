@@ -1,0 +1,90 @@
+"""A local driver with its own data directory, for tests; and the rule about machines that cannot confine."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import shutil
+import socket
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.machine import LocalConfig, Machine
+from rookery.workspaces.drivers.protocol import DriverUnavailable, WorkspaceSpec
+
+FAKE_AGENT = Path(__file__).parent / "fake_agent.py"
+TOKEN = "0123456789abcdef" * 4
+
+
+@cache
+def _look() -> Machine | DriverUnavailable:
+    """Once for each process: it takes a while."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            return asyncio.run(local_driver(Path(directory)).machine())
+        except DriverUnavailable as error:
+            return error
+
+
+def known_machine() -> Machine:
+    """On a developer's machine that cannot confine, skip; in CI, fail."""
+    found = _look()
+    if isinstance(found, Machine):
+        return found
+    if os.environ.get("CI"):
+        raise found
+    pytest.skip(f"{found.message} {found.fix}")
+
+
+def fake_agent(directory: Path) -> Path:
+    target = directory / "fake-agent.pyz"
+    shutil.copyfile(FAKE_AGENT, target)
+    return target
+
+
+def local_driver(
+    data_dir: Path, *, answer_seconds: float = 60.0, machine: Machine | None = None, **settings: Any
+) -> LocalDriver:
+    config = LocalConfig(data_dir=data_dir, **settings)
+    return LocalDriver(config, fake_agent, answer_seconds=answer_seconds, machine=machine)
+
+
+def spec(*, generation: int = 1, workspace_id: str | None = None, **parts: Any) -> WorkspaceSpec:
+    given = workspace_id or str(uuid4())
+    return WorkspaceSpec(id=given, generation=generation, token=f"{TOKEN}{generation}", **parts)
+
+
+class Told(Exception):
+    """The agent refused."""
+
+
+def run(driver: LocalDriver, ws: WorkspaceSpec, command: str) -> tuple[int, str]:
+    """What a command in the workspace ended with, and what it said."""
+    answer = ask(driver, ws, "POST", "/v1/run", {"command": command})
+    return answer["code"], answer["output"]
+
+
+def ask(driver: LocalDriver, ws: WorkspaceSpec, method: str, path: str, body: object = None) -> Any:
+    connector = driver.connector(ws)
+    asyncio.run(connector.prepare())
+    assert connector.unix_path is not None
+    connection = http.client.HTTPConnection("agent")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(120)
+    connection.sock.connect(connector.unix_path)
+    content = json.dumps(body or {}).encode()
+    connection.request(method, path, content, {"Authorization": f"Bearer {ws.token}"})
+    answer = connection.getresponse()
+    value = json.loads(answer.read())
+    connection.close()
+    if answer.status != 200:
+        raise Told(value)
+    return value
