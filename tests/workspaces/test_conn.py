@@ -56,7 +56,7 @@ async def test_effects_carry_their_key_and_reads_do_not() -> None:
         started = await conn.start_process(StartProcess(command="true"), key=KEY)
         await conn.health()
 
-        assert (written.created, edited[0].edits[0].matches, started) == (True, 1, "p1")
+        assert (written.created, edited[0].edits[0].matches, started.id) == (True, 1, "p1")
         assert [each.headers.get("Idempotency-Key") for each in agent.requests] == [str(KEY)] * 3 + [None]
 
 
@@ -155,7 +155,7 @@ async def test_keyed_request_is_repeated_once_when_a_kept_connection_was_dead() 
 
         started = await conn.start_process(StartProcess(command="true"), key=KEY)
 
-        assert started == "p1"
+        assert (started.id, started.is_replay) == ("p1", False)
         assert [each.path for each in agent.requests].count("/v1/processes") == 2
 
 

@@ -18,6 +18,7 @@ MAX_NAME_BYTES = 255
 MAX_PIXELS = 40_000_000
 
 PNG, JPEG, GIF, WEBP = "image/png", "image/jpeg", "image/gif", "image/webp"
+SVG = "image/svg+xml"
 PLAIN, MARKDOWN, CSV, JSON, PDF = "text/plain", "text/markdown", "text/csv", "application/json", "application/pdf"
 ALLOWED_TYPES = frozenset({PNG, JPEG, GIF, WEBP, PLAIN, MARKDOWN, CSV, JSON, PDF})
 # What is said of a file of which nothing is known.
@@ -48,6 +49,13 @@ def checked_type(data: bytes, *, name: str, declared: str | None) -> str:
     if found.startswith("image/"):
         _check_size(data, found)
     return found
+
+
+def detected_type(data: bytes, *, name: str) -> str:
+    """What a file is, whether or not people may upload it: tools attach what they find."""
+    if _is_svg(data):
+        return SVG
+    return _detect(data, name) or UNKNOWN
 
 
 def _agrees(said: str, found: str) -> bool:

@@ -49,11 +49,17 @@ class StructTool(Generic[A]):
     """A tool made of an argument struct and a function. Bad arguments never reach the function."""
 
     def __init__(
-        self, spec: ToolSpec, arguments: type[A], *, handler: Callable[[ToolContext, A], Awaitable[ToolOutput]]
+        self,
+        spec: ToolSpec,
+        arguments: type[A],
+        *,
+        handler: Callable[[ToolContext, A], Awaitable[ToolOutput]],
+        amend: Callable[[Json], Json] | None = None,
     ) -> None:
         self._spec = spec
         self._arguments = arguments
         self._handler = handler
+        self._amend = amend
 
     @property
     def spec(self) -> ToolSpec:
@@ -61,7 +67,8 @@ class StructTool(Generic[A]):
 
     async def run(self, ctx: ToolContext, call: ToolCall) -> ToolOutput:
         try:
-            arguments = decode_arguments(self._arguments, call.input)
+            given = call.input if self._amend is None else parts.json_raw(self._amend(parts.json_value(call.input)))
+            arguments = decode_arguments(self._arguments, given)
         except BadArguments as error:
             return ToolOutput(str(error), is_error=True)
         return await self._handler(ctx, arguments)
@@ -73,11 +80,16 @@ def make_tool(
     *,
     arguments: type[A],
     handler: Callable[[ToolContext, A], Awaitable[ToolOutput]],
+    amend: Callable[[Json], Json] | None = None,
     **fields: Any,
 ) -> StructTool[A]:
-    """A built-in tool; `fields` are those of `ToolSpec` (exclusive, serial, replay, ...)."""
+    """A built-in tool; `fields` are those of `ToolSpec` (exclusive, serial, replay, ...).
+
+    `amend` puts right what models are known to send, before the arguments are decoded: names that are taken and not
+    advertised.
+    """
     spec = ToolSpec(name=name, description=description, input_schema=input_schema(arguments), **fields)
-    return StructTool(spec, arguments, handler=handler)
+    return StructTool(spec, arguments, handler=handler, amend=amend)
 
 
 @functools.cache

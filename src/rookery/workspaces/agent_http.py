@@ -27,7 +27,8 @@ REQUEST_SECONDS = 30.0
 UPLOAD_SECONDS = 120.0
 # What a request that waits gets on top of the time it waits for.
 WAIT_SLACK_SECONDS = 15.0
-MAX_CONNECTIONS = 16
+# Of the agent's 128. A command that runs holds two, and stopping it must never wait for one.
+MAX_CONNECTIONS = 64
 POOL_IDLE_SECONDS = 300.0
 # Larger than anything the protocol sends as JSON; a diff of 3 MiB is the largest.
 MAX_JSON_BYTES = 8 * 1024 * 1024
@@ -69,6 +70,15 @@ class Request:
         return self.method == "GET" or self.key is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`is_replay`: the agent knew the key, and this is what it answered the first time."""
+
+    status: int
+    body: bytes
+    is_replay: bool = False
+
+
 class AgentHttp:
     """The connections of this replica to one generation. Made when first used, by the event loop that uses it."""
 
@@ -83,13 +93,13 @@ class AgentHttp:
         self.open_requests = 0
         self.used_at = clock.monotonic()
 
-    async def call(self, request: Request, chat: ChatHeaders) -> tuple[int, bytes]:
-        """Status and body of an answer that is no refusal; else `AgentError` or `AgentUnreachable`."""
+    async def call(self, request: Request, chat: ChatHeaders) -> Answer:
+        """An answer that is no refusal; else `AgentError` or `AgentUnreachable`."""
         try:
             async with self._clock.deadline(request.seconds, "agent-request"), self._sent(request, chat) as response:
                 data = await _read(response, request.max_bytes)
                 _check(response.status, data)
-                return response.status, data
+                return Answer(response.status, data, response.headers.get("Idempotent-Replay") == "1")
         except DeadlineExceeded as error:
             message = f"The workspace agent did not answer within {request.seconds:g} s."
             raise AgentUnreachable(message, timed_out=True) from error

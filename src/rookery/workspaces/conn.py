@@ -47,6 +47,11 @@ _MAX_LINE_BYTES = 8 * 1024 * 1024
 T = TypeVar("T")
 
 
+class StartedProcess(msgspec.Struct, frozen=True):
+    id: str
+    is_replay: bool
+
+
 class _Started(msgspec.Struct, frozen=True):
     id: answers.Word
 
@@ -91,7 +96,7 @@ class AgentConn:
         query = {"path": path, "offset": "0", "limit": str(max_bytes)}
         max_bytes = min(max_bytes, MAX_READ_BYTES)
         request = Request(method="GET", path="/v1/files", query=query, seconds=UPLOAD_SECONDS, max_bytes=max_bytes)
-        return (await self._http.call(request, self._chat))[1]
+        return (await self._http.call(request, self._chat)).body
 
     async def read_lines(self, path: str, offset: int = 1, limit: int | None = None) -> Lines:
         query = {"path": path, "offset": str(offset)} | ({} if limit is None else {"limit": str(limit)})
@@ -126,8 +131,10 @@ class AgentConn:
 
     # Processes
 
-    async def start_process(self, wanted: StartProcess, *, key: UUID | None = None) -> str:
-        return (await self._json(self._post("/v1/processes", wanted, key=key), _Started)).id
+    async def start_process(self, wanted: StartProcess, *, key: UUID | None = None) -> StartedProcess:
+        """Start it; with a key that the agent has seen, the process of the first time."""
+        answer = await self._http.call(self._post("/v1/processes", wanted, key=key), self._chat)
+        return StartedProcess(self._decoded(answer.body, _Started).id, answer.is_replay)
 
     async def process_output(self, process_id: str, *, wait: float = 0.0, since: int | None = None) -> Output:
         """One consistent snapshot, after at most `wait` seconds (300 at most). Longer waits are chains of these."""
@@ -157,8 +164,8 @@ class AgentConn:
             query={"after": str(after), "wait_s": f"{wait:g}"},
             seconds=seconds if seconds is not None else _waiting_seconds(wait),
         )
-        status, data = await self._http.call(request, self._chat)
-        return None if status == 304 else self._decoded(data, ContextSnapshot)
+        answer = await self._http.call(request, self._chat)
+        return None if answer.status == 304 else self._decoded(answer.body, ContextSnapshot)
 
     async def watch_git(self, chat_id: UUID) -> AsyncIterator[GitMessage]:
         """Changes of the chat's repositories, for ever. The first message is the state they are in."""
@@ -189,8 +196,7 @@ class AgentConn:
         return Request(method="POST", path=path, body=msgspec.json.encode(body), key=key, seconds=seconds)
 
     async def _json(self, request: Request, kind: type[T]) -> T:
-        _, data = await self._http.call(request, self._chat)
-        return self._decoded(data, kind)
+        return self._decoded((await self._http.call(request, self._chat)).body, kind)
 
     def _decoded(self, data: bytes, kind: type[T]) -> T:
         try:

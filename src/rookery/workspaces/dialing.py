@@ -116,6 +116,11 @@ class TurnWorkspace:
             self._binding = workspace_id
             self._cached = None
 
+    def forget(self, conn: AgentConn) -> None:
+        """This connection turned out to lead nowhere: the next call dials."""
+        if self._cached is not None and self._cached.conn is conn:
+            self._cached = None
+
     async def conn(self) -> AgentConn:
         """A connection that answered; `NoConnection` with a sentence for the model when there cannot be one."""
         return (await self._shared()).conn

@@ -1,0 +1,54 @@
+"""What a running command prints, shown to watchers while it runs. A preview: nothing depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rookery.log import get_logger
+from rookery.loop.tools import ToolContext
+from rookery.workspaces.dialing import TurnWorkspace
+
+log = get_logger("tools.live_output")
+
+# A command that is over sooner is shown by its result alone: most are, and asking costs something.
+FIRST_SECONDS = 0.15
+# How often at most the output is looked at.
+PACE_SECONDS = 0.1
+WAIT_SECONDS = 30.0
+# What a watcher gets of one command; a build that prints megabytes is read from its result.
+MAX_BYTES = 256 * 1024
+
+
+class LiveTail:
+    """Runs from its making until it is stopped, or the process has ended."""
+
+    def __init__(self, ctx: ToolContext, workspace: TurnWorkspace, process_id: str) -> None:
+        self._ctx = ctx
+        self._workspace = workspace
+        self._process_id = process_id
+        self._task = asyncio.create_task(self._run(), name="live-output")
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        try:
+            await self._ctx.clock.sleep(FIRST_SECONDS, "live-output")
+            await self._show()
+        except Exception as error:
+            # Watchers see the result when it is there.
+            log.info("live_output_ended", chat_id=self._ctx.chat_id, error=str(error) or type(error).__name__)
+
+    async def _show(self) -> None:
+        cursor = shown = 0
+        while shown < MAX_BYTES:
+            conn = await self._workspace.conn()
+            output = await conn.process_output(self._process_id, wait=WAIT_SECONDS, since=cursor)
+            if output.output:
+                self._ctx.publish(output.output)
+                shown += len(output.output)
+            cursor = output.cursor
+            if not output.running:
+                return
+            await self._ctx.clock.sleep(PACE_SECONDS, "live-output")

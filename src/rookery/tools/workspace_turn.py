@@ -1,0 +1,113 @@
+"""What the built-in tools of one step work with, and how they talk to the workspace.
+
+Refusals of the agent and reasons to have no connection become error results with their own words; a connection that
+turned out to be dead is dialed anew once, which is safe because every effect carries the call's replay token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.chat.messages import ChatId
+from rookery.chat.parts import Json
+from rookery.chat.skills import SkillFile
+from rookery.loop.tools import ToolContext, ToolOutput
+from rookery.tools import framework, registry
+from rookery.tools.framework import StructTool
+from rookery.tools.registry import Column
+from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.dialing import TurnWorkspace
+from rookery.workspaces.errors import AgentError, AgentUnreachable, WorkspaceError
+
+A = TypeVar("A", bound=msgspec.Struct)
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """A tool says no, in words for the model."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkspaceTurn:
+    """One step of a chat, as its tools see it. `skills` are those of the pinned context."""
+
+    chat_id: ChatId
+    owner_id: UUID
+    column: Column
+    workspace: TurnWorkspace
+    pool: asyncpg.Pool
+    skills: Sequence[SkillFile] = field(default_factory=tuple)
+
+    @property
+    def is_planning(self) -> bool:
+        return self.column is Column.ROOT_PLAN
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether nothing in the workspace may be changed by a process."""
+        return self.column in registry.READ_ONLY
+
+    def plan_path(self, home: str) -> str:
+        return plan_path(home, self.chat_id)
+
+
+def plan_path(home: str, chat_id: ChatId) -> str:
+    return f"{home.rstrip('/')}/.rookery/plans/PLAN-{chat_id}.md"
+
+
+def turn_of(ctx: ToolContext) -> WorkspaceTurn:
+    return ctx.services.get(WorkspaceTurn)
+
+
+async def ask_agent(turn: TurnWorkspace, act: Callable[[AgentConn], Awaitable[T]]) -> T:
+    """What the agent answers; asked again over a new connection when the one at hand was of another life.
+
+    Everything asked here may be asked twice: it reads, or it carries a key.
+    """
+    conn = await turn.conn()
+    try:
+        return await act(conn)
+    except AgentError as error:
+        if error.status != 401 and error.code != "generation":
+            raise
+    except AgentUnreachable as error:
+        if error.timed_out:
+            raise
+    turn.forget(conn)
+    return await act(await turn.conn())
+
+
+def make_tool(
+    name: str,
+    description: str,
+    *,
+    arguments: type[A],
+    handler: Callable[[ToolContext, A], Awaitable[ToolOutput]],
+    amend: Callable[[Json], Json] | None = None,
+    **fields: Any,
+) -> StructTool[A]:
+    """A tool whose refusals are results: what a model can read, it can act on."""
+
+    async def run(ctx: ToolContext, given: A) -> ToolOutput:
+        try:
+            return await handler(ctx, given)
+        except (Refused, WorkspaceError) as error:
+            return ToolOutput(str(error), is_error=True)
+
+    return framework.make_tool(name, description, arguments=arguments, handler=run, amend=amend, **fields)
+
+
+def absolute(path: str) -> str:
+    """The path, trimmed; `Refused` for one that depends on where somebody stands."""
+    trimmed = path.strip()
+    if not trimmed.startswith("/"):
+        raise Refused(f"The path {trimmed!r} is not absolute. Give the whole path, beginning with a slash.")
+    if "\0" in trimmed:
+        raise Refused("The path contains a zero byte.")
+    return trimmed
