@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("app",),
-    ("relaying", "health"),
+    ("relaying", "driving", "health"),
     ("settings",),
     ("setting_keys",),
     ("setting_values",),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import asyncpg
 
-from rookery import app
+from rookery import app, driving
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.settings import Settings
@@ -21,6 +21,7 @@ from rookery.store.errors import StoreError
 from rookery.store.job_runs import JobRun
 from rookery.store.migrate import Migration
 from rookery.store.pool import Connection, DatabaseConfig
+from rookery.workspaces.drivers.protocol import DriverUnavailable
 
 LOW_DISK_BYTES = 1024**3
 CLOCK_OFFSET_SECONDS = 2.0
@@ -157,6 +158,7 @@ async def doctor(settings: Settings, out: Output) -> int:
     found = Doctor(out)
     found.say("configuration", "ok", f"from {settings.config}" if settings.config else "no configuration file")
     await found.look("data directory", lambda: _look_at_data_dir(settings))
+    await found.look("workspaces", lambda: _look_at_workspaces(settings))
     if settings.database_url is None:
         await found.look("binaries", _look_at_binaries)
     try:
@@ -176,6 +178,20 @@ async def _look_at_data_dir(settings: Settings) -> tuple[str, str]:
     if free < LOW_DISK_BYTES:
         return "warn", f"{path} has only {free / 1e6:.0f} MB left on its disk; free some space."
     return "ok", f"{path}, {free / 1e9:.0f} GB free"
+
+
+async def _look_at_workspaces(settings: Settings) -> tuple[str, str]:
+    """Start one real sandbox. A server without can still serve chats, and workspaces on other machines."""
+    try:
+        machine = await driving.local_driver(settings).machine()
+    except DriverUnavailable as error:
+        return "warn", f"Local workspaces are unavailable because {error.message} {error.fix}".strip()
+    if machine.bwrap is None:
+        return (
+            "warn",
+            f"Local workspaces are NOT confined: drivers.local.unsafe is set, and {machine.unconfined_because}",
+        )
+    return "ok", "; ".join([f"{machine.bwrap} confines them", *machine.notes])
 
 
 async def _look_at_binaries() -> tuple[str, str]:

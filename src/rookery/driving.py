@@ -1,0 +1,27 @@
+"""The drivers of workspaces, as the settings say."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from rookery.settings import Settings
+from rookery.workspaces import bundle
+from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.machine import LocalConfig
+from rookery.workspaces.drivers.protocol import Network
+
+
+def local_config(settings: Settings) -> LocalConfig:
+    return LocalConfig(
+        data_dir=settings.data_dir,
+        bwrap=settings.drivers_local_bwrap,
+        uid=settings.drivers_local_uid,
+        cgroup=settings.drivers_local_cgroup,
+        network_max=cast("Network", settings.drivers_local_network_max),
+        tmp_mb=settings.drivers_local_tmp_mb,
+        unsafe=settings.drivers_local_unsafe,
+    )
+
+
+def local_driver(settings: Settings) -> LocalDriver:
+    return LocalDriver(local_config(settings), bundle.build)
