@@ -1,10 +1,11 @@
-"""One agent for a test."""
+"""Agents for tests: one of its own, or one that the tests of a module share."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from tests.workspaces.agent import rig as rigs
 
@@ -14,3 +15,17 @@ async def rig() -> AsyncIterator[rigs.Rig]:
     async with rigs.rig() as made:
         await made.start()
         yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_process() -> AsyncIterator[rigs.Rig]:
+    async with rigs.rig() as made:
+        await made.start()
+        yield made
+
+
+@pytest.fixture
+async def shared(shared_process: rigs.Rig) -> AsyncIterator[rigs.Rig]:
+    """An agent that the tests of a module share; the connections are each test's own."""
+    yield shared_process
+    await shared_process.disconnect()

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -93,6 +94,26 @@ class Rig:
             self.process.wait()
             self.process = None
 
+    def below(self) -> list[int]:
+        """The processes that the agent has started or adopted."""
+        found = [] if self.process is None else [self.process.pid]
+        for parent in found:
+            for task in Path(f"/proc/{parent}/task").glob("*/children"):
+                with contextlib.suppress(OSError):
+                    found += map(int, task.read_text().split())
+        return found[1:]
+
+    async def run(self, command: str, *, chat: str | None = None, **body: Any) -> Any:
+        """Run a command to its end; gives the output as the agent shows it."""
+        started = await self.post("/v1/processes", {"command": command, **body}, chat=chat)
+        return await self.output(started["id"], chat=chat)
+
+    async def output(self, process_id: str, *, chat: str | None = None) -> Any:
+        """The output of a process that ends."""
+        shown = await self.get(f"/v1/processes/{process_id}/output?wait_s=50", chat=chat)
+        assert not shown["running"], shown
+        return shown
+
     async def ask(
         self,
         method: str,
@@ -144,10 +165,19 @@ class Rig:
         finally:
             writer.close()
 
-    async def close(self) -> None:
+    async def disconnect(self) -> None:
         if self._session is not None:
             await self._session.close()
-        self.kill()
+            self._session = None
+
+    async def close(self) -> None:
+        await self.disconnect()
+        if self.process is not None:
+            left = self.below()
+            self.kill()
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.asynccontextmanager

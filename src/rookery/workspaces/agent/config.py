@@ -92,8 +92,13 @@ def environment(config: Config) -> dict[str, str]:
         if os.environ.get(name):
             base[name] = os.environ[name]
     base["HOME"] = config.home
-    parameters = {f"ROOKERY_PARAM_{name.upper()}": _as_text(value) for name, value in config.parameters.items()}
+    parameters = {f"ROOKERY_PARAM_{name}": _as_text(value) for name, value in config.parameters.items()}
     return {**base, **config.env, **parameters}
+
+
+def start_directory(config: Config) -> str:
+    """Where a process starts that does not say where."""
+    return next((path for path in (config.directory, config.home) if os.path.isdir(path)), "/")
 
 
 def _as_text(value: object) -> str:

@@ -12,13 +12,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rookery.workspaces.agent import config, editing, files, health
+from rookery.workspaces.agent import config, editing, files, health, process_routes
 from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent.children import Children, adopt_orphans
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.ending import Ending
 from rookery.workspaces.agent.journal import Journal
 from rookery.workspaces.agent.log import Log
+from rookery.workspaces.agent.processes import Processes
 from rookery.workspaces.agent.routing import Router
+from rookery.workspaces.agent.scripts import Scripts
 from rookery.workspaces.agent.server import Server
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -34,31 +38,70 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     log = Log(run_dir / "agent.log")
     try:
-        journal = Journal(run_dir / "journal", Clock(), log)
-        agent = Agent(config.load(run_dir), run_dir, config.load_token(run_dir), log, journal)
-        journal.load()
-        asyncio.run(_serve(agent, options.listen))
+        asyncio.run(_run(run_dir, options.listen, log))
     except (config.ConfigError, OSError) as error:
         log(f"the agent cannot run: {error}")
         sys.exit(f"rookery-agent: {error}")
 
 
-def build_router(agent: Agent) -> Router:
+def build_router(agent: Agent, ending: Ending) -> Router:
     """Every route of the agent."""
     router = Router()
     health.register(router, agent)
     disk = Disk(agent.config, agent.clock.monotonic)
     files.register(router, agent, disk)
     editing.register(router, agent, disk)
+    process_routes.register(router, agent)
+    router.add("POST", "/v1/scripts/startup", agent.scripts.show_startup)
+    router.add("GET", "/v1/scripts/log", agent.scripts.show_log, query=("name", "since", "wait_s"))
+    router.add("POST", "/v1/shutdown", ending.shutdown)
     return router
 
 
-async def _serve(agent: Agent, listen: str | None) -> None:
-    server = Server(agent, build_router(agent))
+async def _run(run_dir: Path, listen: str | None, log: Log) -> None:
+    agent = _assemble(run_dir, log)
+    ending = Ending(agent)
+    if os.getpid() != 1:
+        # The first process of a sandbox can be ended from outside only, and its children are adopted anyway.
+        adopt_orphans()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.begin)
+    _make_directory(agent)
+    agent.journal.load()
+    agent.children.watch()
+    server = Server(agent, build_router(agent, ending))
     where = await _listen(server, agent, listen)
     _write_identity(agent)
-    agent.log(f"generation {agent.config.generation} listens on {where}")
-    await asyncio.Event().wait()
+    log(f"generation {agent.config.generation} listens on {where}")
+    agent.background(agent.processes.sweep_regularly())
+    agent.background(agent.scripts.run_startup())
+    agent.background(ending.watch_directory(where[5:] if where.startswith("unix:") else None))
+    await ending.over.wait()
+    await server.close()
+    log("ended")
+
+
+def _assemble(run_dir: Path, log: Log) -> Agent:
+    clock, children, settings = Clock(), Children(), config.load(run_dir)
+    processes = Processes(children, clock)
+    return Agent(
+        config=settings,
+        run_dir=run_dir,
+        token=config.load_token(run_dir),
+        log=log,
+        journal=Journal(run_dir / "journal", clock, log),
+        children=children,
+        processes=processes,
+        scripts=Scripts(settings, run_dir, processes, log),
+        clock=clock,
+    )
+
+
+def _make_directory(agent: Agent) -> None:
+    """The working directory is made at the first start; one that cannot be made is as good as a missing one."""
+    try:
+        os.makedirs(agent.config.directory, exist_ok=True)
+    except OSError as error:
+        agent.log(f"the working directory cannot be made: {error}")
 
 
 async def _listen(server: Server, agent: Agent, listen: str | None) -> str:

@@ -1,0 +1,226 @@
+"""Starting programs, and waiting for them: the one place where the agent has children.
+
+As the first process of a sandbox the agent inherits every orphan and must wait for it, or the dead pile up. Waiting for
+"any child" takes the exit code of whoever it finds, so nothing else in the agent may wait for a child: not asyncio's
+own subprocesses, not `Popen.wait`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+READ_BYTES = 256 * 1024
+_PIPE_BYTES = 1024 * 1024
+_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ; the fcntl module has the name only since Python 3.10
+
+
+class Child:
+    """A program that was started, in a session and a group of its own."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self._popen = popen
+        self.pid = popen.pid
+        # Its exit code, negative for the signal that ended it.
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(self, code: int) -> None:
+        self._popen.returncode = code  # so that it does not try to wait by itself
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to all that the program has started and that did not leave its group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended. `code` is negative for a signal; of long output the first `max_bytes` are there."""
+
+    code: int
+    output: bytes
+    errors: bytes
+    truncated: bool
+    timed_out: bool
+
+
+class Children:
+    """Everything the agent has started and that has not ended."""
+
+    def __init__(self) -> None:
+        self._children: dict[int, Child] = {}
+
+    def watch(self) -> None:
+        """Begin to wait for children. Call it in the main thread, with the loop running."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
+
+    def spawn(
+        self, arguments: Sequence[str], *, cwd: str, env: Mapping[str, str], out: int, err: int | None = None
+    ) -> Child:
+        """Start a program with an empty input. Raises OSError when it cannot be started."""
+        popen = subprocess.Popen(  # noqa: S603 - running programs is what a workspace is for
+            list(arguments),
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out if err is None else err,
+            start_new_session=True,
+        )
+        # The loop reaps, and this runs in the loop: the child is known before anybody can hear of its end.
+        child = Child(popen)
+        self._children[child.pid] = child
+        return child
+
+    async def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        timeout_s: float,
+        max_bytes: int = 1024 * 1024,
+    ) -> Completed:
+        """Run a program to its end; its group is killed when it takes too long or the caller is cancelled."""
+        out, err = Collector(max_bytes), Collector(64 * 1024)
+        pipes = [Pipe(out.take), Pipe(err.take)]
+        timed_out = False
+        try:
+            child = self.spawn(arguments, cwd=cwd, env=env, out=pipes[0].writer, err=pipes[1].writer)
+        except BaseException:
+            for pipe in pipes:
+                pipe.close()
+            raise
+        try:
+            for pipe in pipes:
+                pipe.start()
+            waiting = asyncio.gather(asyncio.shield(child.ended), *(asyncio.shield(pipe.closed) for pipe in pipes))
+            await asyncio.wait_for(waiting, timeout_s)
+        except asyncio.TimeoutError:
+            timed_out = True
+        finally:
+            child.signal_group(signal.SIGKILL)
+            for pipe in pipes:
+                pipe.close()
+        code = await child.ended
+        return Completed(code, bytes(out.data), bytes(err.data), out.truncated or err.truncated, timed_out)
+
+    def alive(self) -> list[Child]:
+        return list(self._children.values())
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self._children.pop(pid, None)
+            if child is not None:
+                child.end(os.waitstatus_to_exitcode(status))
+
+
+class Collector:
+    """The first bytes of an output; what follows is counted out."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.data = bytearray()
+        self.truncated = False
+
+    def take(self, data: bytes) -> None:
+        room = self._max_bytes - len(self.data)
+        self.truncated = self.truncated or len(data) > room
+        self.data += data[: max(room, 0)]
+
+
+class Pipe:
+    """The output of a child. The child gets `writer`; what it writes is given to `take` once the pipe is started."""
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        # Fewer, larger reads for a child that prints a lot; a refusal of the kernel costs speed only.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._reader, _SET_PIPE_SIZE, _PIPE_BYTES)
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Let go of the child's end and read until all who hold it have closed it."""
+        os.close(self.writer)
+        self.writer = -1
+        asyncio.get_running_loop().add_reader(self._reader, self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._reader, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._take(data)
+        else:
+            self.close()
+
+    def drain(self) -> None:
+        """Take what is in the pipe now, without waiting for more."""
+        left = _PIPE_BYTES
+        while self._reader >= 0 and left > 0:
+            try:
+                data = os.read(self._reader, READ_BYTES)
+            except OSError:
+                return
+            if not data:
+                return
+            self._take(data)
+            left -= len(data)
+
+    def close(self) -> None:
+        """Stop reading. Whoever still writes gets a broken pipe."""
+        if self._reader >= 0:
+            asyncio.get_running_loop().remove_reader(self._reader)
+            os.close(self._reader)
+            self._reader = -1
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+def descendants() -> list[int]:
+    """Every process below this one, nearest first, as far as /proc tells."""
+    parents: dict[int, list[int]] = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as stat:
+                    parent = int(stat.read().rpartition(b")")[2].split()[1])
+                    parents.setdefault(parent, []).append(int(name))
+    found: list[int] = []
+    level = [os.getpid()]
+    while level:
+        level = [pid for parent in level for pid in parents.get(parent, ())]
+        found += level
+    return found
+
+
+def adopt_orphans() -> None:
+    """Become the parent of orphaned descendants, as the first process of a sandbox is anyway. Linux only."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    except (ImportError, OSError, AttributeError):
+        pass  # then a daemon of an unconfined workspace is not found at its stop

@@ -1,0 +1,148 @@
+"""The scripts of the template: startup once per generation, shutdown before the end.
+
+A startup script that fails or takes too long leaves a workspace that can be used; its state says what happened. That it
+ran is written down before it does, so an agent that is started again for the same generation does not run it twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from typing import Any
+
+from rookery.workspaces.agent import config, processes
+from rookery.workspaces.agent.config import Script
+from rookery.workspaces.agent.errors import AgentError, invalid
+from rookery.workspaces.agent.http import ChatHeaders, Request, Response
+from rookery.workspaces.agent.log import Log
+from rookery.workspaces.agent.processes import Order, Process, Processes
+
+STARTING, READY, FAILED, TIMEOUT = "starting", "ready", "script_failed", "script_timeout"
+KILL_AFTER_S = 5.0
+MAX_WAIT_S = 60.0
+_RECORD = "startup.json"
+
+
+class Scripts:
+    """Runs the scripts and knows the state they left the workspace in."""
+
+    def __init__(self, settings: config.Config, run_dir: os.PathLike[str], runner: Processes, log: Log) -> None:
+        self._config = settings
+        self._record = os.path.join(run_dir, _RECORD)
+        self._processes = runner
+        self._log = log
+        self._running: dict[str, Process] = {}
+        self._said: dict[str, str] = {}
+        self.state = STARTING
+        self.exit_code: int | None = None
+        self.startup_ended = asyncio.Event()
+
+    async def run_startup(self) -> None:
+        """Run the startup script, unless this generation has run it; the state says how it went."""
+        try:
+            self.state = await self._startup()
+        except Exception as error:
+            self.state = FAILED
+            self._said["startup"] = f"The startup script could not be run: {error}"
+            self._log(self._said["startup"])
+        self.startup_ended.set()
+
+    async def _startup(self) -> str:
+        earlier = self._earlier()
+        if earlier is not None:
+            self.exit_code = earlier.get("exit_code")
+            state = earlier.get("state")
+            return state if state in (READY, FAILED, TIMEOUT) else FAILED
+        self._remember(STARTING)
+        state = await self._run("startup", self._config.startup, self._config.startup.timeout_s)
+        process = self._running.get("startup")
+        self.exit_code = process.exit_code if process is not None else None
+        self._remember(state)
+        self._log(f"startup script: {state}")
+        return state
+
+    async def run_shutdown(self, grace_s: float) -> None:
+        """Run the shutdown script; what it does changes nothing about the end."""
+        script = self._config.shutdown
+        try:
+            state = await self._run("shutdown", script, min(script.timeout_s, grace_s))
+        except (AgentError, OSError) as error:
+            state = str(error)
+        if script.path is not None:
+            self._log(f"shutdown script: {state}")
+
+    async def _run(self, name: str, script: Script, timeout_s: float) -> str:
+        if script.path is None:
+            return READY
+        directory = config.start_directory(self._config)
+        order = Order(name, _arguments(script.path), directory, config.environment(self._config), ChatHeaders())
+        process = self._processes.start(order, processes.new_id(), counted=False)
+        self._running[name] = process
+        if await _ends_within(process, timeout_s):
+            return READY if process.exit_code == 0 else FAILED
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if process.running:
+                processes.send_signal(process, number)
+                await _ends_within(process, KILL_AFTER_S)
+        self._said[name] = f"The {name} script was ended after {timeout_s:g} seconds.\n"
+        return TIMEOUT
+
+    def _earlier(self) -> dict[str, Any] | None:
+        """What an agent of this generation wrote down before this one."""
+        try:
+            with open(self._record, "rb") as file:
+                value = json.loads(file.read(64 * 1024))
+        except (OSError, ValueError):
+            return None
+        if not isinstance(value, dict) or value.get("generation") != self._config.generation:
+            return None
+        return value
+
+    def _remember(self, state: str) -> None:
+        value = {"generation": self._config.generation, "state": state, "exit_code": self.exit_code}
+        with open(self._record + ".new", "w") as file:
+            file.write(json.dumps(value) + "\n")
+        os.replace(self._record + ".new", self._record)
+
+    async def show_log(self, request: Request) -> Response:
+        """What a script printed: the view, or with `since` what is new, waiting for it."""
+        name = request.query.get("name", "startup")
+        if name not in ("startup", "shutdown"):
+            raise invalid("name", "must be startup or shutdown")
+        since = request.optional_number("since")
+        process = self._running.get(name)
+        wait_s = request.seconds("wait_s", cap=MAX_WAIT_S)
+        if process is not None and process.running and wait_s > 0:
+            await processes.wait(process, since, wait_s, request.gone)
+        answer: dict[str, Any] = {"name": name, "agent_state": self.state, "running": False, "output": "", "cursor": 0}
+        if process is not None:
+            if since is not None and since > process.output.total:
+                raise invalid("since", f"is beyond the {process.output.total} bytes that were printed")
+            answer.update(processes.snapshot(process, since))
+        if name in self._said and not answer["running"]:
+            answer["error"] = self._said[name]
+        return Response.json(answer)
+
+    async def show_startup(self, request: Request) -> Response:
+        """The agent runs the script by itself, once; asking for it says how that went."""
+        return Response.json({"agent_state": self.state, "exit_code": self.exit_code})
+
+
+async def _ends_within(process: Process, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(process.ended.wait(), seconds)
+    except asyncio.TimeoutError:
+        return False
+    return True
+
+
+def _arguments(path: str) -> list[str]:
+    """How to run a script whether it is marked executable or not: by its first line, else with `sh`."""
+    with open(path, "rb") as file:
+        first = file.readline(4096)
+    if not first.startswith(b"#!"):
+        return ["sh", path]
+    interpreter = first[2:].decode("utf-8", "replace").strip().split(None, 1)
+    return [*interpreter, path] if interpreter else ["sh", path]
