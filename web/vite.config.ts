@@ -2,11 +2,12 @@ import { fileURLToPath } from "node:url";
 import tailwind from "@tailwindcss/vite";
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vitest/config";
+import { finishBuild } from "./scripts/finish_build.ts";
 
 const source = fileURLToPath(new URL("./src", import.meta.url));
 
 export default defineConfig(({ mode }) => ({
-  plugins: [react(), tailwind()],
+  plugins: [react(), tailwind(), finishBuild()],
   resolve: { alias: { "@": source } },
   define: {
     // A build for tests also has the gallery of every row and card (`npm run build -- --mode gallery`).

@@ -1,4 +1,31 @@
-/** The whole application: routes and shell. */
+import { QueryClientProvider } from "@tanstack/react-query";
+import { useEffect } from "react";
+import { RouterProvider } from "react-router";
+import { router } from "@/app/router";
+import { followAppearance } from "@/state/appearance";
+import { queryClient } from "@/state/queries";
+import { followAnswers } from "@/state/session";
+import { Announcer } from "@/ui/announcer";
+import { Toasts } from "@/ui/toast";
+import { TooltipProvider } from "@/ui/tooltip";
+
+followAppearance();
+followAnswers();
+
+/** The whole application: what every page shares, and the pages. */
 export function App() {
-  return <main className="p-6">Rookery</main>;
+  useEffect(() => {
+    // The one failed load of a part of the page that was healed by a reload is history now.
+    const timer = setTimeout(() => sessionStorage.removeItem("rookery.reloaded"), 10_000);
+    return () => clearTimeout(timer);
+  }, []);
+  return (
+    <QueryClientProvider client={queryClient}>
+      <TooltipProvider>
+        <RouterProvider router={router} />
+        <Toasts />
+        <Announcer />
+      </TooltipProvider>
+    </QueryClientProvider>
+  );
 }

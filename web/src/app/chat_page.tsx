@@ -1,0 +1,55 @@
+import { useEffect } from "react";
+import { useParams, useSearchParams } from "react-router";
+import { isStatus, sentence } from "@/api/errors";
+import { HomeLink, NotFoundPage, Problem } from "@/app/problem_page";
+import { ChatHeader } from "@/features/header/chat_header";
+import { Panel } from "@/features/panel/panel";
+import { useChat } from "@/state/queries";
+import { Button } from "@/ui/button";
+import { isMac } from "@/ui/keys";
+
+/** A conversation with its header, and the panel beside it. */
+export function ChatPage() {
+  const { id = "" } = useParams();
+  const chat = useChat(id);
+  const [params, setParams] = useSearchParams();
+  const panel = params.get("panel");
+
+  function setPanel(tab: string | null) {
+    const next = new URLSearchParams(params);
+    if (tab) next.set("panel", tab);
+    else next.delete("panel");
+    setParams(next, { replace: true });
+  }
+
+  useEffect(() => {
+    function onKeyDown(event: KeyboardEvent) {
+      if (!(isMac ? event.metaKey : event.ctrlKey) || event.shiftKey || event.key.toLowerCase() !== "j") return;
+      event.preventDefault();
+      setPanel(panel ? null : "info");
+    }
+    window.addEventListener("keydown", onKeyDown);
+    return () => window.removeEventListener("keydown", onKeyDown);
+  });
+
+  if (isStatus(chat.error, 404, 400)) return <NotFoundPage />;
+  if (chat.error && !chat.data) {
+    return (
+      <Problem title="The chat could not be loaded" text={sentence(chat.error)}>
+        <Button kind="primary" onClick={() => chat.refetch()}>
+          Try again
+        </Button>
+        <HomeLink />
+      </Problem>
+    );
+  }
+  return (
+    <div className="relative flex min-h-0 flex-1">
+      <div className="flex min-h-0 min-w-0 flex-1 flex-col">
+        <ChatHeader chat={chat.data} isPanelOpen={panel !== null} onPanel={() => setPanel(panel ? null : "info")} />
+        <div className="min-h-0 flex-1" />
+      </div>
+      {panel && chat.data && <Panel chat={chat.data} tab={panel} onTab={setPanel} onClose={() => setPanel(null)} />}
+    </div>
+  );
+}

@@ -1,0 +1,64 @@
+import { useQuery } from "@tanstack/react-query";
+import { type ReactNode, useEffect, useState } from "react";
+import { Navigate, useLocation } from "react-router";
+import { hasCode, isStatus, sentence } from "@/api/errors";
+import { Problem } from "@/app/problem_page";
+import { loadAppearance } from "@/state/appearance";
+import { followChats } from "@/state/chat_list";
+import { meQuery } from "@/state/session";
+import { startWatch, stopWatch } from "@/state/watch";
+import { Button } from "@/ui/button";
+import { Spinner } from "@/ui/spinner";
+
+/** Lets signed-in people through, and leads all others to where they can become that. */
+export function Guarded({ children }: { children: ReactNode }) {
+  const { data, error, refetch } = useQuery(meQuery);
+  const { pathname, search } = useLocation();
+  if (data) return <SignedIn key={data.id}>{children}</SignedIn>;
+  if (hasCode(error, "setup_required")) return <Navigate to="/setup" replace />;
+  if (isStatus(error, 401)) {
+    const next = pathname === "/" ? "" : `?next=${encodeURIComponent(pathname + search)}`;
+    return <Navigate to={`/login${next}`} replace />;
+  }
+  if (error) {
+    return (
+      <Problem title="Rookery does not answer" text={sentence(error)}>
+        <Button kind="primary" onClick={() => refetch()}>
+          Try again
+        </Button>
+      </Problem>
+    );
+  }
+  return <Loading />;
+}
+
+function SignedIn({ children }: { children: ReactNode }) {
+  useEffect(() => {
+    // Without it the interface looks as it did here last time.
+    loadAppearance().catch(() => {});
+    startWatch();
+    const ends = [followChats(), stopWatch];
+    return () => {
+      for (const end of ends) end();
+    };
+  }, []);
+  return children;
+}
+
+/** Nothing at first: most loads are over before anybody would have seen it. */
+export function Loading() {
+  const [isLate, setLate] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(true), 150);
+    return () => clearTimeout(timer);
+  }, []);
+  return (
+    <div className="grid h-full place-items-center" aria-busy>
+      {isLate && (
+        <p className="flex items-center gap-2 text-muted">
+          <Spinner /> Loading
+        </p>
+      )}
+    </div>
+  );
+}

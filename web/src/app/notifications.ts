@@ -1,0 +1,79 @@
+import { useEffect } from "react";
+import { useNavigate } from "react-router";
+import type { ChatView } from "@/api/types.gen";
+import { markOf } from "@/chat/sidebar_list";
+import { appearance } from "@/state/appearance";
+import { subscribeWatch } from "@/state/watch";
+import { toast } from "@/ui/toast";
+
+export type News = { event: "done" | "failed" | "needs"; text: string } | null;
+
+/** What a change of a root chat means for somebody who looks elsewhere. */
+export function newsOf(old: ChatView | undefined, chat: ChatView): News {
+  if (!old || chat.parent_chat_id !== null || old.snapshot_version >= chat.snapshot_version) return null;
+  const [before, after] = [markOf(old), markOf(chat)];
+  if (after === "needs" && before !== "needs") return { event: "needs", text: `“${chat.title}” needs you.` };
+  if (chat.status === "error" && old.status !== "error") return { event: "failed", text: `“${chat.title}” failed.` };
+  // A turn that was stopped was stopping before: whoever stopped it knows.
+  if (old.status === "running" && chat.status === "waiting") return { event: "done", text: `“${chat.title}” is done.` };
+  return null;
+}
+
+/** Tell what happens in chats that are not in view; only one of several tabs does. */
+export function useNotifications(): void {
+  const navigate = useNavigate();
+  useEffect(() => {
+    const seen = new Map<string, ChatView>();
+    return subscribeWatch({
+      onChat: (chat) => {
+        const news = newsOf(seen.get(chat.id), chat);
+        seen.set(chat.id, chat);
+        if (!news || !appearance.getState()[`notify_${news.event}`]) return;
+        const isInView = location.pathname === `/c/${chat.id}` && document.visibilityState === "visible";
+        if (isInView) return;
+        void alone(`rookery:${chat.id}:${chat.snapshot_version}`, () =>
+          tell(news.text, chat, (path) => void navigate(path)),
+        );
+      },
+    });
+  }, [navigate]);
+}
+
+/** Run it in one tab: the lock is held long enough for all others to find it taken. */
+async function alone(name: string, run: () => void): Promise<void> {
+  if (!navigator.locks) return run();
+  await navigator.locks.request(name, { ifAvailable: true }, async (lock) => {
+    if (!lock) return;
+    run();
+    await new Promise((resolve) => setTimeout(resolve, 2_000));
+  });
+}
+
+function tell(text: string, chat: ChatView, open: (path: string) => void): void {
+  const { notify_desktop, notify_sound } = appearance.getState();
+  const path = `/c/${chat.id}`;
+  if (notify_sound) beep();
+  if (document.visibilityState === "hidden" && notify_desktop && Notification.permission === "granted") {
+    const shown = new Notification("Rookery", { body: text, tag: chat.id, icon: "/favicon.svg" });
+    shown.onclick = () => {
+      window.focus();
+      open(path);
+    };
+    return;
+  }
+  toast(text, { action: { label: "Open", run: () => open(path) }, ms: 8_000 });
+}
+
+/** Two short tones, made here: no file has to be loaded. */
+function beep(): void {
+  const audio = new AudioContext();
+  for (const [index, frequency] of [660, 880].entries()) {
+    const tone = audio.createOscillator();
+    const volume = audio.createGain();
+    tone.frequency.value = frequency;
+    volume.gain.value = 0.05;
+    tone.connect(volume).connect(audio.destination);
+    tone.start(audio.currentTime + index * 0.14);
+    tone.stop(audio.currentTime + index * 0.14 + 0.1);
+  }
+}

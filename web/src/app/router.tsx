@@ -1,0 +1,48 @@
+import { createBrowserRouter } from "react-router";
+import { ChatPage } from "@/app/chat_page";
+import { Guarded } from "@/app/guard";
+import { NewChatPage } from "@/app/new_chat_page";
+import { NotFoundPage, RouteError } from "@/app/problem_page";
+import { Shell } from "@/app/shell";
+
+/** Every address of the application. Pages that few visits need are loaded when they are opened. */
+export const router = createBrowserRouter([
+  {
+    errorElement: <RouteError />,
+    hydrateFallbackElement: <></>,
+    children: [
+      { path: "/login", lazy: async () => ({ Component: (await import("@/features/login/login_page")).LoginPage }) },
+      { path: "/link", lazy: async () => ({ Component: (await import("@/features/login/link_page")).LinkPage }) },
+      { path: "/setup", lazy: async () => ({ Component: (await import("@/features/setup/setup_page")).SetupPage }) },
+      {
+        element: (
+          <Guarded>
+            <Shell />
+          </Guarded>
+        ),
+        children: [
+          {
+            errorElement: <RouteError />,
+            children: [
+              { path: "/", Component: NewChatPage },
+              { path: "/c/:id", Component: ChatPage },
+              {
+                path: "/search",
+                lazy: async () => ({ Component: (await import("@/features/palette/search_page")).SearchPage }),
+              },
+              {
+                path: "/usage",
+                lazy: async () => ({ Component: (await import("@/features/settings/usage_page")).OwnUsagePage }),
+              },
+              {
+                path: "/settings/:page?",
+                lazy: async () => ({ Component: (await import("@/features/settings/settings_page")).SettingsPage }),
+              },
+              { path: "*", Component: NotFoundPage },
+            ],
+          },
+        ],
+      },
+    ],
+  },
+]);

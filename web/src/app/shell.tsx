@@ -1,0 +1,85 @@
+import { type CSSProperties, Suspense } from "react";
+import { Outlet, useLocation } from "react-router";
+import { useStore } from "zustand";
+import { Loading } from "@/app/guard";
+import { useNotifications } from "@/app/notifications";
+import { Shortcuts } from "@/app/shortcuts";
+import { usePageTitle } from "@/app/title";
+import { SignInDialog } from "@/features/login/sign_in_dialog";
+import { Palette } from "@/features/palette/palette";
+import { Sidebar } from "@/features/sidebar/sidebar";
+import { layout, setLayout } from "@/state/layout";
+import { session } from "@/state/session";
+import { Button } from "@/ui/button";
+import { cx } from "@/ui/cx";
+import { Resizer } from "@/ui/resizer";
+
+/** What surrounds every page of somebody who is signed in: the list at the left, the page, and what lies over both. */
+export function Shell() {
+  const { sidebarWidth, sidebarOpen } = useStore(layout);
+  // On a small screen there is one pane. The list is an entry of the history, so that going back leaves it.
+  const listOpen = (useLocation().state as { list?: boolean } | null)?.list === true;
+  usePageTitle();
+  useNotifications();
+  return (
+    <div className="flex h-dvh flex-col bg-bg1">
+      <a
+        href="#main"
+        className="sr-only focus:not-sr-only focus:absolute focus:z-50 focus:m-2 focus:rounded-md focus:bg-bg1 focus:p-2 focus:shadow-pop"
+      >
+        Skip to the conversation
+      </a>
+      <NewBuild />
+      <div className="flex min-h-0 flex-1">
+        <nav
+          aria-label="Chats"
+          style={{ "--sidebar": `${sidebarWidth}px` } as CSSProperties}
+          className={cx(
+            "min-h-0 shrink-0 flex-col border-r border-line bg-bg2 md:w-(--sidebar)",
+            listOpen ? "flex w-full" : "hidden",
+            sidebarOpen ? "md:flex" : "md:hidden",
+          )}
+        >
+          <Sidebar />
+        </nav>
+        {sidebarOpen && (
+          <Resizer
+            label="Width of the list"
+            value={sidebarWidth}
+            min={200}
+            max={420}
+            initial={280}
+            onChange={(width) => setLayout({ sidebarWidth: width })}
+            className="hidden md:block"
+          />
+        )}
+        <main
+          id="main"
+          tabIndex={-1}
+          className={cx("min-h-0 min-w-0 flex-1 flex-col outline-none md:flex", listOpen ? "hidden" : "flex")}
+        >
+          <Suspense fallback={<Loading />}>
+            <Outlet />
+          </Suspense>
+        </main>
+      </div>
+      <Palette />
+      <Shortcuts />
+      <SignInDialog />
+    </div>
+  );
+}
+
+/** The server was updated while the page was open. Nobody is interrupted: the reload is theirs to choose. */
+function NewBuild() {
+  const isNew = useStore(session, (state) => state.newBuild);
+  if (!isNew) return null;
+  return (
+    <div role="status" className="flex items-center justify-center gap-3 border-b border-line bg-bg2 px-4 py-1.5">
+      <span>There is a new version of Rookery.</span>
+      <Button size="small" onClick={() => location.reload()}>
+        Reload
+      </Button>
+    </div>
+  );
+}

@@ -1,0 +1,73 @@
+import { Ellipsis, PanelRight, Share2 } from "lucide-react";
+import type { ReactNode } from "react";
+import { Link } from "react-router";
+import type { ChatView } from "@/api/types.gen";
+import { NO_FILTER } from "@/chat/sidebar_list";
+import { chatMenu } from "@/features/sidebar/chat_menu";
+import { openChatDialog } from "@/features/sidebar/dialogs";
+import { useChatList } from "@/state/chat_list";
+import { IconButton } from "@/ui/button";
+import { modKey } from "@/ui/keys";
+import { ListButton } from "@/ui/list_button";
+import { Menu } from "@/ui/menu";
+
+interface Props {
+  chat: ChatView | undefined;
+  /** How the connection is, beside the title. */
+  live?: ReactNode;
+  isPanelOpen: boolean;
+  onPanel: () => void;
+}
+
+/** The title of a chat and what can be done with it. */
+export function ChatHeader({ chat, live, isPanelOpen, onPanel }: Props) {
+  const { chats } = useChatList(NO_FILTER);
+  const pinned = chats.filter((one) => one.pin_order).sort((a, b) => (a.pin_order ?? 0) - (b.pin_order ?? 0));
+  const parent = chat?.parent_chat_id;
+  const canShare = chat?.my_role === "owner" && chat.parent_chat_id === null;
+  return (
+    <header className="flex h-12 shrink-0 items-center gap-1 border-b border-line px-3">
+      <ListButton />
+      <div className="flex min-w-0 flex-1 items-center gap-2 pl-1">
+        {parent && (
+          <Link to={`/c/${parent}`} className="shrink-0 text-muted hover:text-text">
+            Parent /
+          </Link>
+        )}
+        <h1 className="min-w-0 truncate font-semibold">{chat?.title ?? ""}</h1>
+        {live}
+        {chat?.archived && <Tag text="Archived" />}
+        {chat && chat.my_role !== "owner" && <Tag text={`By ${chat.owner.name || chat.owner.username}`} />}
+      </div>
+      {chat && canShare && (
+        <IconButton label="Share" onClick={() => openChatDialog("share", chat)}>
+          <Share2 />
+        </IconButton>
+      )}
+      {chat && (
+        <Menu
+          align="end"
+          label="Actions for this chat"
+          items={chatMenu(chat, pinned)}
+          trigger={
+            <IconButton label="Actions for this chat">
+              <Ellipsis />
+            </IconButton>
+          }
+        />
+      )}
+      <IconButton
+        label={isPanelOpen ? "Hide the panel" : "Show the panel"}
+        keys={`${modKey}-J`}
+        aria-pressed={isPanelOpen}
+        onClick={onPanel}
+      >
+        <PanelRight />
+      </IconButton>
+    </header>
+  );
+}
+
+function Tag({ text }: { text: string }) {
+  return <span className="shrink-0 rounded-md bg-bg3 px-1.5 py-0.5 text-small text-muted">{text}</span>;
+}

@@ -1,0 +1,59 @@
+import { useMutation } from "@tanstack/react-query";
+import { type FormEvent, useState } from "react";
+import { login } from "@/api/account";
+import { ApiError, sentence } from "@/api/errors";
+import type { Me } from "@/api/types.gen";
+import { Button } from "@/ui/button";
+import { TextField } from "@/ui/field";
+import { Notice } from "@/ui/notice";
+
+interface Props {
+  /** Who has to sign in, when it is known. */
+  username?: string;
+  onDone: (me: Me) => void;
+}
+
+/** Name and password. */
+export function LoginForm({ username, onDone }: Props) {
+  const [name, setName] = useState(username ?? "");
+  const [password, setPassword] = useState("");
+  const signIn = useMutation({ mutationFn: login, onSuccess: onDone });
+  const error = signIn.error;
+  const fields = error instanceof ApiError ? error : null;
+
+  function onSubmit(event: FormEvent) {
+    event.preventDefault();
+    signIn.mutate({ login: name.trim(), password });
+  }
+
+  return (
+    <form onSubmit={onSubmit} className="flex flex-col gap-4">
+      {error && <Notice kind="error">{sentence(error)}</Notice>}
+      <TextField
+        label="Email or username"
+        name="username"
+        autoComplete="username"
+        autoCapitalize="none"
+        spellCheck={false}
+        required
+        readOnly={username !== undefined}
+        value={name}
+        onChange={(event) => setName(event.target.value)}
+        error={fields?.field("login")}
+      />
+      <TextField
+        label="Password"
+        name="password"
+        type="password"
+        autoComplete="current-password"
+        required
+        value={password}
+        onChange={(event) => setPassword(event.target.value)}
+        error={fields?.field("password")}
+      />
+      <Button type="submit" kind="primary" className="h-9" disabled={signIn.isPending}>
+        {signIn.isPending ? "Signing in" : "Sign in"}
+      </Button>
+    </form>
+  );
+}

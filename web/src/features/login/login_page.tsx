@@ -1,0 +1,30 @@
+import { useQuery } from "@tanstack/react-query";
+import { useEffect } from "react";
+import { Navigate, useLocation, useNavigate } from "react-router";
+import { LoginForm } from "@/features/login/login_form";
+import { nextPath } from "@/features/login/next";
+import { queryClient } from "@/state/queries";
+import { meQuery, setupQuery } from "@/state/session";
+import { CardPage } from "@/ui/card_page";
+
+/** Sign in, then go on where one wanted to. */
+export function LoginPage() {
+  const { search } = useLocation();
+  const navigate = useNavigate();
+  const { data: setup } = useQuery(setupQuery);
+  useEffect(() => {
+    document.title = "Sign in - Rookery";
+  }, []);
+  if (setup?.needed) return <Navigate to="/setup" replace />;
+  return (
+    <CardPage title="Sign in">
+      <LoginForm
+        onDone={async () => {
+          queryClient.clear();
+          await queryClient.prefetchQuery(meQuery);
+          await navigate(nextPath(search), { replace: true });
+        }}
+      />
+    </CardPage>
+  );
+}

@@ -1,0 +1,12 @@
+/** Where to go after signing in: a path of this application, whatever the address asks for. */
+export function nextPath(search: string): string {
+  const next = new URLSearchParams(search).get("next") ?? "/";
+  try {
+    const url = new URL(next, "http://rookery.invalid");
+    const isOurs = url.origin === "http://rookery.invalid" && next.startsWith("/") && !/^\/[/\\]/.test(next);
+    if (!isOurs || url.pathname === "/login") return "/";
+    return url.pathname + url.search + url.hash;
+  } catch {
+    return "/";
+  }
+}

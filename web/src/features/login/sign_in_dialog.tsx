@@ -1,0 +1,43 @@
+import { useStore } from "zustand";
+import { LoginForm } from "@/features/login/login_form";
+import { queryClient } from "@/state/queries";
+import { forgetPerson, session, useSelf } from "@/state/session";
+import { startWatch } from "@/state/watch";
+import { Dialog } from "@/ui/dialog";
+
+/** The session ended: signing in happens over the page, so that nothing typed is lost. */
+export function SignInDialog() {
+  const me = useSelf();
+  const isOpen = useStore(session, (state) => state.signedOut);
+  return (
+    <Dialog
+      open={isOpen}
+      onOpenChange={() => {}}
+      modal
+      title="Sign in again"
+      description="Your session has ended. What you typed is still here."
+    >
+      <LoginForm
+        username={me.username}
+        onDone={() => {
+          session.setState({ signedOut: false });
+          startWatch();
+          void queryClient.invalidateQueries();
+        }}
+      />
+      <p className="mt-4 text-small text-muted">
+        Not {me.name || me.username}?{" "}
+        <button
+          type="button"
+          className="text-accent underline"
+          onClick={() => {
+            forgetPerson();
+            location.assign("/login");
+          }}
+        >
+          Use another account
+        </button>
+      </p>
+    </Dialog>
+  );
+}

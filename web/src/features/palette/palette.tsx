@@ -1,0 +1,126 @@
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { Archive, ChartNoAxesColumn, Moon, PanelLeft, Search, Settings, SquarePen, Sun } from "lucide-react";
+import { Dialog } from "radix-ui";
+import { useState } from "react";
+import { useNavigate } from "react-router";
+import { useStore } from "zustand";
+import { listChats } from "@/api/chats";
+import type { ChatView } from "@/api/types.gen";
+import { markOf, NO_FILTER } from "@/chat/sidebar_list";
+import { ChatMark } from "@/features/sidebar/mark";
+import { saveDisplay } from "@/state/appearance";
+import { useChatList } from "@/state/chat_list";
+import { layout, setLayout } from "@/state/layout";
+import { Combobox, matching, type Option } from "@/ui/combobox";
+import { useLater } from "@/ui/later";
+
+const WAIT_MS = 200;
+const MIN_CHARACTERS = 2;
+
+interface Command extends Option {
+  run: () => void;
+}
+
+/** Everything by name: recent chats and commands at once, and what the server finds in messages. */
+export function Palette() {
+  const isOpen = useStore(layout, (state) => state.paletteOpen);
+  return (
+    <Dialog.Root open={isOpen} onOpenChange={(open) => setLayout({ paletteOpen: open })}>
+      <Dialog.Portal>
+        <Dialog.Overlay className="fixed inset-0 z-40 bg-black/45" />
+        <Dialog.Content
+          aria-describedby={undefined}
+          className="pop-in fixed inset-x-2 top-2 z-40 flex max-h-[70dvh] flex-col overflow-hidden rounded-xl border border-line bg-bg1 shadow-pop outline-none sm:inset-x-auto sm:top-[12vh] sm:left-1/2 sm:w-[min(40rem,calc(100vw-2rem))] sm:-translate-x-1/2"
+        >
+          <Dialog.Title className="sr-only">Search and commands</Dialog.Title>
+          <PaletteBody />
+        </Dialog.Content>
+      </Dialog.Portal>
+    </Dialog.Root>
+  );
+}
+
+function PaletteBody() {
+  const navigate = useNavigate();
+  const [typed, setTyped] = useState("");
+  const wanted = useLater(typed.trim(), WAIT_MS);
+  const { chats } = useChatList(NO_FILTER);
+  const isLong = wanted.length >= MIN_CHARACTERS;
+  const found = useQuery({
+    queryKey: ["search", wanted],
+    queryFn: ({ signal }) => listChats({ q: `${wanted} archived:any`, limit: 20 }, signal),
+    enabled: isLong,
+    placeholderData: keepPreviousData,
+    retry: false,
+  });
+  const recent = chats.slice(0, 8).map((chat) => chatOption(chat, "Recent"));
+  const hits =
+    isLong && typed.trim().length >= MIN_CHARACTERS
+      ? (found.data?.items ?? []).map((chat) => chatOption(chat, "Found"))
+      : [];
+  const known = new Set(hits.map((one) => one.id));
+  const commands = useCommands(typed.trim());
+  const options = [
+    ...hits,
+    ...matching(recent, typed).filter((one) => !known.has(one.id)),
+    ...(matching(commands, typed) as Command[]),
+    ...(isLong ? [{ id: "all", label: `All results for “${typed.trim()}”`, group: "Commands", icon: <Search /> }] : []),
+  ];
+
+  function pick(option: Option, { newTab }: { newTab: boolean }) {
+    setLayout({ paletteOpen: false });
+    const command = commands.find((one) => one.id === option.id);
+    if (command) return command.run();
+    const path = option.id === "all" ? `/search?q=${encodeURIComponent(typed.trim())}` : option.id;
+    if (newTab) window.open(path, "_blank", "noopener");
+    else void navigate(path);
+  }
+
+  return (
+    <Combobox
+      label="Search and commands"
+      placeholder="Search chats and messages, or type a command"
+      query={typed}
+      onQuery={setTyped}
+      options={options}
+      onPick={pick}
+      empty={found.error ? found.error.message : found.isFetching ? "Searching" : "Nothing matches."}
+      className="max-h-[70dvh]"
+    />
+  );
+}
+
+/** The address is the id: choosing goes there, to the message that was found if there is one. */
+function chatOption(chat: ChatView, group: string): Option {
+  const { chat_id, message_id, snippet } = chat.match ?? {};
+  const id = message_id ? `/c/${chat_id ?? chat.id}?m=${message_id}` : `/c/${chat.id}`;
+  return {
+    id,
+    label: chat.title,
+    group,
+    icon: <ChatMark mark={markOf(chat)} />,
+    ...(snippet ? { detail: <span className="inline-block max-w-72 truncate align-bottom">{snippet}</span> } : {}),
+  };
+}
+
+function useCommands(query: string): Command[] {
+  const navigate = useNavigate();
+  const go = (path: string) => () => void navigate(path);
+  const theme = (name: string) => () => void saveDisplay({ theme: name }).catch(() => {});
+  const all: Command[] = [
+    { id: "new", label: "New chat", icon: <SquarePen />, run: go("/") },
+    { id: "settings", label: "Settings", icon: <Settings />, run: go("/settings/profile") },
+    { id: "usage", label: "Usage", icon: <ChartNoAxesColumn />, run: go("/usage") },
+    { id: "archive", label: "Show the archive", icon: <Archive />, run: go("/?archived=1") },
+    {
+      id: "sidebar",
+      label: "Show or hide the list",
+      icon: <PanelLeft />,
+      run: () => setLayout({ sidebarOpen: !layout.getState().sidebarOpen }),
+    },
+    { id: "dark", label: "Dark theme", icon: <Moon />, run: theme("dark") },
+    { id: "light", label: "Light theme", icon: <Sun />, run: theme("light") },
+  ].map((one) => ({ ...one, group: "Commands" }));
+  // Without words the most used are enough.
+  return query ? all : all.slice(0, 4);
+}

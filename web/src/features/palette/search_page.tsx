@@ -1,0 +1,79 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { type FormEvent, useEffect, useState } from "react";
+import { Link, useSearchParams } from "react-router";
+import { listChats } from "@/api/chats";
+import { sentence } from "@/api/errors";
+import { lineOf, markOf } from "@/chat/sidebar_list";
+import { ChatMark } from "@/features/sidebar/mark";
+import { Button } from "@/ui/button";
+import { TextField } from "@/ui/field";
+import { Notice } from "@/ui/notice";
+import { Page } from "@/ui/page";
+import { Ago } from "@/ui/time";
+
+/** Everything that a search finds. */
+export function SearchPage() {
+  const [params, setParams] = useSearchParams();
+  const q = params.get("q") ?? "";
+  const [typed, setTyped] = useState(q);
+  useEffect(() => setTyped(q), [q]);
+  const found = useInfiniteQuery({
+    queryKey: ["search", "all", q],
+    queryFn: ({ pageParam, signal }) =>
+      listChats({ q: `${q} archived:any`, ...(pageParam ? { cursor: pageParam } : {}) }, signal),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    enabled: q.trim().length >= 2,
+    retry: false,
+  });
+  const chats = found.data?.pages.flatMap((page) => page.items) ?? [];
+
+  function onSubmit(event: FormEvent) {
+    event.preventDefault();
+    setParams({ q: typed });
+  }
+
+  return (
+    <Page title="Search">
+      <form onSubmit={onSubmit} className="flex items-end gap-2">
+        <TextField
+          label="Words"
+          type="search"
+          className="flex-1"
+          value={typed}
+          onChange={(event) => setTyped(event.target.value)}
+          hint="Also status:running, label:key=value, pinned:true, has_unread:true, active_after:2026-05-01"
+        />
+        <Button type="submit" kind="primary" className="mb-5">
+          Search
+        </Button>
+      </form>
+      {found.error && <Notice kind="error">{sentence(found.error)}</Notice>}
+      <ul className="divide-y divide-line">
+        {chats.map((chat) => (
+          <li key={chat.id}>
+            <Link
+              to={
+                chat.match?.message_id
+                  ? `/c/${chat.match.chat_id ?? chat.id}?m=${chat.match.message_id}`
+                  : `/c/${chat.id}`
+              }
+              className="flex items-start gap-2 rounded-lg px-2 py-2.5 hover:bg-bg2"
+            >
+              <span className="mt-0.5">
+                <ChatMark mark={markOf(chat)} />
+              </span>
+              <span className="min-w-0 flex-1">
+                <span className="block truncate font-medium">{chat.title}</span>
+                <span className="line-clamp-2 text-muted">{chat.match?.snippet ?? lineOf(chat)}</span>
+              </span>
+              <Ago at={chat.last_activity_at} className="shrink-0 text-small text-muted" />
+            </Link>
+          </li>
+        ))}
+      </ul>
+      {found.isSuccess && chats.length === 0 && <p className="py-8 text-center text-muted">Nothing matches.</p>}
+      {found.hasNextPage && <Button onClick={() => found.fetchNextPage()}>More</Button>}
+    </Page>
+  );
+}

@@ -1,0 +1,119 @@
+import type { ReactNode } from "react";
+import { fileAddress } from "@/api/files";
+import type { ChatView } from "@/api/types.gen";
+import { openChatDialog } from "@/features/sidebar/dialogs";
+import { useCost, useKnownModels } from "@/state/queries";
+import { Button } from "@/ui/button";
+import { compact, dollars } from "@/ui/money";
+import { Moment } from "@/ui/time";
+
+/** What is known about a chat: what it cost, what it holds, what it is called by. */
+export function InfoTab({ chat }: { chat: ChatView }) {
+  const { data: cost } = useCost(chat.id, true);
+  const models = useKnownModels();
+  const mine = chat.my_role === "owner" && chat.parent_chat_id === null;
+  const labels = Object.entries(chat.labels);
+  return (
+    <div className="flex flex-col gap-6">
+      {chat.summary && <Part title="Summary">{chat.summary}</Part>}
+      <Part title="Cost">
+        {cost && (
+          <dl className="grid grid-cols-[1fr_auto] gap-x-4 gap-y-1 tabular-nums">
+            <Line name="Total" value={dollars(cost.total_cost_micros)} />
+            <Line name="Requests" value={String(cost.request_count)} />
+            <Line name="Tokens in" value={compact(cost.tokens.input)} />
+            <Line name="Tokens from cache" value={compact(cost.tokens.cache_read)} />
+            <Line name="Tokens out" value={compact(cost.tokens.output)} />
+            {Object.entries(cost.by_model).map(([id, figures]) => (
+              <Line
+                key={id}
+                name={models.find((one) => one.id === id)?.display_name || "A model that is gone"}
+                value={dollars(figures.cost_micros)}
+              />
+            ))}
+          </dl>
+        )}
+      </Part>
+      <Part
+        title="Labels"
+        action={
+          mine && (
+            <Button size="small" onClick={() => openChatDialog("labels", chat)}>
+              Edit
+            </Button>
+          )
+        }
+      >
+        {labels.length === 0 ? (
+          <p className="text-muted">None.</p>
+        ) : (
+          <ul className="flex flex-wrap gap-1.5">
+            {labels.map(([key, value]) => (
+              <li key={key} className="rounded-md bg-bg3 px-2 py-0.5">
+                <span className="font-medium">{key}</span>: {value}
+              </li>
+            ))}
+          </ul>
+        )}
+      </Part>
+      {chat.files && chat.files.length > 0 && (
+        <Part title="Files">
+          <ul className="flex flex-col gap-1">
+            {chat.files.map((file) => (
+              <li key={file.id} className="flex gap-2">
+                <a
+                  href={fileAddress(file.id)}
+                  download={file.name}
+                  className="min-w-0 flex-1 truncate text-accent hover:underline"
+                >
+                  {file.name}
+                </a>
+                <span className="text-muted">{compact(file.size_bytes)}B</span>
+              </li>
+            ))}
+          </ul>
+        </Part>
+      )}
+      <Part
+        title="Sharing"
+        action={
+          mine && (
+            <Button size="small" onClick={() => openChatDialog("share", chat)}>
+              Change
+            </Button>
+          )
+        }
+      >
+        <p>{chat.shared ? "Shared with others." : "Only you."}</p>
+      </Part>
+      <Part title="About">
+        <dl className="grid grid-cols-[auto_1fr] gap-x-4 gap-y-1 [&>dd]:text-right">
+          <Line name="Started" value={<Moment at={chat.created_at} />} />
+          <Line name="Last active" value={<Moment at={chat.last_activity_at} />} />
+          <Line name="Id" value={<code className="font-mono text-small break-all">{chat.id}</code>} />
+        </dl>
+      </Part>
+    </div>
+  );
+}
+
+function Part({ title, action, children }: { title: string; action?: ReactNode; children: ReactNode }) {
+  return (
+    <section>
+      <div className="mb-2 flex min-h-7 items-center">
+        <h2 className="flex-1 font-semibold">{title}</h2>
+        {action}
+      </div>
+      {children}
+    </section>
+  );
+}
+
+function Line({ name, value }: { name: string; value: ReactNode }) {
+  return (
+    <>
+      <dt className="min-w-0 truncate text-muted">{name}</dt>
+      <dd>{value}</dd>
+    </>
+  );
+}

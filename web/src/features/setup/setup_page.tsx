@@ -1,0 +1,103 @@
+import { useQuery } from "@tanstack/react-query";
+import { Check } from "lucide-react";
+import { useEffect, useState } from "react";
+import { Navigate, useSearchParams } from "react-router";
+import { sentence } from "@/api/errors";
+import { AdminStep } from "@/features/setup/admin_step";
+import { GoStep } from "@/features/setup/go_step";
+import { ModelStep } from "@/features/setup/model_step";
+import { queryClient } from "@/state/queries";
+import { meQuery, setupQuery } from "@/state/session";
+import { Button } from "@/ui/button";
+import { CardPage } from "@/ui/card_page";
+import { cx } from "@/ui/cx";
+import { Notice } from "@/ui/notice";
+
+const STEPS = ["Account", "Model", "Go"] as const;
+const TEXTS = [
+  "Nobody has an account here yet. Yours will be the administrator's.",
+  "Which model should answer? You can change this at any time.",
+  "Everything is ready.",
+];
+const TITLES = ["Welcome to Rookery", "Choose a model", "Start chatting"];
+
+/** The first run. Which step it is, the server knows: a reload goes on where it was. */
+export function SetupPage() {
+  const setup = useQuery(setupQuery);
+  const isDone = setup.data?.needed === false;
+  const me = useQuery({ ...meQuery, enabled: isDone });
+  const [params, setParams] = useSearchParams();
+  const [token] = useState(takeToken);
+  useEffect(() => {
+    document.title = "Set up - Rookery";
+  }, []);
+
+  if (setup.error) {
+    return (
+      <CardPage title="Rookery does not answer">
+        <Notice kind="error">{sentence(setup.error)}</Notice>
+        <Button className="mt-4" onClick={() => setup.refetch()}>
+          Try again
+        </Button>
+      </CardPage>
+    );
+  }
+  if (!setup.data || (isDone && me.isPending)) return <CardPage title={TITLES[0] ?? ""}>{null}</CardPage>;
+  if (isDone && (me.error || me.data?.role !== "admin")) return <Navigate to="/" replace />;
+  // Whoever comes back to the address of a server that was set up long ago has nothing to do here.
+  if (isDone && !params.has("step")) return <Navigate to="/" replace />;
+  const step = isDone ? Math.min(STEPS.length - 1, Math.max(1, Number(params.get("step")) - 1)) : 0;
+  const go = (next: number) => setParams({ step: String(next) }, { replace: true });
+  return (
+    <CardPage title={TITLES[step] ?? ""} text={TEXTS[step]}>
+      <Steps current={step} />
+      {step === 0 && (
+        <AdminStep
+          token={token}
+          onDone={(user) => {
+            sessionStorage.removeItem(TOKEN_KEY);
+            go(2);
+            queryClient.setQueryData(setupQuery.queryKey, { needed: false });
+            void queryClient.invalidateQueries({ queryKey: meQuery.queryKey });
+            return user;
+          }}
+        />
+      )}
+      {step === 1 && <ModelStep onDone={() => go(3)} />}
+      {step === 2 && <GoStep />}
+    </CardPage>
+  );
+}
+
+const TOKEN_KEY = "rookery.setup";
+
+/** The token from behind the #, which goes no further than into the one request that uses it. */
+function takeToken(): string {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    // A reload must not lose it; the tab forgets it when it is closed.
+    sessionStorage.setItem(TOKEN_KEY, given);
+    history.replaceState(history.state, "", location.pathname + location.search);
+  }
+  return given ?? sessionStorage.getItem(TOKEN_KEY) ?? "";
+}
+
+function Steps({ current }: { current: number }) {
+  return (
+    <ol className="mb-6 flex gap-2" aria-label="Steps">
+      {STEPS.map((name, index) => (
+        <li
+          key={name}
+          aria-current={index === current ? "step" : undefined}
+          className={cx(
+            "flex flex-1 items-center gap-1.5 border-t-2 pt-2 text-small font-medium",
+            index <= current ? "border-accent text-text" : "border-line text-muted",
+          )}
+        >
+          {index < current ? <Check className="size-3.5 text-accent" aria-label="Done" /> : <span>{index + 1}</span>}
+          {name}
+        </li>
+      ))}
+    </ol>
+  );
+}

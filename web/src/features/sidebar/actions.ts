@@ -1,0 +1,106 @@
+import { deleteChat, interrupt, patchChat } from "@/api/chats";
+import { sentence } from "@/api/errors";
+import { post } from "@/api/http";
+import type { ChatView, PatchBody } from "@/api/types.gen";
+import { removeFromList } from "@/chat/chat_list";
+import { changeAtOnce, changeLists, reloadLists } from "@/state/chat_list";
+import { queryClient } from "@/state/queries";
+import { toast } from "@/ui/toast";
+
+const UNDO_MS = 8_000;
+
+/** Change a chat at once and on the server; a refusal puts everything back and says why. */
+export async function change(chat: ChatView, body: PatchBody, shown: Partial<ChatView>): Promise<boolean> {
+  const undo = changeAtOnce(chat.id, shown);
+  try {
+    await patchChat(chat.id, body);
+    void queryClient.invalidateQueries({ queryKey: ["chat", chat.id] });
+    return true;
+  } catch (error) {
+    undo();
+    toast(sentence(error), { kind: "error" });
+    return false;
+  }
+}
+
+export async function archive(chat: ChatView): Promise<void> {
+  if (!(await change(chat, { archived: true }, { archived: true, pin_order: null }))) return;
+  toast(`“${chat.title}” is in the archive.`, {
+    ms: UNDO_MS,
+    action: { label: "Undo", run: () => void unarchive({ ...chat, archived: true }) },
+  });
+}
+
+export async function unarchive(chat: ChatView): Promise<void> {
+  await change(chat, { archived: false }, { archived: false });
+  // It stands in no list that shows the others.
+  reloadLists();
+}
+
+/** Ask the turn to stop, and archive once it has; the list tells when. */
+export async function stopAndArchive(chat: ChatView): Promise<void> {
+  try {
+    await interrupt(chat.id);
+  } catch (error) {
+    toast(sentence(error), { kind: "error" });
+    return;
+  }
+  for (let attempt = 0; attempt < 20; attempt += 1) {
+    try {
+      await patchChat(chat.id, { archived: true });
+      changeAtOnce(chat.id, { archived: true, pin_order: null });
+      toast(`“${chat.title}” was stopped and is in the archive.`, {
+        ms: UNDO_MS,
+        action: { label: "Undo", run: () => void unarchive({ ...chat, archived: true }) },
+      });
+      return;
+    } catch {
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+  }
+  toast("The chat is still stopping. Archive it once it has.", { kind: "error" });
+}
+
+export const pin = (chat: ChatView, last: number) => change(chat, { pin_order: 1_000_000 }, { pin_order: last + 1 });
+export const unpin = (chat: ChatView) => change(chat, { pin_order: 0 }, { pin_order: null });
+
+/** Move a pinned chat to a place, counted from 1. */
+export async function movePin(chat: ChatView, to: number, pinned: ChatView[]): Promise<void> {
+  const order = pinned.filter((one) => one.id !== chat.id).toSpliced(to - 1, 0, chat);
+  changeLists((chats) =>
+    chats.map((one) => {
+      const at = order.findIndex((other) => other.id === one.id);
+      return at < 0 ? one : { ...one, pin_order: at + 1 };
+    }),
+  );
+  try {
+    await patchChat(chat.id, { pin_order: to });
+  } catch (error) {
+    toast(sentence(error), { kind: "error" });
+    reloadLists();
+  }
+}
+
+export const rename = (chat: ChatView, title: string) => change(chat, { title }, { title });
+export const relabel = (chat: ChatView, labels: Record<string, string>) => change(chat, { labels }, { labels });
+
+export async function markUnread(chat: ChatView): Promise<void> {
+  const undo = changeAtOnce(chat.id, { has_unread: true });
+  try {
+    await post(`/chats/${chat.id}/read`, { message_id: 0, force: true });
+  } catch (error) {
+    undo();
+    toast(sentence(error), { kind: "error" });
+  }
+}
+
+export async function remove(chat: ChatView): Promise<void> {
+  await deleteChat(chat.id);
+  changeLists((chats) => removeFromList(chats, chat.id));
+  toast(`“${chat.title}” was deleted.`, { kind: "ok" });
+}
+
+export async function copyLink(chat: ChatView): Promise<void> {
+  await navigator.clipboard.writeText(`${location.origin}/c/${chat.id}`);
+  toast("The link is on the clipboard.", { kind: "ok" });
+}

@@ -1,0 +1,76 @@
+import {
+  Archive,
+  ArchiveRestore,
+  ArrowDown,
+  ArrowUp,
+  Link as LinkIcon,
+  MailOpen,
+  Pencil,
+  Pin,
+  PinOff,
+  Share2,
+  Tags,
+  Trash2,
+} from "lucide-react";
+import type { ChatView } from "@/api/types.gen";
+import { isBusy } from "@/chat/sidebar_list";
+import {
+  archive,
+  copyLink,
+  markUnread,
+  movePin,
+  pin,
+  stopAndArchive,
+  unarchive,
+  unpin,
+} from "@/features/sidebar/actions";
+import { openChatDialog } from "@/features/sidebar/dialogs";
+import type { MenuEntry } from "@/ui/menu";
+
+/** What the reader may do with a chat. `pinned` are all pinned chats in their order. */
+export function chatMenu(chat: ChatView, pinned: ChatView[]): MenuEntry[] {
+  const mine = chat.my_role === "owner";
+  const isRoot = chat.parent_chat_id === null;
+  const canPin = isRoot && !chat.archived;
+  const at = pinned.findIndex((one) => one.id === chat.id);
+  return [
+    canPin &&
+      (at >= 0
+        ? { label: "Unpin", icon: <PinOff />, onSelect: () => void unpin(chat) }
+        : { label: "Pin", icon: <Pin />, onSelect: () => void pin(chat, pinned.length) }),
+    at > 0 && { label: "Move up", icon: <ArrowUp />, onSelect: () => void movePin(chat, at, pinned) },
+    at >= 0 &&
+      at < pinned.length - 1 && {
+        label: "Move down",
+        icon: <ArrowDown />,
+        onSelect: () => void movePin(chat, at + 2, pinned),
+      },
+    mine && { label: "Rename", icon: <Pencil />, onSelect: () => openChatDialog("rename", chat) },
+    mine && isRoot && { label: "Labels", icon: <Tags />, onSelect: () => openChatDialog("labels", chat) },
+    mine && isRoot && { label: "Share", icon: <Share2 />, onSelect: () => openChatDialog("share", chat) },
+    { label: "Copy link", icon: <LinkIcon />, onSelect: () => void copyLink(chat) },
+    !chat.has_unread && { label: "Mark as unread", icon: <MailOpen />, onSelect: () => void markUnread(chat) },
+    ...(mine && isRoot ? ending(chat) : []),
+  ];
+}
+
+function ending(chat: ChatView): MenuEntry[] {
+  if (chat.archived) {
+    return [
+      "separator",
+      { label: "Restore", icon: <ArchiveRestore />, onSelect: () => void unarchive(chat) },
+      { label: "Delete", icon: <Trash2 />, danger: true, onSelect: () => openChatDialog("delete", chat) },
+    ];
+  }
+  const busy = isBusy(chat) || (chat.children ?? []).some(isBusy);
+  return [
+    "separator",
+    {
+      label: "Archive",
+      icon: <Archive />,
+      disabled: busy ? "It is working. Stop it first." : false,
+      onSelect: () => void archive(chat),
+    },
+    busy && { label: "Stop and archive", icon: <Archive />, onSelect: () => void stopAndArchive(chat) },
+  ];
+}

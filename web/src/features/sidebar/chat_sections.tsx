@@ -1,0 +1,122 @@
+import { ChevronDown, ChevronRight, X } from "lucide-react";
+import { useEffect, useRef } from "react";
+import { useStore } from "zustand";
+import { sentence } from "@/api/errors";
+import type { ChatView } from "@/api/types.gen";
+import { filterCount, NO_FILTER, type Section, sectionsOf } from "@/chat/sidebar_list";
+import { ChatRow } from "@/features/sidebar/chat_row";
+import { useFilter } from "@/features/sidebar/filter_menu";
+import { useChatList } from "@/state/chat_list";
+import { layout, setLayout } from "@/state/layout";
+import { Button, IconButton } from "@/ui/button";
+import { useNow } from "@/ui/time";
+
+/** The rows by section. What is loaded stays on screen, whatever fails later. */
+export function ChatSections() {
+  const [filter, setFilter] = useFilter();
+  const list = useChatList(filter);
+  // Sections change at midnight without a reload.
+  const now = useNow(60_000);
+  const sections = sectionsOf(list.chats, filter, now);
+  const pinned = sections.find((one) => one.id === "pinned")?.chats ?? [];
+  return (
+    <div className="min-h-0 flex-1 overflow-y-auto px-2 pb-4" aria-busy={list.isPending}>
+      {filter.labels.length > 0 && (
+        <ul className="flex flex-wrap gap-1 px-1 pb-2">
+          {filter.labels.map((label) => (
+            <li key={label} className="flex items-center gap-0.5 rounded-md bg-bg3 pl-2 text-small">
+              {label}
+              <IconButton
+                label={`Remove filter ${label}`}
+                size="small"
+                onClick={() => setFilter({ labels: filter.labels.filter((one) => one !== label) })}
+              >
+                <X />
+              </IconButton>
+            </li>
+          ))}
+        </ul>
+      )}
+      {list.error && (
+        <div className="mx-1 mb-2 rounded-lg border border-line bg-bg1 p-2 text-small">
+          <p className="text-danger">{sentence(list.error)}</p>
+          <Button size="small" className="mt-1.5" onClick={() => list.refetch()}>
+            Try again
+          </Button>
+        </div>
+      )}
+      {sections.map((section) => (
+        <ListSection key={section.id} section={section} pinned={pinned} />
+      ))}
+      {list.isSuccess && list.chats.length === 0 && (
+        <Empty isFiltered={filterCount(filter) > 0} onClear={() => setFilter({ ...NO_FILTER, group: filter.group })} />
+      )}
+      {list.hasNextPage && <More isLoading={list.isFetchingNextPage} onMore={() => list.fetchNextPage()} />}
+    </div>
+  );
+}
+
+function ListSection({ section, pinned }: { section: Section; pinned: ChatView[] }) {
+  const closed = useStore(layout, (state) => state.closedSections);
+  const isOpen = !closed.includes(section.id);
+  const toggle = () =>
+    setLayout({ closedSections: isOpen ? [...closed, section.id] : closed.filter((one) => one !== section.id) });
+  const Icon = isOpen ? ChevronDown : ChevronRight;
+  return (
+    <section aria-label={section.title} className="mb-2">
+      <button
+        type="button"
+        aria-expanded={isOpen}
+        onClick={toggle}
+        className="group flex w-full items-center gap-1 rounded-md px-2 py-1 text-small font-medium text-muted hover:text-text"
+      >
+        <span className="flex-1 text-left">{section.title}</span>
+        <span aria-label={`${section.chats.length} chats`} role="img" className="font-normal tabular-nums">
+          {section.chats.length}
+        </span>
+        <Icon className="size-3.5" aria-hidden />
+      </button>
+      {isOpen && (
+        <ul>
+          {section.chats.map((chat) => (
+            <ChatRow key={chat.id} chat={chat} pinned={pinned} />
+          ))}
+        </ul>
+      )}
+    </section>
+  );
+}
+
+function Empty({ isFiltered, onClear }: { isFiltered: boolean; onClear: () => void }) {
+  if (!isFiltered) {
+    return (
+      <p className="px-3 py-8 text-center text-muted">No chats yet. Write a message, and the first one is here.</p>
+    );
+  }
+  return (
+    <div className="px-3 py-8 text-center text-muted">
+      <p>Nothing matches.</p>
+      <Button size="small" className="mt-2" onClick={onClear}>
+        Clear filters
+      </Button>
+    </div>
+  );
+}
+
+/** Loads the next page when it comes into view; a button as well, for whoever does not scroll. */
+function More({ isLoading, onMore }: { isLoading: boolean; onMore: () => void }) {
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (!box.current || isLoading) return;
+    const observer = new IntersectionObserver((entries) => entries.some((one) => one.isIntersecting) && onMore());
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, [isLoading, onMore]);
+  return (
+    <div ref={box} className="flex justify-center py-2">
+      <Button size="small" kind="ghost" disabled={isLoading} onClick={onMore}>
+        {isLoading ? "Loading" : "More"}
+      </Button>
+    </div>
+  );
+}

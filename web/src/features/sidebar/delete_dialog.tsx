@@ -1,0 +1,51 @@
+import { useMutation } from "@tanstack/react-query";
+import { useState } from "react";
+import { useNavigate, useParams } from "react-router";
+import { sentence } from "@/api/errors";
+import type { ChatView } from "@/api/types.gen";
+import { remove } from "@/features/sidebar/actions";
+import { Button } from "@/ui/button";
+import { Dialog } from "@/ui/dialog";
+import { TextField } from "@/ui/field";
+
+/** For good, so the title has to be typed. */
+export function DeleteDialog({ chat, onClose }: { chat: ChatView; onClose: () => void }) {
+  const [typed, setTyped] = useState("");
+  const { id } = useParams();
+  const navigate = useNavigate();
+  const erase = useMutation({
+    mutationFn: () => remove(chat),
+    onSuccess: () => {
+      onClose();
+      if (id === chat.id) void navigate("/");
+    },
+  });
+  return (
+    <Dialog
+      open
+      onOpenChange={onClose}
+      title="Delete for good"
+      description="The chat, its subagents and what was recorded of them are removed and cannot be brought back."
+      footer={
+        <>
+          <Button onClick={onClose}>Cancel</Button>
+          <Button
+            kind="danger"
+            disabled={typed.trim() !== chat.title.trim() || erase.isPending}
+            onClick={() => erase.mutate()}
+          >
+            Delete
+          </Button>
+        </>
+      }
+    >
+      <TextField
+        label={`Type “${chat.title}” to confirm`}
+        autoComplete="off"
+        value={typed}
+        onChange={(event) => setTyped(event.target.value)}
+        error={erase.error ? sentence(erase.error) : undefined}
+      />
+    </Dialog>
+  );
+}

@@ -1,0 +1,119 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { X } from "lucide-react";
+import { useState } from "react";
+import { sentence } from "@/api/errors";
+import { get, patch } from "@/api/http";
+import type { ChatView, ItemsOfPublicUser, ItemsOfShareView, SharesBody } from "@/api/types.gen";
+import { copyLink } from "@/features/sidebar/actions";
+import { queryClient } from "@/state/queries";
+import { useSelf } from "@/state/session";
+import { Button, IconButton } from "@/ui/button";
+import { Dialog } from "@/ui/dialog";
+import { TextField } from "@/ui/field";
+import { Notice } from "@/ui/notice";
+import { Switch } from "@/ui/switch";
+
+/** Who else may read the chat. */
+export function ShareDialog({ chat, onClose }: { chat: ChatView; onClose: () => void }) {
+  const key = ["acl", chat.id];
+  const shares = useQuery({ queryKey: key, queryFn: () => get<ItemsOfShareView>(`/chats/${chat.id}/acl`) });
+  const save = useMutation({
+    mutationFn: (body: SharesBody) => patch<void>(`/chats/${chat.id}/acl`, body),
+    onSettled: () => queryClient.invalidateQueries({ queryKey: key }),
+  });
+  const items = shares.data?.items ?? [];
+  const people = items.flatMap((one) => (one.user === "everyone" ? [] : [one.user]));
+  const error = shares.error ?? save.error;
+  return (
+    <Dialog
+      open
+      onOpenChange={onClose}
+      title="Share"
+      description="Readers see everything in this chat: its subagents and files as well. They cannot send messages."
+      footer={
+        <>
+          <Button className="mr-auto" onClick={() => copyLink(chat)}>
+            Copy link
+          </Button>
+          <Button kind="primary" onClick={onClose}>
+            Done
+          </Button>
+        </>
+      }
+    >
+      {error && (
+        <Notice kind="error" className="mb-3">
+          {sentence(error)}
+        </Notice>
+      )}
+      <FindPeople
+        known={people.map((one) => one.id)}
+        onPick={(id) => save.mutate({ users: { [id]: "read" } } as SharesBody)}
+      />
+      <ul className="mt-3 flex flex-col">
+        {people.map((person) => (
+          <li key={person.id} className="flex items-center gap-2 py-1">
+            <span className="min-w-0 flex-1 truncate">
+              {person.name || person.username} <span className="text-muted">@{person.username}</span>
+            </span>
+            <IconButton
+              label={`Remove ${person.username}`}
+              size="small"
+              onClick={() => save.mutate({ users: { [person.id]: null } } as SharesBody)}
+            >
+              <X />
+            </IconButton>
+          </li>
+        ))}
+      </ul>
+      <div className="mt-3 border-t border-line pt-3">
+        <Switch
+          label="Everyone on this server"
+          hint="Whoever has an account and the link can read it."
+          checked={items.some((one) => one.user === "everyone")}
+          onChange={(on) => save.mutate({ everyone: on ? "read" : null })}
+        />
+      </div>
+    </Dialog>
+  );
+}
+
+function FindPeople({ known, onPick }: { known: string[]; onPick: (id: string) => void }) {
+  const me = useSelf();
+  const [typed, setTyped] = useState("");
+  const wanted = typed.trim();
+  const { data } = useQuery({
+    queryKey: ["directory", wanted],
+    queryFn: () => get<ItemsOfPublicUser>("/users/directory", { q: wanted }),
+    enabled: wanted.length >= 2,
+  });
+  const found = (data?.items ?? []).filter((one) => one.id !== me.id && !known.includes(one.id));
+  return (
+    <div>
+      <TextField
+        label="Add people"
+        placeholder="Name or username"
+        autoComplete="off"
+        value={typed}
+        onChange={(event) => setTyped(event.target.value)}
+      />
+      <ul className="mt-1 flex flex-col empty:hidden">
+        {found.map((person) => (
+          <li key={person.id}>
+            <button
+              type="button"
+              className="w-full rounded-md px-2 py-1.5 text-left hover:bg-bg3"
+              onClick={() => {
+                setTyped("");
+                onPick(person.id);
+              }}
+            >
+              {person.name || person.username} <span className="text-muted">@{person.username}</span>
+            </button>
+          </li>
+        ))}
+      </ul>
+      {wanted.length >= 2 && data && found.length === 0 && <p className="mt-1 text-small text-muted">Nobody found.</p>}
+    </div>
+  );
+}

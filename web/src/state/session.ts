@@ -1,0 +1,60 @@
+import { queryOptions, useQuery } from "@tanstack/react-query";
+import { createStore } from "zustand/vanilla";
+import { getMe, getVersion, logout } from "@/api/account";
+import { get, listen } from "@/api/http";
+import type { Me, SetupStatus } from "@/api/types.gen";
+import { queryClient } from "@/state/queries";
+
+export const meQuery = queryOptions({ queryKey: ["me"], queryFn: getMe, staleTime: 5 * 60_000, retry: false });
+export const setupQuery = queryOptions({
+  queryKey: ["setup"],
+  queryFn: () => get<SetupStatus>("/setup"),
+  staleTime: 60_000,
+});
+export const versionQuery = queryOptions({ queryKey: ["version"], queryFn: getVersion, staleTime: 5 * 60_000 });
+
+/** The build that this page was made of; empty during development. */
+export const ownBuild = document.querySelector<HTMLMetaElement>('meta[name="rookery-build"]')?.content ?? "";
+
+interface Session {
+  /** The session ended while the page was open: it is asked for over the page. */
+  signedOut: boolean;
+  /** The server has another build than this page. */
+  newBuild: boolean;
+}
+
+export const session = createStore<Session>(() => ({ signedOut: false, newBuild: false }));
+
+/** Hear of what any answer may bring. */
+export function followAnswers(): void {
+  listen({
+    // Before somebody was known, the routes lead to the login page by themselves.
+    signedOut: () => queryClient.getQueryData(meQuery.queryKey) && session.setState({ signedOut: true }),
+    build: (id) => ownBuild && id !== ownBuild && session.setState({ newBuild: true }),
+  });
+}
+
+/** Who is signed in. Only below the guard of the shell, which has waited for it. */
+export function useSelf(): Me {
+  const { data } = useQuery(meQuery);
+  if (!data) throw new Error("Nobody is signed in.");
+  return data;
+}
+
+/** Whether the server has a chapter of the API; false until it is known. */
+export function useFeature(name: string): boolean {
+  const { data } = useQuery(versionQuery);
+  return data?.features.includes(name) ?? false;
+}
+
+/** End the session, and forget everything that this browser holds of the person. */
+export async function signOut(): Promise<void> {
+  await logout();
+  forgetPerson();
+  location.assign("/login");
+}
+
+export function forgetPerson(): void {
+  queryClient.clear();
+  for (const key of Object.keys(localStorage)) if (key.startsWith("rookery.draft")) localStorage.removeItem(key);
+}

@@ -1,0 +1,10 @@
+/** Micro-dollars for people: `$0.42`, and `<$0.01` for what is less. */
+export function dollars(micros: number): string {
+  if (micros > 0 && micros < 10_000) return "<$0.01";
+  return new Intl.NumberFormat("en-US", { style: "currency", currency: "USD" }).format(micros / 1_000_000);
+}
+
+/** `12.3k`: counts of tokens. */
+export function compact(count: number): string {
+  return new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 }).format(count);
+}

@@ -1,0 +1,60 @@
+import { useEffect, useState } from "react";
+
+const UNITS: [number, Intl.RelativeTimeFormatUnit][] = [
+  [60, "second"],
+  [60, "minute"],
+  [24, "hour"],
+  [7, "day"],
+  [4.35, "week"],
+  [12, "month"],
+  [Number.POSITIVE_INFINITY, "year"],
+];
+
+/** `3 min ago`, in the reader's language. */
+export function relative(at: Date, now: Date): string {
+  let value = (at.getTime() - now.getTime()) / 1000;
+  if (Math.abs(value) < 45) return "now";
+  const format = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "narrow" });
+  for (const [size, unit] of UNITS) {
+    if (Math.abs(Math.round(value)) < size) return format.format(Math.round(value), unit);
+    value /= size;
+  }
+  return format.format(Math.round(value), "year");
+}
+
+/** `14 May 2026, 14:02:07 CEST` */
+export function absolute(at: Date): string {
+  return at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+}
+
+/** The time, again every `ms`; what shows it renders by itself. */
+export function useNow(ms = 30_000): Date {
+  const [now, setNow] = useState(() => new Date());
+  useEffect(() => {
+    const timer = setInterval(() => setNow(new Date()), ms);
+    return () => clearInterval(timer);
+  }, [ms]);
+  return now;
+}
+
+/** A moment, relative to now, exact in its tooltip. */
+export function Ago({ at, className }: { at: string; className?: string }) {
+  const now = useNow();
+  const when = new Date(at);
+  return (
+    <time dateTime={at} title={absolute(when)} className={className}>
+      {relative(when, now)}
+    </time>
+  );
+}
+
+/** A moment as date and time. */
+export function Moment({ at }: { at: string | null | undefined }) {
+  if (!at) return <span className="text-muted">never</span>;
+  const when = new Date(at);
+  return (
+    <time dateTime={at} title={absolute(when)}>
+      {when.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" })}
+    </time>
+  );
+}
