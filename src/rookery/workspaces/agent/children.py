@@ -43,10 +43,14 @@ class Child:
 
 @dataclass(frozen=True)
 class Completed:
-    """How a program ended. `code` is negative for a signal; of long output the first `max_bytes` are there."""
+    """How a program ended. `code` is negative for a signal; of long output the first `max_bytes` are there.
+
+    `output_bytes` is how much it printed in all.
+    """
 
     code: int
     output: bytes
+    output_bytes: int
     errors: bytes
     truncated: bool
     timed_out: bool
@@ -111,7 +115,7 @@ class Children:
             for pipe in pipes:
                 pipe.close()
         code = await child.ended
-        return Completed(code, bytes(out.data), bytes(err.data), out.truncated or err.truncated, timed_out)
+        return Completed(code, bytes(out.data), out.size, bytes(err.data), out.truncated or err.truncated, timed_out)
 
     def alive(self) -> list[Child]:
         return list(self._children.values())
@@ -135,10 +139,12 @@ class Collector:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.data = bytearray()
+        self.size = 0
         self.truncated = False
 
     def take(self, data: bytes) -> None:
         room = self._max_bytes - len(self.data)
+        self.size += len(data)
         self.truncated = self.truncated or len(data) > room
         self.data += data[: max(room, 0)]
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rookery.workspaces.agent import config, editing, files, health, process_routes
+from rookery.workspaces.agent import config, editing, files, git, health, process_routes
 from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.children import Children, adopt_orphans
 from rookery.workspaces.agent.clock import Clock
@@ -52,6 +52,7 @@ def build_router(agent: Agent, ending: Ending) -> Router:
     files.register(router, agent, disk)
     editing.register(router, agent, disk)
     process_routes.register(router, agent)
+    git.register(router, agent)
     router.add("POST", "/v1/scripts/startup", agent.scripts.show_startup)
     router.add("GET", "/v1/scripts/log", agent.scripts.show_log, query=("name", "since", "wait_s"))
     router.add("POST", "/v1/shutdown", ending.shutdown)

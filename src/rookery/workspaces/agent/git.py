@@ -1,0 +1,205 @@
+"""`/v1/git/watch` and `/v1/git/scan`: the repositories a chat has worked in, and what changed there.
+
+Repositories are those of the paths the chat or one of its children touched, and the one of the working directory. A
+watcher is told of a repository when it looks different from what this watcher was told last; an empty list says that
+the agent is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from rookery.workspaces.agent import git_diff
+from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent.errors import invalid
+from rookery.workspaces.agent.git_command import Git, GitFailed
+from rookery.workspaces.agent.http import Request, Response
+from rookery.workspaces.agent.routing import Router
+
+EVERY_S = 5.0
+CLOSEST_S = 1.0
+MAX_REPOSITORIES = 32
+# Chosen: one message stays under the 8 MiB that the server reads, escapes of JSON included.
+MAX_MESSAGE_BYTES = 7 * 1024 * 1024
+SCANS_AT_ONCE = 2
+_MAX_KNOWN = 256
+
+
+class Scanner:
+    """Looks at repositories, each by one caller at a time; callers that come meanwhile share the next look."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._git = Git(agent.children, agent.config)
+        self._monotonic = agent.clock.monotonic
+        self._log = agent.log
+        self._running = asyncio.Semaphore(SCANS_AT_ONCE)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._last: OrderedDict[str, tuple[float, dict[str, Any] | None]] = OrderedDict()
+        self._roots: dict[str, str] = {}
+
+    async def roots_of(self, paths: list[str]) -> list[str]:
+        """The repositories of these paths, each once, in order. Paths outside of repositories are left out."""
+        marked = await asyncio.to_thread(_marked_folders, paths)
+        roots: dict[str, None] = {}
+        for folder in marked:
+            if folder not in self._roots:
+                root = await git_diff.find_root(self._git, folder)
+                if root is None:
+                    continue
+                if len(self._roots) >= _MAX_KNOWN:
+                    self._roots.clear()
+                self._roots[folder] = root
+            roots[self._roots[folder]] = None
+        return list(roots)
+
+    async def look(self, root: str) -> dict[str, Any] | None:
+        """The state of a repository, seen after this call; None when git cannot tell."""
+        asked = self._monotonic()
+        async with self._locks.setdefault(root, asyncio.Lock()):
+            began, known = self._last.get(root, (-1.0, None))
+            if began >= asked:
+                return known
+            async with self._running:
+                began = self._monotonic()
+                try:
+                    state: dict[str, Any] | None = await git_diff.describe(self._git, root)
+                except GitFailed as error:
+                    self._log(f"git: {root}: {error}")
+                    state = None
+            self._last[root] = (began, state)
+            self._last.move_to_end(root)
+            while len(self._last) > MAX_REPOSITORIES:
+                self._last.popitem(last=False)
+            return state
+
+
+class GitRoutes:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._scanner: Scanner | None = None
+        self._watchers: dict[str, set[Callable[[], None]]] = {}
+
+    async def scan(self, request: Request) -> Response:
+        chat_id = _chat_id((await request.json()).get("chat_id"))
+        for poke in tuple(self._watchers.get(chat_id, ())):
+            poke()
+        repositories = await self._look(chat_id, None)
+        return Response.json(_message(repositories))
+
+    async def watch(self, request: Request) -> Response:
+        chat_id = _chat_id(request.query.get("chat_id"))
+        return Response.streamed(self._messages(chat_id, request.gone), content_type="application/x-ndjson")
+
+    async def _messages(self, chat_id: str, gone: asyncio.Event) -> AsyncIterator[bytes]:
+        poked = asyncio.Event()
+        leaving = asyncio.ensure_future(gone.wait())
+        leaving.add_done_callback(lambda _: poked.set())
+        # Subscribed before the known paths are read: a touch in between is seen one way or the other.
+        unsubscribe = self._agent.touched.subscribe(lambda chats, _: poked.set() if chat_id in chats else None)
+        self._watchers.setdefault(chat_id, set()).add(poked.set)
+        sent: dict[str, str] = {}
+        try:
+            while not gone.is_set():
+                poked.clear()
+                began = self._agent.clock.monotonic()
+                message = _message(await self._look(chat_id, sent))
+                yield json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(poked.wait(), EVERY_S)
+                early = began + CLOSEST_S - self._agent.clock.monotonic()
+                if early > 0 and not gone.is_set():
+                    await asyncio.wait({leaving}, timeout=early)
+        finally:
+            leaving.cancel()
+            unsubscribe()
+            self._watchers[chat_id].discard(poked.set)
+            if not self._watchers[chat_id]:
+                del self._watchers[chat_id]
+
+    async def _look(self, chat_id: str, sent: dict[str, str] | None) -> list[dict[str, Any]]:
+        """The chat's repositories; with `sent`, only those that look different from what was sent, which it updates."""
+        if self._scanner is None:
+            self._scanner = Scanner(self._agent)
+        scanner = self._scanner
+        newest_first = [self._agent.config.directory, *reversed(self._agent.touched.paths(chat_id))]
+        roots = (await scanner.roots_of(newest_first))[:MAX_REPOSITORIES]
+        # Known to this watcher and gone: said once, then forgotten.
+        gone = [root for root in sent or () if root not in roots and not git_diff.is_repository(root)]
+        states = await asyncio.gather(*(scanner.look(root) for root in roots))
+        changed: list[dict[str, Any]] = [_removed(root) for root in gone]
+        room = MAX_MESSAGE_BYTES
+        for state in states:
+            if state is None:
+                continue
+            state, size = _fitting(state, room)
+            digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+            if sent is not None:
+                if sent.get(state["root"]) == digest:
+                    continue
+                sent[state["root"]] = digest
+            room -= size
+            changed.append(state)
+        for root in gone:
+            if sent is not None:
+                del sent[root]
+        return changed
+
+
+def register(router: Router, agent: Agent) -> None:
+    routes = GitRoutes(agent)
+    router.add("GET", "/v1/git/watch", routes.watch, query=["chat_id"])
+    router.add("POST", "/v1/git/scan", routes.scan)
+
+
+def _chat_id(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise invalid("chat_id", "is required")
+    return value
+
+
+def _message(repositories: list[dict[str, Any]]) -> dict[str, Any]:
+    scanned_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"type": "changes", "scanned_at": scanned_at, "repositories": repositories}
+
+
+def _removed(root: str) -> dict[str, Any]:
+    return {"root": root, "diff": "", "additions": 0, "deletions": 0, "changed_files": 0, "removed": True}
+
+
+def _fitting(state: dict[str, Any], room: int) -> tuple[dict[str, Any], int]:
+    """The state with a diff that fits into the rest of the message, and what it takes there."""
+    size = len(json.dumps(state, ensure_ascii=False).encode("utf-8", "replace"))
+    if size <= room:
+        return state, size
+    return {**state, "diff": git_diff.note(len(state["diff"]))}, 1024
+
+
+def _marked_folders(paths: list[str]) -> list[str]:
+    """The nearest folder above each path that looks like the root of a repository, each once."""
+    known: dict[str, str | None] = {}
+    found: dict[str, None] = {}
+    for path in paths:
+        passed: list[str] = []
+        folder = os.path.realpath(path)
+        while folder not in known:
+            passed.append(folder)
+            if os.path.lexists(os.path.join(folder, ".git")):
+                known[folder] = folder if git_diff.is_repository(folder) else None
+            elif folder == "/":
+                known[folder] = None
+            else:
+                folder = os.path.dirname(folder)
+        for each in passed:
+            known[each] = known[folder]
+        root = known[folder]
+        if root is not None:
+            found[root] = None
+    return list(found)
