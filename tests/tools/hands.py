@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import aiohttp
 import asyncpg
 from msgspec import UNSET
 
@@ -176,3 +178,6 @@ async def open_hands(**fields: Any) -> AsyncIterator[Hands]:
             yield Hands(agent, OnePlace(agent, pools), **fields)
         finally:
             await pools.close()
+            # Commands that still run would outlive an agent that is only killed.
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                await agent.ask("POST", "/v1/shutdown", json={"grace_s": 0})

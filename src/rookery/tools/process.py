@@ -174,7 +174,7 @@ async def _start(
     except AgentError as error:
         if error.status == 410:
             raise Refused(LOST) from error
-        if not (wanted.read_only and error.status == 409):
+        if not (wanted.read_only and error.code == "read_only_unavailable"):
             raise Refused(_cannot_start(error)) from error
     open_ended = msgspec.structs.replace(wanted, read_only=False)
     # Another body needs another key.

@@ -1,0 +1,257 @@
+"""execute and its companions, over a real agent: outcomes, replays, and who ends a command."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from rookery.chat import parts
+from rookery.chat.messages import ChatId
+from rookery.loop.tools import CancelReason
+from rookery.tools.registry import Column
+from tests.tools.hands import Hands, open_hands
+from tests.waiting import until
+
+PATIENCE = 60.0
+
+
+def is_alive(pid_file: Path) -> bool:
+    """Whether the process that wrote its number there runs; a corpse that nobody has buried yet does not."""
+    pid = pid_file.read_text().strip()
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_finished_command_gives_output_and_exit_code(hands: Hands) -> None:
+    good = await hands.run("execute", command="echo out; echo err >&2", timeout="60s")
+    bad = await hands.run("execute", command="exit 3", timeout="60s")
+
+    assert (good.value["success"], good.value["exit_code"], good.value["output"]) == (True, 0, "out\nerr\n")
+    assert good.value["wall_duration_ms"] >= 0
+    assert (bad.is_error, bad.value["success"], bad.value["exit_code"]) == (False, False, 3)
+    assert "output" not in bad.value
+
+
+async def test_command_runs_where_it_is_told_in_a_clean_environment(hands: Hands) -> None:
+    command = "pwd; echo $GIT_EDITOR-$GIT_TERMINAL_PROMPT-$TERM-$PAGER-$ROOKERY_CHAT-$ROOKERY_CHAT_ID; cat"
+
+    home = await hands.run("execute", command=command, workdir=str(hands.home), timeout="60s")
+    default = await hands.run("execute", command="pwd", timeout="60s")
+    nowhere = await hands.run("execute", command="pwd", workdir="/nowhere", timeout="60s")
+
+    assert home.value["output"] == f"{hands.home}\ntrue-0-dumb-cat-1-{hands.chat_id}\n"
+    assert default.value["output"] == f"{hands.agent.directory}\n"
+    assert "could not be started" in nowhere.error
+
+
+async def test_command_that_takes_longer_goes_on_and_can_be_asked_for(hands: Hands) -> None:
+    go = hands.home / "go"
+    command = f"echo early; until [ -e {go} ]; do sleep 0.05; done; echo late"
+    done = await hands.run("execute", command=command, timeout="2s")
+
+    assert (done.is_error, done.value["success"], done.value["exit_code"]) == (False, False, -1)
+    assert done.value["error"] == "timed out after 2s"
+    process_id = done.value["background_process_id"]
+    still = await hands.run("process_output", process_id=process_id, wait_timeout="0s")
+    assert (still.value["running"], still.value["success"]) == (True, True)
+    go.touch()
+    over = await hands.run("process_output", process_id=process_id, wait_timeout=60)
+    assert (over.value["output"], over.value["exit_code"]) == ("early\nlate\n", 0)
+    assert "running" not in over.value
+
+
+@pytest.mark.parametrize("args", [{"command": "sleep 100 &"}, {"command": "sleep 100", "run_in_background": True}])
+async def test_background_command_returns_at_once(hands: Hands, args: dict[str, Any]) -> None:
+    done = await hands.run("execute", **args)
+
+    assert done.value == {
+        "success": True,
+        "backgrounded": True,
+        "background_process_id": done.value["background_process_id"],
+    }
+    listed = (await hands.run("process_list")).value["processes"]
+    assert [(each["command"], each["background"], each["running"]) for each in listed] == [("sleep 100", True, True)]
+    ended = await hands.run("process_signal", process_id=done.value["background_process_id"], signal="kill")
+    assert ended.value["success"]
+    over = await hands.run("process_output", process_id=done.value["background_process_id"], wait_timeout="60s")
+    assert over.value["exit_code"] == 137
+    again = await hands.run("process_signal", process_id=done.value["background_process_id"], signal="kill")
+    assert "not running" in again.error
+
+
+async def test_process_of_another_chat_is_not_found(hands: Hands) -> None:
+    done = await hands.run("execute", command="sleep 100 &")
+    hands.chat_id = ChatId(uuid4())
+
+    for name, args in (("process_output", {"wait_timeout": "0s"}), ("process_signal", {"signal": "kill"})):
+        other = await hands.run(name, process_id=done.value["background_process_id"], **args)
+        assert "no such process" in other.error
+    assert (await hands.run("process_list")).value["processes"] == []
+
+
+async def test_much_output_keeps_its_end(hands: Hands) -> None:
+    done = await hands.run("execute", command="seq 1 200000", timeout="120s")
+
+    assert len(done.value["output"].encode()) <= 32 * 1024
+    assert done.value["output"].startswith("1\n2\n")
+    assert done.value["output"].endswith("199999\n200000\n")
+    assert done.value["truncated"]["original_bytes"] > 1024 * 1024
+    assert done.value["truncated"]["strategy"] == "head_tail"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"command": "  "}, "empty"),
+        ({"command": "&"}, "empty"),
+        ({"command": "ls", "timeout": "soon"}, "1h30m"),
+        ({"command": "ls", "timeout": "0s"}, "more than 0"),
+        ({}, "command"),
+    ],
+)
+async def test_call_that_makes_no_sense_is_refused(hands: Hands, args: dict[str, Any], words: str) -> None:
+    assert words in (await hands.run("execute", **args)).error
+
+
+async def test_notes_tell_of_long_timeouts_and_better_tools(hands: Hands) -> None:
+    done = await hands.run("execute", command="cat /dev/null", timeout="5h")
+
+    assert "cut to 1h" in done.value["note"]
+    assert "read_file" in done.value["note"]
+
+
+async def test_output_is_shown_while_the_command_runs(hands: Hands) -> None:
+    go = hands.home / "go"
+    task = hands.start("execute", command=f"echo first; until [ -e {go} ]; do sleep 0.05; done", timeout="60s")
+
+    def shown() -> str:
+        results = [part for _, part in hands.shown.all if isinstance(part, parts.ToolResult)]
+        return "".join(part.result_delta or "" for part in results)
+
+    await until(lambda: "first" in shown(), timeout=PATIENCE)
+    assert not task.done()
+    go.touch()
+    await task
+
+
+# Once
+
+
+async def test_call_run_again_attaches_to_the_command_that_runs(hands: Hands) -> None:
+    marks, go = hands.home / "marks", hands.home / "go"
+    command = f"date >> {marks}; until [ -e {go} ]; do sleep 0.05; done; echo done"
+    first = hands.start("execute", call_id="same", command=command, timeout="120s")
+    await until(marks.exists, timeout=PATIENCE)
+
+    await hands.cancel(first, CancelReason.LEASE_LOST)
+    second = hands.start("execute", call_id="same", command=command, timeout="120s")
+    go.touch()
+    (result,) = await second
+
+    assert len(marks.read_text().splitlines()) == 1
+    assert b"done" in bytes(result.result.result)  # type: ignore[arg-type]
+
+
+async def test_call_run_again_after_the_end_gives_the_recorded_result(hands: Hands) -> None:
+    marks = hands.home / "marks"
+    first = await hands.run("execute", call_id="same", command=f"echo x | tee -a {marks}", timeout="60s")
+
+    again = await hands.run("execute", call_id="same", command=f"echo x | tee -a {marks}", timeout="60s")
+
+    assert again.value == first.value
+    assert marks.read_text() == "x\n"
+
+
+async def test_timeout_of_a_call_run_again_counts_from_the_start_of_the_command(hands: Hands) -> None:
+    done = await hands.run("execute", call_id="same", command="sleep 100", timeout="200ms")
+
+    again = await asyncio.wait_for(hands.run("execute", call_id="same", command="sleep 100", timeout="200ms"), PATIENCE)
+
+    assert again.value["background_process_id"] == done.value["background_process_id"]
+
+
+async def test_command_lost_with_its_agent_has_an_unknown_outcome(hands: Hands) -> None:
+    marks = hands.home / "marks"
+    first = hands.start("execute", call_id="same", command=f"date >> {marks}; sleep 100", timeout="120s")
+    await until(marks.exists, timeout=PATIENCE)
+    hands.agent.kill()
+    await hands.agent.start(generation=2)
+    (result,) = await first
+
+    again = await hands.run("execute", call_id="same", command=f"date >> {marks}; sleep 100", timeout="120s")
+
+    assert result.is_error
+    assert "outcome is unknown" in again.error
+    assert len(marks.read_text().splitlines()) == 1
+
+
+# Cancelling
+
+
+async def test_interrupt_of_the_user_ends_foreground_commands_and_leaves_background_ones(hands: Hands) -> None:
+    front, back = hands.home / "front", hands.home / "back"
+    await hands.run("execute", command=f"echo $$ > {back}; sleep 1000", run_in_background=True)
+    task = hands.start("execute", command=f"echo $$ > {front}; sleep 1000", timeout="10m")
+    await until(lambda: front.exists() and front.read_text() and back.exists() and back.read_text(), timeout=PATIENCE)
+
+    await hands.cancel(task, CancelReason.USER)
+
+    await until(lambda: not is_alive(front), timeout=PATIENCE)
+    assert is_alive(back)
+
+
+async def test_command_that_ignores_the_request_to_end_is_killed(hands: Hands) -> None:
+    pid = hands.home / "pid"
+    task = hands.start("execute", command=f"trap '' TERM; echo $$ > {pid}; while :; do sleep 0.1; done", timeout="10m")
+    await until(lambda: pid.exists() and pid.read_text(), timeout=PATIENCE)
+
+    await hands.cancel(task, CancelReason.USER)
+
+    await until(lambda: not is_alive(pid), timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("reason", [CancelReason.LEASE_LOST, CancelReason.SHUTDOWN, CancelReason.SUPERSEDED])
+async def test_other_reasons_leave_the_command_alone(hands: Hands, reason: CancelReason) -> None:
+    pid = hands.home / "pid"
+    task = hands.start("execute", command=f"echo $$ > {pid}; sleep 1000", timeout="10m")
+    await until(lambda: pid.exists() and pid.read_text(), timeout=PATIENCE)
+
+    await hands.cancel(task, reason)
+
+    assert is_alive(pid)
+    assert [each["running"] for each in (await hands.run("process_list")).value["processes"]] == [True]
+
+
+# Looking only
+
+
+async def test_planning_in_a_workspace_that_cannot_protect_its_files_says_so(hands: Hands) -> None:
+    hands.column = Column.ROOT_PLAN
+
+    done = await hands.run("execute", command="echo looked", timeout="60s")
+    again = await hands.run("execute", call_id="same", command="echo x", timeout="60s")
+    replayed = await hands.run("execute", call_id="same", command="echo x", timeout="60s")
+
+    assert done.value["output"] == "looked\n"
+    assert "cannot protect" in done.value["note"]
+    assert replayed.value == again.value
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+@pytest.mark.parametrize("column", [Column.ROOT_PLAN, Column.CHILD_PLAN, Column.EXPLORE])
+async def test_planning_and_exploring_commands_cannot_change_files(column: Column) -> None:
+    config = {"nested": True, "bwrap": shutil.which("bwrap")}
+    async with open_hands(config=config, column=column) as hands:
+        done = await hands.run("execute", command=f"echo x > {hands.home}/x || echo refused", timeout="60s")
+
+        if "cannot protect" in done.value.get("note", ""):
+            pytest.skip("this machine has no nested sandboxes")
+        assert "refused" in done.value["output"]
+        assert not (hands.home / "x").exists()
