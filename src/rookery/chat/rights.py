@@ -96,6 +96,9 @@ class Resource(StrEnum):
     USAGE = "usage"
     AUDIT = "audit"
     REPLICA = "replica"
+    TEMPLATE = "template"
+    WORKSPACE = "workspace"
+    OPERATION = "operation"
 
 
 class Action(StrEnum):
@@ -210,6 +213,17 @@ RULES: Mapping[tuple[Resource, Action], RoleRule] = {
     (Resource.USAGE, Action.LIST_ALL): _STAFF,
     (Resource.AUDIT, Action.READ): _STAFF,
     (Resource.REPLICA, Action.READ): _STAFF,
+    (Resource.TEMPLATE, Action.LIST): _ANYBODY,  # those that the person may use
+    (Resource.TEMPLATE, Action.READ): _STAFF,
+    (Resource.TEMPLATE, Action.ADMINISTER): _ADMINS,
+    (Resource.WORKSPACE, Action.LIST): _OWN_OR_STAFF,
+    (Resource.WORKSPACE, Action.LIST_ALL): _STAFF,
+    (Resource.WORKSPACE, Action.READ): _OWN_OR_STAFF,
+    (Resource.WORKSPACE, Action.CREATE): _ANYBODY,
+    (Resource.WORKSPACE, Action.UPDATE): _OWN,  # start it, rename it
+    (Resource.WORKSPACE, Action.INTERRUPT): _OWN_OR_ADMIN,  # stop it
+    (Resource.WORKSPACE, Action.DELETE): _OWN_OR_ADMIN,
+    (Resource.OPERATION, Action.READ): _OWN_OR_ADMIN,
 }
 
 _READS_CHATS = frozenset({Scope.ALL, Scope.CHAT_READ, Scope.CHAT_WRITE})
@@ -217,7 +231,17 @@ _WRITES_CHATS = frozenset({Scope.ALL, Scope.CHAT_WRITE})
 _READS_USAGE = frozenset({Scope.ALL, Scope.USAGE_READ})
 _ADMINISTERS = frozenset({Scope.ALL, Scope.ADMIN})
 _CHAT_READS = frozenset({Action.READ, Action.SEE_SHARES, Action.LIST, Action.LIST_ALL})
-_CHAT_RESOURCES = frozenset({Resource.CHAT, Resource.MESSAGE, Resource.QUEUE, Resource.SHARE, Resource.FILE})
+_CHAT_RESOURCES = frozenset(
+    {
+        Resource.CHAT,
+        Resource.MESSAGE,
+        Resource.QUEUE,
+        Resource.SHARE,
+        Resource.FILE,
+        Resource.WORKSPACE,
+        Resource.OPERATION,
+    }
+)
 
 GRANTS: Mapping[SystemName, frozenset[tuple[Resource, Action]]] = {
     SystemName.WORKER: frozenset(
@@ -236,6 +260,7 @@ GRANTS: Mapping[SystemName, frozenset[tuple[Resource, Action]]] = {
             (Resource.CHAT, Action.INTERRUPT),
             *(key for key in RULES if key[0] in (Resource.USER, Resource.TOKEN, Resource.PROVIDER, Resource.MODEL)),
             *(key for key in RULES if key[0] in (Resource.SETTINGS, Resource.USAGE, Resource.AUDIT, Resource.REPLICA)),
+            *(key for key in RULES if key[0] is Resource.TEMPLATE),
         }
     ),
 }
@@ -249,7 +274,7 @@ def scopes_for(resource: Resource, action: Action) -> frozenset[Scope]:
         return _READS_CHATS | _READS_USAGE
     if resource is Resource.USAGE or (resource, action) == (Resource.AUDIT, Action.READ):
         return _READS_USAGE
-    if (resource, action) in ((Resource.MODEL, Action.LIST), (Resource.SETTINGS, Action.LIST)):
+    if action is Action.LIST and resource in (Resource.MODEL, Resource.SETTINGS, Resource.TEMPLATE):
         return _READS_CHATS | _ADMINISTERS
     if (resource, action) == (Resource.USER, Action.LIST):
         return _WRITES_CHATS | _ADMINISTERS  # for sharing, and because it is about users

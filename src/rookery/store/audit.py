@@ -120,6 +120,18 @@ DISPOSITIONS: Mapping[str, Mapping[str, Disposition]] = {
         "created_at": _I,
         "updated_at": _I,
     },
+    "templates": {
+        "name": _I,
+        "revision": _T,
+        "enabled": _T,
+        "deprecated": _T,
+        "agents_allowed": _T,
+        "allowed_users": _T,
+        "allowed_roles": _T,
+        "shipped": _I,
+        "created_at": _I,
+        "updated_at": _I,
+    },
 }
 
 

@@ -34,7 +34,7 @@ from rookery.chat.rights import (
     Verdict,
 )
 from rookery.clock import Clock
-from rookery.store import audit, shares, tokens
+from rookery.store import audit, shares, tokens, workspace_operations, workspaces
 from rookery.store.access_errors import (
     AccessError,
     FileNotFound,
@@ -49,6 +49,8 @@ from rookery.store.audit import NO_REQUEST, Event, RequestInfo
 from rookery.store.hints import AccessHint, Hint, WatchHint, WatchKind
 from rookery.store.machine import Bundle, Machine, Publisher
 from rookery.store.pool import Connection
+from rookery.store.workspace_operations import OperationNotFound
+from rookery.store.workspaces import WorkspaceNotFound
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -85,6 +87,8 @@ class Via(StrEnum):
     FILE = "file"
     USER = "user"  # the user it belongs to
     TOKEN = "token"  # noqa: S105 -- a word, not a secret
+    WORKSPACE = "workspace"
+    OPERATION = "operation"  # of a workspace
 
 
 class How(StrEnum):
@@ -278,9 +282,21 @@ class Context:
                 if owner_id is None:
                     raise TokenNotFound
                 self._check_role(rule, owner_id=owner_id, missing=TokenNotFound())
+            case Via.WORKSPACE:
+                missing = WorkspaceNotFound(_required(target))
+                grant.owner_id = await workspaces.find_owner(conn, _required(target))
+                self._check_owned(rule, grant.owner_id, missing)
+            case Via.OPERATION:
+                grant.owner_id = await workspace_operations.find_owner(conn, _required(target))
+                self._check_owned(rule, grant.owner_id, OperationNotFound(_required(target)))
             case Via.NOTHING:
                 self._check_role(rule, owner_id=None, missing=Forbidden())
         return grant
+
+    def _check_owned(self, rule: Rule, owner_id: UUID | None, missing: AccessError) -> None:
+        if owner_id is None:
+            raise missing
+        self._check_role(rule, owner_id=owner_id, missing=missing)
 
     def _check_role(self, rule: Rule, *, owner_id: UUID | None, missing: AccessError) -> None:
         assert not isinstance(self.actor, SystemActor)

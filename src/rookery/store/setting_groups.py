@@ -17,13 +17,23 @@ from msgspec import Struct
 from rookery.chat import sanitise
 from rookery.chat.errors import InvalidInput
 from rookery.chat.messages import Effort
-from rookery.store import audit_settings, chat_settings, chats, model_configs, providers, shares, spending
+from rookery.store import (
+    audit_settings,
+    chat_settings,
+    chats,
+    model_configs,
+    providers,
+    shares,
+    spending,
+    workspace_settings,
+)
 from rookery.store.audit_settings import AuditSettings
 from rookery.store.chat_settings import ChatSettings
 from rookery.store.model_configs import ModelConfig
 from rookery.store.pool import Connection
 from rookery.store.shares import SharingSettings
 from rookery.store.spending import SpendSettings
+from rookery.store.workspace_settings import WorkspaceSettings
 
 MAX_NUMBER = 2**53 - 1  # what every JSON reader keeps exactly
 _EFFORTS = list(Effort)
@@ -78,9 +88,12 @@ MODELS = Group("models", ModelSettings, frozenset({"allow_personal_overrides"}))
 CHATS = _all_public(chat_settings.SETTING, ChatSettings)
 SHARING = _all_public(shares.SETTING, SharingSettings)
 SPEND = _all_public(spending.SETTING, SpendSettings)
+WORKSPACES = _all_public(workspace_settings.SETTING, WorkspaceSettings)
 AUDIT = Group(audit_settings.SETTING, AuditSettings)
 
-GROUPS: Mapping[str, Group] = {group.name: group for group in (PROMPTS, MODELS, CHATS, SHARING, SPEND, AUDIT)}
+GROUPS: Mapping[str, Group] = {
+    group.name: group for group in (PROMPTS, MODELS, CHATS, SHARING, SPEND, WORKSPACES, AUDIT)
+}
 
 
 class GroupState(Struct, frozen=True):

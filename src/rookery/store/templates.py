@@ -12,9 +12,11 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.chat.rights import Role
-from rookery.store.access_errors import Missing
+from rookery.store.access_errors import InUse, Missing
+from rookery.store.nested import atomic
 from rookery.store.pool import Connection
 
 MAX_ARCHIVE_BYTES = 8 * 1024 * 1024
@@ -46,6 +48,37 @@ SIGNALS = """
      WHERE w.template IS NOT NULL
      GROUP BY w.template
 """
+# The row first: that its revision is there is checked at the commit.
+PUSH = """
+    INSERT INTO templates AS t (name, revision, shipped)
+    VALUES ($1, $2, $3)
+    ON CONFLICT (name) DO UPDATE
+       SET revision = excluded.revision, shipped = excluded.shipped, updated_at = clock_timestamp()
+     WHERE (t.revision, t.shipped) IS DISTINCT FROM (excluded.revision, excluded.shipped)
+       AND (t.shipped OR NOT excluded.shipped)
+    RETURNING name
+"""
+PUSH_REVISION = """
+    INSERT INTO template_revisions (template, revision, manifest, readme, archive, pushed_by)
+    VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (template, revision) DO NOTHING
+"""
+# Those that a workspace was made from stay: it may be started again with the recorded one.
+PRUNE = """
+    DELETE FROM template_revisions r
+     WHERE r.template = $1
+       AND NOT EXISTS (SELECT FROM templates t WHERE t.name = r.template AND t.revision = r.revision)
+       AND NOT EXISTS (SELECT FROM workspaces w WHERE w.template = r.template AND w.template_revision = r.revision)
+"""
+LOCK = "SELECT name FROM templates WHERE name = $1 FOR UPDATE"
+UPDATE = """
+    UPDATE templates
+       SET enabled = $2, deprecated = $3, agents_allowed = $4, allowed_users = $5, allowed_roles = $6,
+           updated_at = clock_timestamp()
+     WHERE name = $1
+"""
+IN_USE = "SELECT count(*) FROM workspaces WHERE template = $1 AND deleted_at IS NULL"
+DELETE = "DELETE FROM templates WHERE name = $1"
 
 
 class TemplateNotFound(Missing):
@@ -85,6 +118,26 @@ class Revision(msgspec.Struct, frozen=True):
     manifest: dict[str, Any]
     readme: str
     created_at: datetime
+
+
+class Push(msgspec.Struct, frozen=True, kw_only=True):
+    """A template that was checked and packed, to be stored. `manifest` is JSON."""
+
+    name: str
+    revision: str
+    manifest: str
+    readme: str
+    archive: bytes
+
+
+class TemplatePatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What an administrator decides about a template; UNSET is "leave"."""
+
+    enabled: bool | UnsetType = UNSET
+    deprecated: bool | UnsetType = UNSET
+    agents_allowed: bool | UnsetType = UNSET
+    allowed_users: tuple[UUID, ...] | UnsetType = UNSET
+    allowed_roles: tuple[str, ...] | UnsetType = UNSET
 
 
 class Signals(msgspec.Struct, frozen=True):
@@ -134,6 +187,52 @@ async def list_signals(conn: Connection, owner_id: UUID, *, now: datetime) -> di
         record["template"]: Signals(record["active"], record["deleted"], record["last_used_at"], record["active_users"])
         for record in records
     }
+
+
+async def push_template(conn: Connection, push: Push, *, by: UUID | None = None, shipped: bool = False) -> bool:
+    """Make it what the next workspaces are made from; False when it was so already. Running ones stay as they are.
+
+    A template that comes with Rookery never replaces one that somebody pushed under the same name.
+    """
+    async with atomic(conn):
+        if await conn.fetchval(PUSH, push.name, push.revision, shipped) is None:
+            return False
+        await conn.execute(PUSH_REVISION, push.name, push.revision, push.manifest, push.readme, push.archive, by)
+        await conn.execute(PRUNE, push.name)
+    return True
+
+
+async def update_template(conn: Connection, name: str, patch: TemplatePatch) -> Template:
+    async with atomic(conn):
+        if await conn.fetchval(LOCK, name) is None:
+            raise TemplateNotFound(name)
+        current = await get_template(conn, name)
+        changes = {key: value for key, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
+        wanted = msgspec.structs.replace(current, **changes)
+        await conn.execute(
+            UPDATE,
+            name,
+            wanted.enabled,
+            wanted.deprecated,
+            wanted.agents_allowed,
+            list(wanted.allowed_users),
+            list(wanted.allowed_roles),
+        )
+        return await get_template(conn, name)
+
+
+async def delete_template(conn: Connection, name: str) -> None:
+    """Remove it with its revisions. Refused while a workspace is made of it, or when the next start would bring it
+    back: that one can be disabled.
+    """
+    async with atomic(conn):
+        if await conn.fetchval(LOCK, name) is None:
+            raise TemplateNotFound(name)
+        if (await get_template(conn, name)).shipped:
+            raise InUse("This template comes with Rookery and would be back at the next start. Disable it instead.")
+        if used := await conn.fetchval(IN_USE, name):
+            raise InUse(f"{used} workspaces are made of this template. Delete them first, or disable the template.")
+        await conn.execute(DELETE, name)
 
 
 def from_record(record: asyncpg.Record | Mapping[str, Any]) -> Template:

@@ -40,6 +40,12 @@ FIND_LAST = f"""
      ORDER BY o.created_at DESC, o.id
      LIMIT 1
 """
+FIND_OWNER = """
+    SELECT w.owner_id
+      FROM workspace_operations o
+      JOIN workspaces w ON w.id = o.workspace_id
+     WHERE o.id = $1
+"""
 LOG = "SELECT log, log_dropped, state FROM workspace_operations WHERE id = $1"
 
 
@@ -120,6 +126,12 @@ async def get_operation(conn: Connection, operation_id: UUID) -> Operation:
     if found is None:
         raise OperationNotFound(operation_id)
     return found
+
+
+async def find_owner(conn: Connection, operation_id: UUID) -> UUID | None:
+    """Whose workspace it is about, deleted or not."""
+    owner_id: UUID | None = await conn.fetchval(FIND_OWNER, operation_id)
+    return owner_id
 
 
 async def find_open(conn: Connection, workspace_id: UUID) -> Operation | None:

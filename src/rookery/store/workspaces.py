@@ -33,6 +33,7 @@ COLUMNS = (
     "w.updated_at, w.deleted_at"
 )
 FIND = f"SELECT {COLUMNS} FROM workspaces w WHERE w.id = $1"
+FIND_OWNER = "SELECT owner_id FROM workspaces WHERE id = $1 AND deleted_at IS NULL"
 # Every request and every step of an operation goes through this lock; nothing slow ever happens under it.
 LOCK = f"{FIND} FOR NO KEY UPDATE"
 LIST = f"""
@@ -176,6 +177,12 @@ async def find_workspace(conn: Connection, workspace_id: UUID) -> Workspace | No
     """Deleted ones too."""
     record = await conn.fetchrow(FIND, workspace_id)
     return None if record is None else from_record(record)
+
+
+async def find_owner(conn: Connection, workspace_id: UUID) -> UUID | None:
+    """Whose it is; None when it is not there, or deleted."""
+    owner_id: UUID | None = await conn.fetchval(FIND_OWNER, workspace_id)
+    return owner_id
 
 
 async def get_workspace(conn: Connection, workspace_id: UUID) -> Workspace:

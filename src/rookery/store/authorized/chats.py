@@ -15,7 +15,18 @@ from rookery.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.chat.messages import ChatId, Effort, MessageId
 from rookery.chat.rights import Action, Relation, Resource, SystemActor
 from rookery.chat.search_query import ChatQuery
-from rookery.store import audit, chat_list, chat_reads, chat_views, cursors, machine, pins, shares, users
+from rookery.store import (
+    audit,
+    chat_list,
+    chat_reads,
+    chat_views,
+    cursors,
+    machine,
+    pins,
+    shares,
+    users,
+    workspace_context,
+)
 from rookery.store import labels as stored_labels
 from rookery.store.access_errors import ArchiveFirst, Disabled
 from rookery.store.audit import Entry, EntryFilter, Event
@@ -31,7 +42,7 @@ NO_QUERY = ChatQuery()
 
 # Metadata moves no version; the row is locked so that two patches build on each other.
 LOCK = """
-    SELECT parent_chat_id IS NULL AS is_root, archived, archived_at, title, labels
+    SELECT parent_chat_id IS NULL AS is_root, archived, archived_at, title, labels, workspace_id
       FROM chats
      WHERE id = $1
        FOR NO KEY UPDATE
@@ -41,11 +52,10 @@ WRITE = """
     UPDATE chats
        SET title = CASE WHEN $2 THEN $3 ELSE title END,
            labels = CASE WHEN $4 THEN $5 ELSE labels END,
-           workspace_id = CASE WHEN $6 THEN $7 ELSE workspace_id END,
-           plan_mode = CASE WHEN $8 THEN $9 ELSE plan_mode END,
-           mcp_server_ids = CASE WHEN $10 THEN $11 ELSE mcp_server_ids END,
-           last_model_config_id = CASE WHEN $12 THEN $13 ELSE last_model_config_id END,
-           last_reasoning_effort = CASE WHEN $14 THEN $15 ELSE last_reasoning_effort END
+           plan_mode = CASE WHEN $6 THEN $7 ELSE plan_mode END,
+           mcp_server_ids = CASE WHEN $8 THEN $9 ELSE mcp_server_ids END,
+           last_model_config_id = CASE WHEN $10 THEN $11 ELSE last_model_config_id END,
+           last_reasoning_effort = CASE WHEN $12 THEN $13 ELSE last_reasoning_effort END
      WHERE id = $1
     RETURNING meta_version
 """
@@ -67,11 +77,10 @@ class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metadata(self) -> tuple[object, ...]:
-        """What the owner alone may change, in the order of the statement."""
+        """What the owner alone may change, in the order of the statement; the binding is written by itself."""
         return (
             self.title,
             self.labels,
-            self.workspace_id,
             self.plan_mode,
             self.mcp_server_ids,
             self.model_config_id,
@@ -81,7 +90,7 @@ class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def actions(self) -> frozenset[Action]:
         needed = set()
-        if any(value is not UNSET for value in self.metadata):
+        if any(value is not UNSET for value in (*self.metadata, self.workspace_id)):
             needed.add(Action.PATCH)
         if self.pin_order is not UNSET:
             needed.add(Action.MARK)
@@ -298,6 +307,8 @@ async def _write(at: Grant, chat_id: ChatId, patch: ChatPatch) -> None:
         given = value is not UNSET
         stored = value if given else None
         values += [given, stored_labels.encode(stored) if isinstance(stored, dict) else stored]
+    if not isinstance(workspace_id, UnsetType) and workspace_id != row["workspace_id"]:
+        await workspace_context.bind(at.conn, chat_id, workspace_id)
     after = await at.conn.fetchval(WRITE, chat_id, *values)
     if after == before:
         return

@@ -14,6 +14,7 @@ from rookery.store.authorized.messages import Messages
 from rookery.store.authorized.people import Sessions, Tokens, Users
 from rookery.store.authorized.reports import Reports
 from rookery.store.authorized.turns import Turns
+from rookery.store.authorized.workspaces import Templates, Workspaces
 from rookery.store.authz import Context
 from rookery.store.machine import Machine, Publisher
 from rookery.store.providers import Sealer
@@ -34,9 +35,11 @@ class ActorStore:
         "reports",
         "sessions",
         "settings",
+        "templates",
         "tokens",
         "turns",
         "users",
+        "workspaces",
     )
 
     def __init__(self, context: Context, *, ring: Sealer | None) -> None:
@@ -54,6 +57,8 @@ class ActorStore:
         self.preferences = Preferences(context)
         self.provider_keys = ProviderKeys(context, ring)
         self.reports = Reports(context)
+        self.templates = Templates(context)
+        self.workspaces = Workspaces(context)
 
 
 class Store:

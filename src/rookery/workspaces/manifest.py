@@ -1,0 +1,534 @@
+"""`template.toml`: how a template says what its workspaces are, read strictly and in one pass.
+
+Unknown keys are refused with their path, because a mistyped limit would be no limit; all problems are reported
+together. The result is what the database keeps as JSON.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from rookery.workspaces import values
+from rookery.workspaces.drivers.protocol import Limits, Sandbox
+from rookery.workspaces.problems import Problem, TemplateInvalid
+from rookery.workspaces.values import ParameterType, Value
+
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+MAX_NAME = 64
+PARAMETER_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SECRET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MAX_PARAMETERS = 50
+PARAMETER_PREFIX = "ROOKERY_PARAM_"
+STARTUP_SECONDS, SHUTDOWN_SECONDS = 600.0, 60.0
+MAX_SCRIPT_SECONDS = 3600.0
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+DriverName: TypeAlias = Literal["local", "ssh"]
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a workspace can be told. `ephemeral` values are given anew at every start and never stored."""
+
+    name: str
+    type: ParameterType = "string"
+    required: bool = False
+    default: Value | None = None
+    mutable: bool = False
+    ephemeral: bool = False
+    display_name: str = ""
+    description: str = ""
+    options: tuple[Value, ...] = ()
+    regex: str | None = None
+    min: float | None = None
+    max: float | None = None
+
+
+class Preset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    name: str
+    default: bool = False
+    description: str = ""
+    parameters: dict[str, Value] = {}
+
+
+class ScriptPlace(msgspec.Struct, frozen=True):
+    """A script of the template, by its name in the folder."""
+
+    script: str
+    timeout_s: float
+
+
+class SshPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where the machine is. `identity` names a secret of the server; the key itself is never in a template."""
+
+    host: str
+    known_hosts: str
+    user: str | None = None
+    port: int = 22
+    jump: str | None = None
+    identity: str | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A template, as its folder says. Durations are seconds; 0 is never."""
+
+    name: str
+    display_name: str = ""
+    description: str = ""
+    icon: str = ""
+    driver: DriverName = "local"
+    directory: str = "~"
+    update_on_start: bool = True
+    idle_stop_after_s: float = 0
+    env: dict[str, str] = {}
+    startup: ScriptPlace | None = None
+    shutdown: ScriptPlace | None = None
+    sandbox: Sandbox = Sandbox()
+    limits: Limits = Limits()
+    ssh: SshPlace | None = None
+    context_sources: tuple[str, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    presets: tuple[Preset, ...] = ()
+
+    @property
+    def idle_stop_after(self) -> timedelta:
+        return timedelta(seconds=self.idle_stop_after_s)
+
+    def find_parameter(self, name: str) -> Parameter | None:
+        return next((each for each in self.parameters if each.name == name), None)
+
+    def find_preset(self, preset_id: str) -> Preset | None:
+        return next((each for each in self.presets if each.id == preset_id), None)
+
+
+def decode(stored: Mapping[str, Any]) -> Manifest:
+    """From what the database keeps."""
+    return msgspec.convert(stored, Manifest)
+
+
+def encode(manifest: Manifest) -> str:
+    return msgspec.json.encode(manifest).decode()
+
+
+def parse(text: str, *, files: Collection[str] = ()) -> Manifest:
+    """Read `template.toml`. `files` are the names in the folder, for what the manifest refers to.
+
+    Raises `TemplateInvalid` with every problem.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TemplateInvalid([Problem("template.toml", f"This is not valid TOML: {error}.")]) from None
+    reading = _Reading(files)
+    made = reading.manifest(_Table(document, "", reading.problems))
+    if reading.problems or made is None:
+        raise TemplateInvalid(reading.problems)
+    return made
+
+
+def duration_seconds(raw: object) -> float:
+    """`"2h"`, `"90s"`, `"1d"`, or a whole number of seconds."""
+    if isinstance(raw, int) and not isinstance(raw, bool) and 0 <= raw <= 10**9:
+        return float(raw)
+    match = re.fullmatch(r"([0-9]{1,9})(s|m|h|d|)", raw) if isinstance(raw, str) else None
+    if match is None:
+        raise ValueError('Write a duration like "90s", "10m", "2h" or "1d", or 0.')
+    return float(int(match[1]) * _UNITS.get(match[2], 1))
+
+
+def bound_parameter(path: str) -> str | None:
+    """The parameter that a path stands for: `$ROOKERY_PARAM_folder` is whatever the workspace was given as `folder`."""
+    name = path.removeprefix(f"${PARAMETER_PREFIX}")
+    return name if name != path else None
+
+
+class _Table:
+    """A table of the document: every key that is read is known, and the others are problems when it is done."""
+
+    def __init__(self, raw: Mapping[str, Any], path: str, problems: list[Problem]) -> None:
+        self.raw = raw
+        self.path = path
+        self.problems = problems
+        self._known: set[str] = set()
+
+    def place(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+    def wrong(self, key: str, detail: str) -> None:
+        self.problems.append(Problem(self.place(key), detail))
+
+    def take(self, key: str, check: Callable[[object], Any], default: Any) -> Any:
+        """The value of a key, checked. `check` raises ValueError with a sentence."""
+        self._known.add(key)
+        if key not in self.raw:
+            return default
+        try:
+            return check(self.raw[key])
+        except ValueError as error:
+            self.wrong(key, str(error))
+            return default
+
+    def require(self, key: str, check: Callable[[object], Any]) -> Any:
+        if key not in self.raw:
+            self._known.add(key)
+            self.wrong(key, "This is required.")
+            return None
+        return self.take(key, check, None)
+
+    def table(self, key: str) -> _Table | None:
+        found = self.take(key, _is_table, None)
+        return None if found is None else _Table(found, self.place(key), self.problems)
+
+    def tables(self, key: str) -> list[_Table]:
+        found = self.take(key, _are_tables, [])
+        return [_Table(each, f"{self.place(key)}[{index}]", self.problems) for index, each in enumerate(found)]
+
+    def done(self) -> None:
+        for key in self.raw:
+            if key not in self._known:
+                self.wrong(key, f"There is no such key. Known here: {', '.join(sorted(self._known))}.")
+
+
+class _Reading:
+    def __init__(self, files: Collection[str]) -> None:
+        self.files = files
+        self.problems: list[Problem] = []
+
+    def manifest(self, top: _Table) -> Manifest | None:
+        name = top.require("name", _slug(MAX_NAME))
+        driver: DriverName = top.take("driver", _one_of("local", "ssh"), "local")
+        parameters = self._parameters(top)
+        made: dict[str, Any] = {
+            "display_name": top.take("display_name", _text(100), ""),
+            "description": top.take("description", _text(1000), ""),
+            "icon": top.take("icon", _text(200), ""),
+            "driver": driver,
+            "directory": top.take("directory", _path, "~"),
+            "update_on_start": top.take("update_on_start", _boolean, True),
+            "idle_stop_after_s": top.take("idle_stop_after", duration_seconds, 0.0),
+            "env": self._env(top),
+            "startup": self._script(top, "startup", STARTUP_SECONDS),
+            "shutdown": self._script(top, "shutdown", SHUTDOWN_SECONDS),
+            "sandbox": self._sandbox(top),
+            "limits": self._limits(top),
+            "ssh": self._ssh(top, driver),
+            "context_sources": self._context(top),
+            "parameters": parameters,
+            "presets": self._presets(top, {each.name: each for each in parameters}),
+        }
+        self._check_bound(made["directory"], "directory", parameters)
+        for kind in ("ro_binds", "rw_binds"):
+            for index, bind in enumerate(getattr(made["sandbox"], kind)):
+                self._check_bound(bind, f"sandbox.{kind}[{index}]", parameters)
+        top.done()
+        return None if self.problems else Manifest(name=name, **made)
+
+    def _check_bound(self, path: str, field: str, parameters: tuple[Parameter, ...]) -> None:
+        name = bound_parameter(path)
+        if name is None:
+            return
+        found = next((each for each in parameters if each.name == name), None)
+        if found is None or found.type != "string":
+            self.problems.append(Problem(field, f"There is no parameter {name} of type string."))
+
+    def _env(self, top: _Table) -> dict[str, str]:
+        table = top.table("env")
+        if table is None:
+            return {}
+        made = {}
+        for key in table.raw:
+            if not VARIABLE_NAME.fullmatch(key):
+                table.wrong(key, "This is not a name for an environment variable.")
+            made[key] = table.take(key, _text(32_768), "")
+        return made
+
+    def _script(self, top: _Table, key: str, seconds: float) -> ScriptPlace | None:
+        usual = f"{key}.sh"
+        table = top.table(key)
+        if table is None:
+            return ScriptPlace(usual, seconds) if usual in self.files else None
+        script = table.take("script", _text(200), usual)
+        timeout = table.take("timeout", duration_seconds, seconds)
+        table.done()
+        if not 0 < timeout <= MAX_SCRIPT_SECONDS:
+            table.wrong("timeout", f"A script may take from 1 to {MAX_SCRIPT_SECONDS:.0f} seconds.")
+        if script not in self.files:
+            table.wrong("script", f"There is no file {script} in the template.")
+        return ScriptPlace(script, timeout)
+
+    def _sandbox(self, top: _Table) -> Sandbox:
+        table = top.table("sandbox")
+        if table is None:
+            return Sandbox()
+        made = Sandbox(
+            enabled=table.take("enabled", _boolean, True),
+            network=table.take("network", _one_of("full", "none"), "full"),
+            nested=table.take("nested", _boolean, True),
+            ro_binds=table.take("ro_binds", _list_of(_bind), ()),
+            rw_binds=table.take("rw_binds", _list_of(_bind), ()),
+        )
+        table.done()
+        return made
+
+    def _limits(self, top: _Table) -> Limits:
+        table = top.table("limits")
+        if table is None:
+            return Limits()
+        made = Limits(
+            memory_mb=table.take("memory_mb", _whole, 0),
+            cpus=table.take("cpus", _amount, 0.0),
+            pids=table.take("pids", _whole, 0),
+            disk_mb=table.take("disk_mb", _whole, 0),
+        )
+        table.done()
+        return made
+
+    def _ssh(self, top: _Table, driver: DriverName) -> SshPlace | None:
+        table = top.table("ssh")
+        if table is None:
+            if driver == "ssh":
+                top.wrong("ssh", "A template of the ssh driver needs this table, with host and known_hosts.")
+            return None
+        if driver != "ssh":
+            top.wrong("ssh", 'This has no effect without driver = "ssh".')
+        made = {
+            "host": table.require("host", _word),
+            "known_hosts": table.require("known_hosts", _text(65_536)),
+            "user": table.take("user", _word, None),
+            "port": table.take("port", _port, 22),
+            "jump": table.take("jump", _word, None),
+            "identity": table.take("identity", _secret_name, None),
+        }
+        table.done()
+        return None if self.problems else SshPlace(**made)
+
+    def _context(self, top: _Table) -> tuple[str, ...]:
+        table = top.table("context")
+        if table is None:
+            return ()
+        sources: tuple[str, ...] = table.take("sources", _list_of(_source), ())
+        table.done()
+        return sources
+
+    def _parameters(self, top: _Table) -> tuple[Parameter, ...]:
+        tables = top.tables("parameters")
+        made = [found for each in tables if (found := self._parameter(each)) is not None]
+        if len(tables) > MAX_PARAMETERS:
+            top.wrong("parameters", f"At most {MAX_PARAMETERS} parameters.")
+        # Case does not count: two that differ in nothing else would be one for people.
+        seen: set[str] = set()
+        for table, each in zip(tables, made, strict=False):
+            if each.name.lower() in seen:
+                table.wrong("name", f"There are two parameters called {each.name}.")
+            seen.add(each.name.lower())
+        return tuple(made)
+
+    def _parameter(self, table: _Table) -> Parameter | None:
+        before = len(self.problems)
+        name = table.require("name", _parameter_name)
+        kind: ParameterType = table.take("type", _one_of(*values.TYPES), "string")
+        made = Parameter(
+            name=name or "",
+            type=kind,
+            required=table.take("required", _boolean, False),
+            default=table.take("default", lambda raw: values.convert(raw, kind), None),
+            mutable=table.take("mutable", _boolean, False),
+            ephemeral=table.take("ephemeral", _boolean, False),
+            display_name=table.take("display_name", _text(100), ""),
+            description=table.take("description", _text(2000), ""),
+            options=table.take("options", _list_of(lambda raw: values.convert(raw, values.item_type(kind))), ()),
+            regex=table.take("regex", _regex, None),
+            min=table.take("min", _number, None),
+            max=table.take("max", _number, None),
+        )
+        table.done()
+        if made.regex is not None and kind not in ("string", "list(string)"):
+            table.wrong("regex", f"This has no meaning for the type {kind}.")
+        for key in ("min", "max"):
+            if getattr(made, key) is not None and kind == "bool":
+                table.wrong(key, f"This has no meaning for the type {kind}.")
+        if made.min is not None and made.max is not None and made.min > made.max:
+            table.wrong("max", "This is less than min.")
+        if len(self.problems) == before and made.default is not None:
+            self.problems += [Problem(table.place("default"), each) for each in values.check(made.default, made)]
+        return made if name else None
+
+    def _presets(self, top: _Table, parameters: Mapping[str, Parameter]) -> tuple[Preset, ...]:
+        made, seen = [], set[str]()
+        defaults = 0
+        for table in top.tables("presets"):
+            preset_id = table.require("id", _slug(MAX_NAME))
+            if preset_id in seen:
+                table.wrong("id", f"There are two presets {preset_id}.")
+            seen.add(preset_id or "")
+            is_default = table.take("default", _boolean, False)
+            defaults += is_default
+            if is_default and defaults > 1:
+                table.wrong("default", "Another preset is the default already.")
+            given = table.table("parameters")
+            made.append(
+                Preset(
+                    id=preset_id or "",
+                    name=table.take("name", _text(100), preset_id or ""),
+                    default=is_default,
+                    description=table.take("description", _text(2000), ""),
+                    parameters=_preset_values(given, parameters) if given is not None else {},
+                )
+            )
+            table.done()
+        return tuple(made)
+
+
+def _preset_values(table: _Table, parameters: Mapping[str, Parameter]) -> dict[str, Value]:
+    made = {}
+    for key in table.raw:
+        known = parameters.get(key)
+        if known is None:
+            table.wrong(key, f"There is no parameter {key}.")
+            continue
+        value = table.take(key, lambda raw, known=known: values.convert(raw, known.type), None)  # type: ignore[misc]
+        if value is not None:
+            made[key] = value
+            table.problems += [Problem(table.place(key), each) for each in values.check(value, known)]
+    return made
+
+
+def _is_table(raw: object) -> Mapping[str, Any]:
+    if not isinstance(raw, dict):
+        raise ValueError("This must be a table.")
+    return raw
+
+
+def _are_tables(raw: object) -> list[Mapping[str, Any]]:
+    if not isinstance(raw, list) or not all(isinstance(each, dict) for each in raw):
+        raise ValueError("This must be a list of tables, each written as [[...]].")
+    return raw
+
+
+def _text(most: int) -> Callable[[object], str]:
+    def check(raw: object) -> str:
+        if not isinstance(raw, str) or "\0" in raw:
+            raise ValueError("This must be text.")
+        if len(raw) > most:
+            raise ValueError(f"This may have at most {most} characters.")
+        return raw
+
+    return check
+
+
+def _word(raw: object) -> str:
+    """For a command line: nothing that begins like an option, and no spaces."""
+    if not isinstance(raw, str) or not re.fullmatch(r"[A-Za-z0-9_.@:\[\]%~+-]{1,255}", raw) or raw.startswith("-"):
+        raise ValueError("This must be one word of letters, digits and . _ - @ :, and not begin with a hyphen.")
+    return raw
+
+
+def _slug(most: int) -> Callable[[object], str]:
+    def check(raw: object) -> str:
+        if not isinstance(raw, str) or not NAME.fullmatch(raw) or len(raw) > most:
+            raise ValueError(f"Use lower-case letters, digits and single hyphens, at most {most} characters.")
+        return raw
+
+    return check
+
+
+def _parameter_name(raw: object) -> str:
+    if not isinstance(raw, str) or not PARAMETER_NAME.fullmatch(raw):
+        raise ValueError("A name begins with a letter and has at most 64 letters, digits and underscores.")
+    return raw
+
+
+def _secret_name(raw: object) -> str:
+    if not isinstance(raw, str) or not SECRET_NAME.fullmatch(raw):
+        raise ValueError("This must be the name of a key: letters, digits and . _ -, at most 64 characters.")
+    return raw
+
+
+def _one_of(*allowed: str) -> Callable[[object], Any]:
+    def check(raw: object) -> str:
+        if raw not in allowed or not isinstance(raw, str):
+            raise ValueError(f"This must be one of {', '.join(allowed)}.")
+        return raw
+
+    return check
+
+
+def _boolean(raw: object) -> bool:
+    if not isinstance(raw, bool):
+        raise ValueError("This must be true or false.")
+    return raw
+
+
+def _whole(raw: object) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool) or not 0 <= raw <= 10**9:
+        raise ValueError("This must be a whole number, 0 for no limit.")
+    return raw
+
+
+def _number(raw: object) -> float:
+    if not isinstance(raw, int | float) or isinstance(raw, bool):
+        raise ValueError("This must be a number.")
+    return float(raw)
+
+
+def _amount(raw: object) -> float:
+    number = _number(raw)
+    if not 0 <= number <= 10_000:
+        raise ValueError("This must be a number, 0 for no limit.")
+    return number
+
+
+def _port(raw: object) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool) or not 1 <= raw <= 65_535:
+        raise ValueError("This must be a port, 1 to 65535.")
+    return raw
+
+
+def _regex(raw: object) -> str:
+    text = _text(1000)(raw)
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"This is not a regular expression: {error}.") from None
+    return text
+
+
+def _path(raw: object) -> str:
+    """`~`, below it, absolute, or a parameter. `..` is refused: what a path means must not depend on links."""
+    text = _text(4096)(raw)
+    is_rooted = text == "~" or text.startswith(("~/", "/")) or bound_parameter(text) is not None
+    if not is_rooted or ".." in text.split("/"):
+        raise ValueError("This must be ~, a path that begins with ~/ or /, without `..`, or $ROOKERY_PARAM_NAME.")
+    return text
+
+
+def _bind(raw: object) -> str:
+    text = _path(raw)
+    if text.startswith("~") or text == "/":
+        raise ValueError("This must be an absolute path of the host, and not the root.")
+    return text
+
+
+def _source(raw: object) -> str:
+    text = _path(raw)
+    if bound_parameter(text) is not None:
+        raise ValueError("This must be a path that begins with ~ or /.")
+    return text
+
+
+def _list_of(check: Callable[[object], Any]) -> Callable[[object], tuple[Any, ...]]:
+    def check_all(raw: object) -> tuple[Any, ...]:
+        if not isinstance(raw, list):
+            raise ValueError("This must be a list.")
+        if len(raw) > 200:
+            raise ValueError("This may have at most 200 entries.")
+        return tuple(check(each) for each in raw)
+
+    return check_all

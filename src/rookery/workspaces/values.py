@@ -1,0 +1,97 @@
+"""Values of template parameters: their types, how they are checked, and how they look in an environment."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+ParameterType: TypeAlias = Literal["string", "number", "bool", "list(string)"]
+Value: TypeAlias = bool | int | float | str | list[str]
+TYPES: tuple[ParameterType, ...] = ("string", "number", "bool", "list(string)")
+MAX_TEXT_BYTES = 32_768
+MAX_ITEMS = 200
+_BOOLEANS = {"true": True, "false": False}
+
+
+class Rules(Protocol):
+    """What a parameter says about its values."""
+
+    @property
+    def type(self) -> ParameterType: ...
+    @property
+    def options(self) -> tuple[Value, ...]: ...
+    @property
+    def regex(self) -> str | None: ...
+    @property
+    def min(self) -> float | None: ...
+    @property
+    def max(self) -> float | None: ...
+
+
+def item_type(kind: ParameterType) -> ParameterType:
+    """What the options of a parameter are: of a list, those of its items."""
+    return "string" if kind == "list(string)" else kind
+
+
+def convert(raw: object, kind: ParameterType) -> Value:
+    """The value as its type has it. Text is taken where it is plain what it means; else ValueError with a sentence."""
+    match kind:
+        case "string":
+            if isinstance(raw, str) and "\0" not in raw and len(raw.encode(errors="replace")) <= MAX_TEXT_BYTES:
+                return raw
+            raise ValueError(f"This must be text of at most {MAX_TEXT_BYTES} bytes.")
+        case "number":
+            return _number(raw)
+        case "bool":
+            if isinstance(raw, bool):
+                return raw
+            if isinstance(raw, str) and raw.strip().lower() in _BOOLEANS:
+                return _BOOLEANS[raw.strip().lower()]
+            raise ValueError("This must be true or false.")
+        case "list(string)":
+            if isinstance(raw, list) and len(raw) <= MAX_ITEMS and all(isinstance(each, str) for each in raw):
+                return [str(convert(each, "string")) for each in raw]
+            raise ValueError(f"This must be a list of at most {MAX_ITEMS} texts.")
+
+
+def _number(raw: object) -> int | float:
+    if isinstance(raw, str) and re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", raw.strip()):
+        raw = float(raw)
+    if isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw):
+        return int(raw) if float(raw).is_integer() and abs(raw) < 2**53 else raw
+    raise ValueError("This must be a number.")
+
+
+def check(value: Value, rules: Rules) -> list[str]:
+    """What is wrong with a value that has the right type, as sentences."""
+    found = []
+    items = value if isinstance(value, list) else [value]
+    if rules.options and any(item not in rules.options for item in items):
+        found.append(f"Choose from {', '.join(text(each) for each in rules.options)}.")
+    if rules.regex is not None and not all(re.fullmatch(rules.regex, str(item)) for item in items):
+        found.append(f"This must match {rules.regex}.")
+    if isinstance(value, bool):
+        return found
+    size = value if isinstance(value, int | float) else len(value)
+    what = {"number": "This", "string": "Its length", "list(string)": "The number of its entries"}.get(
+        rules.type, "This"
+    )
+    if rules.min is not None and size < rules.min:
+        found.append(f"{what} must be at least {rules.min:g}.")
+    if rules.max is not None and size > rules.max:
+        found.append(f"{what} must be at most {rules.max:g}.")
+    return found
+
+
+def text(value: Value) -> str:
+    """As scripts see it in `ROOKERY_PARAM_NAME`. A list is JSON."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case list():
+            return msgspec.json.encode(value).decode()
+        case _:
+            return str(value)
