@@ -153,6 +153,8 @@ OPERATIONS = {
     "settings.put_sharing": Entry("admins", ADMIN),
     "settings.get_spend": Entry("user", READ | ADMIN),
     "settings.put_spend": Entry("admins", ADMIN),
+    "settings.get_workspaces": Entry("user", READ | ADMIN),
+    "settings.put_workspaces": Entry("admins", ADMIN),
     "settings.get_audit": Entry("staff", ADMIN),
     "settings.put_audit": Entry("admins", ADMIN),
     "preferences.get": Entry("user", ACCOUNT),

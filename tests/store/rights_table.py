@@ -8,6 +8,7 @@ from __future__ import annotations
 OK, MISSING, REFUSED = "allowed", "not found", "forbidden"
 
 CHAT, FILE, USER, TOKEN, NOTHING = "chat", "file", "user", "token", "nothing"
+WORKSPACE, OPERATION = "workspace", "operation"
 
 # By what the actor is to the chat. Administrators: by the default, break-glass, without a reason.
 CHAT_RIGHTS = {
@@ -31,6 +32,7 @@ ROLE_RIGHTS = {
     "own or admin": {"member": MISSING, "admin": OK, "auditor": MISSING, "own": OK},
     "own or admin, staff sees": {"member": MISSING, "admin": OK, "auditor": REFUSED, "own": OK},
     "own, admin sees": {"member": MISSING, "admin": REFUSED, "auditor": MISSING, "own": OK},
+    "own, staff sees": {"member": MISSING, "admin": REFUSED, "auditor": REFUSED, "own": OK},
     "own or staff": {"member": MISSING, "admin": OK, "auditor": OK, "own": OK},
 }
 
@@ -141,20 +143,44 @@ METHODS: dict[str, tuple[str, str, set[str]]] = {
     "reports.replicas": (NOTHING, "staff", ADMINISTERS),
     "reports.owned_chats": (NOTHING, "staff", ADMINISTERS),
     "reports.job_runs": (NOTHING, "staff", ADMINISTERS),
+    "contexts.get": (CHAT, "read", READS),
+    "contexts.refresh": (CHAT, "patch", WRITES),
+    "contexts.list_diffs": (CHAT, "read", READS),
+    "contexts.write_diffs": (CHAT, "patch", WRITES),
+    "templates.list": (NOTHING, "anybody", READS | ADMINISTERS),
+    "templates.get": (NOTHING, "anybody", READS | ADMINISTERS),
+    "templates.signals": (NOTHING, "anybody", READS | ADMINISTERS),
+    "templates.list_all": (NOTHING, "staff", ADMINISTERS),
+    "templates.require": (NOTHING, "admins", ADMINISTERS),
+    "templates.push": (NOTHING, "admins", ADMINISTERS),
+    "templates.update": (NOTHING, "admins", ADMINISTERS),
+    "templates.delete": (NOTHING, "admins", ADMINISTERS),
+    "workspaces.list": (USER, "own or staff", READS),
+    "workspaces.list_all": (NOTHING, "staff", READS),
+    "workspaces.get": (WORKSPACE, "own or staff", READS),
+    "workspaces.create": (NOTHING, "anybody", WRITES),
+    "workspaces.require_update": (WORKSPACE, "own, staff sees", WRITES),
+    "workspaces.update": (WORKSPACE, "own, staff sees", WRITES),
+    "workspaces.start": (WORKSPACE, "own, staff sees", WRITES),
+    "workspaces.stop": (WORKSPACE, "own or admin, staff sees", WRITES),
+    "workspaces.delete": (WORKSPACE, "own or admin, staff sees", WRITES),
+    "workspaces.get_operation": (OPERATION, "own or admin", READS),
+    "workspaces.read_log": (OPERATION, "own or admin", READS),
 }
 
 # What the parts of Rookery may do by themselves; everything else is refused. A * stands for the rest of a name.
 SYSTEM = {
     "worker": ("chats.get", "chats.require read", "messages.get", "messages.list", "messages.search",
-               "messages.prompts", "files.get", "files.read", "files.list_of_chat"),
+               "messages.prompts", "files.get", "files.read", "files.list_of_chat",
+               "contexts.get", "contexts.list_diffs"),
     "jobs": ("chats.get", "chats.require read", "chats.require archive", "chats.patch archived",
-             "chats.require delete", "chats.delete"),
+             "chats.require delete", "chats.delete", "contexts.get", "contexts.list_diffs"),
     "stream_sync": ("chats.get", "chats.require read", "messages.get", "messages.list", "messages.search",
-                    "messages.prompts", "messages.list_queue"),
+                    "messages.prompts", "messages.list_queue", "contexts.get", "contexts.list_diffs"),
     "replica": ("reports.replicas", "reports.owned_chats", "reports.job_runs"),
     "setup": ("users.create", "users.require_create"),
     "cli": ("chats.require interrupt", "turns.interrupt", "turns.reconcile", "users.*", "tokens.*", "providers.*",
-            "models.*", "settings.*",
+            "models.*", "settings.*", "templates.[!s]*",
             "reports.usage*", "reports.spend", "reports.audit", "reports.replicas", "reports.owned_chats",
             "reports.job_runs"),
 }  # fmt: skip

@@ -37,8 +37,12 @@ from rookery.store.model_options import ProviderType
 from rookery.store.preferences import PreferencesPatch
 from rookery.store.providers import ProviderDraft, ProviderPatch
 from rookery.store.shares import SharePatch
+from rookery.store.templates import Push, TemplatePatch
 from rookery.store.usage import GroupBy
 from rookery.store.users import User, UserDraft, UserPatch
+from rookery.store.workspace_operations import OperationNotFound
+from rookery.store.workspace_requests import Draft, StartPlan
+from rookery.store.workspaces import WorkspaceNotFound
 from rookery.testing import FakeClock
 from tests.store.accounts import open_pool, person
 from tests.store.builders import World, open_world
@@ -51,12 +55,14 @@ from tests.store.rights_table import (
     MISSING,
     NOTHING,
     OK,
+    OPERATION,
     REFUSED,
     RELATIONS,
     ROLE_RIGHTS,
     SYSTEM,
     TOKEN,
     USER,
+    WORKSPACE,
 )
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -106,6 +112,20 @@ class Town:
         if chat_id is not None:
             await self.world.conn.execute("INSERT INTO chat_file_links VALUES ($1, $2)", chat_id, file_id)
         return UUID(str(file_id))
+
+    async def workspace(self) -> tuple[UUID, UUID]:
+        """One of ada's that was stopped, and the operation that did it."""
+        workspace_id = await self.world.conn.fetchval(
+            "INSERT INTO workspaces (owner_id, name) VALUES ($1, $2) RETURNING id",
+            self.people["ada"].id,
+            f"w-{uuid4().hex[:8]}",
+        )
+        operation_id = await self.world.conn.fetchval(
+            "INSERT INTO workspace_operations (workspace_id, kind, reason, state, finished_at)"
+            " VALUES ($1, 'stop', 'user', 'succeeded', now()) RETURNING id",
+            workspace_id,
+        )
+        return UUID(str(workspace_id)), UUID(str(operation_id))
 
     async def token(self) -> UUID:
         token_id = uuid4()
@@ -169,6 +189,30 @@ def spec(store: ActorStore, town: Town) -> ChatSpec:
 
 def request(store: ActorStore) -> idempotency.Request:
     return idempotency.Request(me(store), "key", "chats.create", b"{}")
+
+
+def push() -> Push:
+    return Push(name="t", revision="0" * 64, manifest="{}", readme="", archive=b"")
+
+
+def workspace_draft(store: ActorStore) -> Draft:
+    """Of a template that is not there, as far as the rights are concerned."""
+    return Draft(
+        id=uuid4(),
+        owner_id=me(store),
+        name=f"w-{uuid4().hex[:8]}",
+        template="t",
+        revision="0" * 64,
+        driver="local",
+        node="here",
+        parameters={},
+        once={},
+        idle_stop_after=timedelta(),
+    )
+
+
+def plan() -> StartPlan:
+    return StartPlan(revision="0" * 64, parameters={}, once={})
 
 
 def address() -> str:
@@ -283,6 +327,29 @@ CALLS: dict[str, Call] = {
     "reports.replicas": lambda s, t, x: s.reports.replicas(),
     "reports.job_runs": lambda s, t, x: s.reports.job_runs(),
     "reports.owned_chats": lambda s, t, x: s.reports.owned_chats(),
+    "contexts.get": lambda s, t, x: s.contexts.get(x),
+    "contexts.refresh": lambda s, t, x: s.contexts.refresh(x),
+    "contexts.list_diffs": lambda s, t, x: s.contexts.list_diffs(x),
+    "contexts.write_diffs": lambda s, t, x: s.contexts.write_diffs(x, []),
+    "templates.list": lambda s, t, x: s.templates.list(),
+    "templates.get": lambda s, t, x: s.templates.get("none"),
+    "templates.signals": lambda s, t, x: s.templates.signals(),
+    "templates.list_all": lambda s, t, x: s.templates.list_all(),
+    "templates.require": lambda s, t, x: s.templates.require(),
+    "templates.push": lambda s, t, x: s.templates.push(push()),
+    "templates.update": lambda s, t, x: s.templates.update("none", TemplatePatch()),
+    "templates.delete": lambda s, t, x: s.templates.delete("none"),
+    "workspaces.list": lambda s, t, x: s.workspaces.list(x),
+    "workspaces.list_all": lambda s, t, x: s.workspaces.list_all(),
+    "workspaces.get": lambda s, t, x: s.workspaces.get(x),
+    "workspaces.create": lambda s, t, x: s.workspaces.create(workspace_draft(s)),
+    "workspaces.require_update": lambda s, t, x: s.workspaces.require_update(x),
+    "workspaces.update": lambda s, t, x: s.workspaces.update(x, name=f"w-{uuid4().hex[:8]}"),
+    "workspaces.start": lambda s, t, x: s.workspaces.start(x, lambda *_: plan()),
+    "workspaces.stop": lambda s, t, x: s.workspaces.stop(x),
+    "workspaces.delete": lambda s, t, x: s.workspaces.delete(x),
+    "workspaces.get_operation": lambda s, t, x: s.workspaces.get_operation(x),
+    "workspaces.read_log": lambda s, t, x: s.workspaces.read_log(x),
 }
 
 
@@ -293,7 +360,7 @@ async def outcome(call: Awaitable[object]) -> str:
     """Whether the check let it pass. What a method refuses afterwards for other reasons has passed."""
     try:
         await call
-    except (ChatNotFound, FileNotFound, UserNotFound, TokenNotFound):
+    except (ChatNotFound, FileNotFound, UserNotFound, TokenNotFound, WorkspaceNotFound, OperationNotFound):
         return MISSING
     except ScopeMissing:
         return "scope"
@@ -319,6 +386,10 @@ async def targets(town: Town, subject: str) -> list[tuple[str, UUID | None]]:
             return [(name, town.people[name].id) for name in ("ada", "eve")]
         case "token":
             return [("token of ada", await town.token())]
+        case "workspace":
+            return [("workspace of ada", (await town.workspace())[0])]
+        case "operation":
+            return [("operation of ada", (await town.workspace())[1])]
     return [("", None)]
 
 
@@ -342,7 +413,7 @@ def expected(name: str, *, who: str, target: str, scopes: set[str]) -> str:
             return REFUSED
         return CHAT_RIGHTS[right][RELATIONS.index(related)]
     allowed = ROLE_RIGHTS[right]
-    owner = target.removeprefix("token of ")
+    owner = target.rpartition(" of ")[2]
     if "own" in allowed and who == owner:
         return OK
     return allowed[{"root": "admin", "audrey": "auditor"}.get(who, "member")]
@@ -387,7 +458,8 @@ def test_every_method_is_in_the_table_and_has_a_call() -> None:
     assert {name.partition(" ")[0] for name in METHODS} == authorized_methods()
     assert set(CALLS) == set(METHODS)
     assert set(SYSTEM) == set(SystemName)
-    assert {subject for subject, _, _ in METHODS.values()} == {CHAT, FILE, USER, TOKEN, NOTHING}
+    subjects = {CHAT, FILE, USER, TOKEN, WORKSPACE, OPERATION, NOTHING}
+    assert {subject for subject, _, _ in METHODS.values()} == subjects
 
 
 def test_every_method_carries_its_rule() -> None:

@@ -6,7 +6,8 @@ than its lease, or whose start was canceled, changes nothing any more and learns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TypeAlias
 from uuid import UUID
@@ -40,8 +41,7 @@ CLAIM = f"""
               WHERE x.state IN ('queued', 'running')
                 AND (x.state = 'queued' OR NOT {_IS_HELD})
                 AND (w.node IS NULL OR w.node = $2)
-                AND w.driver = ANY ($3::text[])
-                AND x.id <> ALL ($4::uuid[])
+                AND x.id <> ALL ($3::uuid[])
                 AND NOT EXISTS (SELECT
                                   FROM workspace_operations c
                                  WHERE c.workspace_id = x.workspace_id
@@ -49,7 +49,7 @@ CLAIM = f"""
                                    AND c.claimed_by IS NOT NULL
                                    AND {_IS_HELD.replace("x.", "c.")})
               ORDER BY x.created_at
-              LIMIT $5
+              LIMIT $4
                 FOR UPDATE OF x SKIP LOCKED)
     RETURNING {workspace_operations.COLUMNS}
 """
@@ -128,6 +128,15 @@ OBSERVE = """
        AND status = 'running'
     RETURNING (SELECT b.agent_state <> $3 FROM workspaces b WHERE b.id = $1)
 """
+# The two-key form; the first key is chosen: "wsre".
+TRY_TURN = "SELECT pg_try_advisory_lock(2003989093, hashtext($1::text))"
+END_TURN = "SELECT pg_advisory_unlock(2003989093, hashtext($1::text))"
+NODE_START = """
+    SELECT min(started_at)
+      FROM replicas
+     WHERE host_id = $1
+       AND heartbeat_at >= clock_timestamp() - interval '15 seconds'
+"""
 HAS_OPEN = """
     SELECT EXISTS (SELECT FROM workspace_operations WHERE workspace_id = $1 AND state IN ('queued', 'running'))
 """
@@ -162,12 +171,11 @@ async def claim(
     replica_id: UUID,
     *,
     node: str,
-    drivers: Collection[str],
     without: Collection[UUID] = (),
     limit: int = 8,
 ) -> list[Operation]:
     """Take what is waiting for a replica of this node, at most `limit`; `without` are those in hand already."""
-    records = await conn.fetch(CLAIM, replica_id, node, list(drivers), list(without), limit)
+    records = await conn.fetch(CLAIM, replica_id, node, list(without), limit)
     return [workspace_operations.from_record(record) for record in records]
 
 
@@ -279,6 +287,23 @@ async def lose(conn: Connection, workspace: Workspace, down: Down, *, now: datet
             return None
         await conn.execute(SET_DOWN, workspace.id, down.status, down.error, down.error_code, now)
         return await workspaces.get_workspace(conn, workspace.id)
+
+
+@asynccontextmanager
+async def node_turn(conn: Connection, node: str) -> AsyncIterator[bool]:
+    """Whether it is this replica's turn to look after its node, until the block ends."""
+    is_mine = bool(await conn.fetchval(TRY_TURN, node))
+    try:
+        yield is_mine
+    finally:
+        if is_mine:
+            await conn.fetchval(END_TURN, node)
+
+
+async def find_node_start(conn: Connection, node: str) -> datetime | None:
+    """Since when a replica of this node has lived without a break, as far as those know that live now."""
+    started_at: datetime | None = await conn.fetchval(NODE_START, node)
+    return started_at
 
 
 async def _own(conn: Connection, operation_id: UUID, replica_id: UUID) -> Operation:

@@ -19,6 +19,7 @@ from rookery.store.access_errors import Conflict, InUse, QuotaExceeded
 from rookery.store.hints import Hint, MiscHint
 from rookery.store.nested import atomic
 from rookery.store.pool import Connection
+from rookery.store.templates import TemplateNotFound
 from rookery.store.workspace_operations import Kind, Operation, Reason
 from rookery.store.workspace_settings import WorkspaceSettings, read_workspace_settings
 from rookery.store.workspaces import Status, Workspace, WorkspaceNotFound
@@ -167,6 +168,8 @@ async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetim
             )
     except asyncpg.UniqueViolationError:
         raise workspaces.name_taken(draft.name) from None
+    except asyncpg.ForeignKeyViolationError:
+        raise TemplateNotFound(draft.template) from None  # deleted since it was read
     operation = await _insert(conn, draft.id, Kind.CREATE, reason=reason, once=draft.once)
     return Requested(await workspaces.get_workspace(conn, draft.id), operation, True)
 

@@ -15,7 +15,6 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.errors import InvalidInput
 from rookery.store.access_errors import AlreadyExists, Missing
 from rookery.store.hints import Hint, MiscHint, WatchHint, WatchKind
 from rookery.store.pool import Connection
@@ -23,6 +22,7 @@ from rookery.store.pool import Connection
 TABLE = "workspaces"
 TOKEN_COLUMN = "token_enc"  # noqa: S105 -- a name, not a secret
 MAX_NAME = 32
+NAME_RULE = f"Use lower-case letters, digits and single hyphens, at most {MAX_NAME} characters."
 SHOWN_CHATS = 20
 
 # The fields of `Workspace`, in its order.
@@ -279,12 +279,6 @@ def topic(workspace_id: UUID) -> str:
 
 def name_taken(name: str) -> AlreadyExists:
     return AlreadyExists("name", f"You have a workspace called {name} already. Choose another name.")
-
-
-def check_name(name: str) -> str:
-    if not is_name(name):
-        raise InvalidInput("name", f"Use lower-case letters, digits and single hyphens, at most {MAX_NAME} characters.")
-    return name
 
 
 def is_name(name: str) -> bool:

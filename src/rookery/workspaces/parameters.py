@@ -9,6 +9,7 @@ import msgspec
 
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import values
+from rookery.workspaces.drivers.protocol import Sandbox
 from rookery.workspaces.manifest import Manifest, Parameter
 from rookery.workspaces.problems import ParametersInvalid, Problem
 from rookery.workspaces.values import Value
@@ -63,6 +64,15 @@ def bound(path: str, chosen: Mapping[str, Value]) -> str | None:
         return path
     value = chosen.get(name)
     return str(value) if value else None
+
+
+def bound_sandbox(sandbox: Sandbox, chosen: Mapping[str, Value]) -> Sandbox:
+    """The sandbox with the folders that parameters name; a bind whose parameter has no value is left out."""
+    filled = {
+        kind: tuple(path for each in getattr(sandbox, kind) if (path := bound(each, chosen)) is not None)
+        for kind in ("ro_binds", "rw_binds")
+    }
+    return msgspec.structs.replace(sandbox, **filled)
 
 
 def _preset(manifest: Manifest, preset_id: str | None, problems: list[Problem]) -> dict[str, object]:

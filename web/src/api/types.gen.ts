@@ -373,12 +373,20 @@ export interface GroupViewOfSpendSettingsValues {
   updated_at: string | null;
 }
 
+/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+export interface GroupViewOfWorkspaceSettingsValues {
+  values: WorkspaceSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
 export interface GroupsView {
   prompts?: GroupViewOfPromptSettingsValues;
   models?: GroupViewOfModelSettingsValues;
   chats?: GroupViewOfChatSettingsValues;
   sharing?: GroupViewOfSharingSettingsValues;
   spend?: GroupViewOfSpendSettingsValues;
+  workspaces?: GroupViewOfWorkspaceSettingsValues;
   audit?: GroupViewOfAuditSettingsValues;
 }
 
@@ -1321,4 +1329,22 @@ export interface VersionView {
   schema: number;
   build: string | null;
   features: string[];
+}
+
+/** Any of the keys; absent ones stay. */
+export interface WorkspaceSettingsChange {
+  max_per_user?: number;
+  max_running_per_user?: number;
+  max_running_per_node?: number;
+  max_idle_minutes?: number;
+  delete_after_stopped_days?: number;
+}
+
+/** 0 is no limit for the numbers, and never for the times. `max_idle_minutes` caps what templates say. */
+export interface WorkspaceSettingsValues {
+  max_per_user?: number;
+  max_running_per_user?: number;
+  max_running_per_node?: number;
+  max_idle_minutes?: number;
+  delete_after_stopped_days?: number;
 }

@@ -9,6 +9,7 @@ from rookery.clock import Clock
 from rookery.store.audit import NO_REQUEST, RequestInfo
 from rookery.store.authorized.chats import Chats
 from rookery.store.authorized.config import Models, Preferences, ProviderKeys, Providers, Settings
+from rookery.store.authorized.contexts import Contexts
 from rookery.store.authorized.files import Files
 from rookery.store.authorized.messages import Messages
 from rookery.store.authorized.people import Sessions, Tokens, Users
@@ -26,6 +27,7 @@ class ActorStore:
     __slots__ = (
         "actor",
         "chats",
+        "contexts",
         "files",
         "messages",
         "models",
@@ -45,6 +47,7 @@ class ActorStore:
     def __init__(self, context: Context, *, ring: Sealer | None) -> None:
         self.actor = context.actor
         self.chats = Chats(context)
+        self.contexts = Contexts(context)
         self.turns = Turns(context)
         self.messages = Messages(context)
         self.files = Files(context)

@@ -1,0 +1,57 @@
+"""What chats have of their workspaces: the pinned context, and the state of their repositories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Action, Resource
+from rookery.store import chat_diffs, workspace_context
+from rookery.store.authz import Grant, How, Part, Via, authz
+from rookery.store.chat_diffs import DiffStatus
+from rookery.store.hints import WatchKind
+from rookery.store.workspace_context import ContextResource, Pin
+
+
+class ChatContext(msgspec.Struct, frozen=True):
+    """Resources in the order of the prompt, with their bodies: routers leave those out."""
+
+    pin: Pin
+    resources: tuple[ContextResource, ...]
+
+
+class Contexts(Part):
+    __slots__ = ()
+
+    @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
+    async def get(self, at: Grant, chat_id: ChatId) -> ChatContext:
+        return await _read(at, chat_id)
+
+    @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
+    async def refresh(self, at: Grant, chat_id: ChatId) -> ChatContext:
+        """Pin the newest that the workspace told. Without any, what is pinned stays."""
+        before = await workspace_context.read_pin(at.conn, chat_id)
+        await workspace_context.pin(at.conn, chat_id)
+        if await workspace_context.read_pin(at.conn, chat_id) != before:
+            at.tell_watchers(chat_id, WatchKind.CONTEXT)
+        return await _read(at, chat_id)
+
+    @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
+    async def list_diffs(self, at: Grant, chat_id: ChatId) -> Sequence[DiffStatus]:
+        """The state of the repositories as it was last seen."""
+        return await chat_diffs.list_diffs(at.conn, chat_id)
+
+    @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
+    async def write_diffs(
+        self, at: Grant, chat_id: ChatId, found: Sequence[DiffStatus], removed: Sequence[str] = ()
+    ) -> None:
+        """Keep what the owner was just shown."""
+        if await chat_diffs.write_diffs(at.conn, chat_id, found=found, removed=removed):
+            at.tell_watchers(chat_id, WatchKind.GIT)
+
+
+async def _read(at: Grant, chat_id: ChatId) -> ChatContext:
+    pin = await workspace_context.read_pin(at.conn, chat_id)
+    return ChatContext(pin, tuple(await workspace_context.list_resources(at.conn, chat_id)))

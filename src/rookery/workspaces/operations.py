@@ -1,0 +1,293 @@
+"""Carries out operations on workspaces: claims them, drives the driver, and writes down what came of it.
+
+Every replica has an executor; those of one node share its local workspaces. A claim is a lease of 30 s that is renewed
+every 10 s, so what a dead replica had in hand is finished by another. Driver actions are idempotent for that reason:
+the start of a generation that already answers is success. A start that was canceled is let go of before anything else
+is claimed for its workspace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+from uuid import UUID
+
+import asyncpg
+
+from rookery.clock import DeadlineExceeded
+from rookery.log import get_logger
+from rookery.store import workspace_claims, workspace_requests, workspaces
+from rookery.store.errors import StoreError
+from rookery.store.hints import MiscHint
+from rookery.store.workspace_claims import RENEW_SECONDS, ClaimLost, Down, Up
+from rookery.store.workspace_operations import Kind, Operation
+from rookery.store.workspaces import SETTLED, AgentState, Status, Workspace
+from rookery.workspaces.answers import Health
+from rookery.workspaces.drivers.protocol import DriverError, Endpoint
+from rookery.workspaces.operation_log import OperationWriter
+from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.readiness import Readiness
+
+log = get_logger("workspaces.operations")
+
+# workspaces.md, "Records and life".
+START_SECONDS = 600.0
+# Waiting operations are found by hints; this is for hints that were missed.
+POLL_SECONDS = 2.0
+RETRY_SECONDS = 2.0
+MAX_AT_ONCE = 8
+DELETE_SECONDS = 300.0
+STOP_SLACK_SECONDS = 30.0
+
+_DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, StoreError)
+
+
+class _InHand:
+    """An operation this replica works on. `lost` is set when it is not its own any more."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.lost = asyncio.Event()
+
+
+class Executor:
+    """`run` until cancelled; then what is in hand is given back, and its sandboxes stay."""
+
+    def __init__(self, parts: WorkspaceParts) -> None:
+        self._parts = parts
+        self._in_hand: dict[UUID, _InHand] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self.readiness = Readiness(parts)
+
+    def wake(self, _: object = None) -> None:
+        """Look again: there may be something to claim, or something in hand was canceled."""
+        self._wake.set()
+
+    async def run(self) -> NoReturn:
+        bus = self._parts.bus
+        subscriptions = [
+            bus.subscribe(MiscHint, self.wake, key=workspace_requests.TOPIC),
+            bus.on_resync(self.wake),
+        ]
+        renewing = asyncio.create_task(self._renew_for_ever(), name="operation-leases")
+        try:
+            while True:
+                self._wake.clear()
+                try:
+                    await self._renew()
+                    await self._claim()
+                except _DATABASE_ERRORS as error:
+                    log.warning("operations_not_claimed", error=str(error))
+                await self._pause()
+        finally:
+            for subscription in subscriptions:
+                subscription.close()
+            renewing.cancel()
+            await self._leave(renewing)
+
+    async def _leave(self, renewing: asyncio.Task[NoReturn]) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait({renewing, *self._tasks})
+        await self.readiness.close()
+
+    async def _pause(self) -> None:
+        try:
+            async with self._parts.clock.deadline(POLL_SECONDS, "operations-poll"):
+                await self._wake.wait()
+        except DeadlineExceeded:
+            pass
+
+    async def _claim(self) -> None:
+        room = MAX_AT_ONCE - len(self._in_hand)
+        if room <= 0:
+            return
+        async with self._parts.pool.acquire() as conn:
+            claimed = await workspace_claims.claim(
+                conn, self._parts.replica_id, node=self._parts.node, without=list(self._in_hand), limit=room
+            )
+        for operation in claimed:
+            held = self._in_hand[operation.id] = _InHand(operation)
+            task = asyncio.create_task(self._hold(held), name=f"operation:{operation.id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _renew_for_ever(self) -> NoReturn:
+        async for _ in self._parts.clock.ticker(RENEW_SECONDS, "operation-leases"):
+            try:
+                await self._renew()
+            except _DATABASE_ERRORS as error:
+                log.warning("leases_not_renewed", error=str(error))
+        raise AssertionError("unreachable")
+
+    async def _renew(self) -> None:
+        held = list(self._in_hand)
+        if not held:
+            return
+        async with self._parts.pool.acquire() as conn:
+            ours = await workspace_claims.renew(conn, self._parts.replica_id, held)
+        for operation_id in held:
+            if operation_id not in ours and (lost := self._in_hand.get(operation_id)) is not None:
+                lost.lost.set()
+
+    async def _hold(self, held: _InHand) -> None:
+        """One operation, until it is over, somebody else's, or this replica ends."""
+        operation = held.operation
+        work = asyncio.create_task(self._execute(operation), name=f"operation-work:{operation.id}")
+        losing = asyncio.create_task(held.lost.wait(), name=f"operation-lost:{operation.id}")
+        try:
+            await asyncio.wait({work, losing}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                log.info("operation_let_go", operation_id=operation.id, workspace_id=operation.workspace_id)
+                work.cancel()
+                await asyncio.wait({work})
+                await self._let_go(operation)
+        except asyncio.CancelledError:
+            work.cancel()
+            await asyncio.wait({work})
+            await self._give_back(operation)
+            raise
+        finally:
+            losing.cancel()
+            self._in_hand.pop(operation.id, None)
+            self._wake.set()
+
+    async def _let_go(self, operation: Operation) -> None:
+        """What comes next for the workspace waits for this, so that no driver acts twice at once."""
+        try:
+            async with self._parts.pool.acquire() as conn:
+                await workspace_claims.let_go(conn, operation.id, replica_id=self._parts.replica_id)
+        except _DATABASE_ERRORS as error:
+            log.warning("operation_not_let_go", operation_id=operation.id, error=str(error))  # its lease ends by itself
+        self._parts.publish([MiscHint(topic=workspace_requests.TOPIC)])
+
+    async def _give_back(self, operation: Operation) -> None:
+        try:
+            async with self._parts.pool.acquire() as conn:
+                await workspace_claims.give_back(conn, operation.id, replica_id=self._parts.replica_id)
+        except _DATABASE_ERRORS as error:
+            log.warning("operation_not_given_back", operation_id=operation.id, error=str(error))
+        self._parts.publish([MiscHint(topic=workspace_requests.TOPIC)])
+
+    async def _execute(self, operation: Operation) -> None:
+        writer = OperationWriter(self._parts, operation.workspace_id, operation.id)
+        writing = asyncio.create_task(writer.run(), name=f"operation-log:{operation.id}")
+        try:
+            await self._execute_logged(operation, writer)
+        except ClaimLost:
+            log.info("operation_lost", operation_id=operation.id)
+        except Exception as error:
+            # A bug, or the database went away: the lease ends, and whoever claims it next does it again.
+            log.exception("operation_broke", error, operation_id=operation.id, workspace_id=operation.workspace_id)
+            await self._parts.clock.sleep(RETRY_SECONDS, "operation-broke")
+        finally:
+            try:
+                await writer.close(writing)
+            except _DATABASE_ERRORS as error:
+                log.warning("operation_log_not_stored", operation_id=operation.id, error=str(error))
+
+    async def _execute_logged(self, operation: Operation, writer: OperationWriter) -> None:
+        try:
+            match operation.kind:
+                case Kind.CREATE | Kind.START:
+                    await self._start(operation, writer)
+                case Kind.STOP:
+                    await self._stop(operation, writer)
+                case _:
+                    await self._delete(operation, writer)
+        except DriverError as error:
+            writer(f"Failed: {error.message}")
+            await self._finish_down(operation, Down(Status.FAILED, error.message, error.code))
+        except DeadlineExceeded as error:
+            message = f"This took longer than {error.seconds:g} s and was given up."
+            writer(f"Failed: {message}")
+            await self._finish_down(operation, Down(Status.FAILED, message, "timeout"))
+
+    async def _start(self, operation: Operation, writer: OperationWriter) -> None:
+        parts = self._parts
+        began = parts.clock.monotonic()
+        result = "failed"
+        async with parts.pool.acquire() as conn:
+            workspace, operation = await workspace_claims.begin(
+                conn, operation, replica_id=parts.replica_id, seal=parts.specs.fresh_token
+            )
+            await parts.tell(conn, workspace, operation=str(operation.id))
+            spec = await parts.specs.whole(conn, workspace, once=operation.parameters)
+        driver = parts.driver(workspace.driver)
+        writer(f"Starting {workspace.name} from {workspace.template} (start {workspace.generation}).")
+        try:
+            async with parts.clock.deadline(START_SECONDS, "workspace-start"):
+                endpoint = await driver.start(spec, writer)
+                health = await parts.find_health(workspace)
+            for warning in endpoint.warnings:
+                writer(f"Warning: {warning}")
+            writer("The workspace agent answers.")
+            await self._finish_up(operation, workspace, endpoint, health)
+            result = "succeeded"
+        except DeadlineExceeded:
+            await driver.stop(spec, 0.0)
+            raise
+        except asyncio.CancelledError:
+            result = "canceled"
+            raise
+        finally:
+            parts.stats.start_seconds.observe((workspace.driver, result), parts.clock.monotonic() - began)
+
+    async def _finish_up(
+        self, operation: Operation, workspace: Workspace, endpoint: Endpoint, health: Health | None
+    ) -> None:
+        parts = self._parts
+        up = Up(
+            endpoint=endpoint.url,
+            agent_state=_agent_state(health),
+            os=health.os if health is not None else None,
+            arch=health.arch if health is not None else None,
+            home=endpoint.home,
+            directory=endpoint.directory,
+            warning=" ".join(endpoint.warnings) or None,
+        )
+        async with parts.pool.acquire() as conn:
+            running = await workspace_claims.finish_up(
+                conn, operation, up, replica_id=parts.replica_id, now=parts.clock.now()
+            )
+            await parts.tell(conn, running, operation=str(operation.id))
+        self.readiness.follow(running, operation.id)
+
+    async def _stop(self, operation: Operation, writer: OperationWriter) -> None:
+        parts = self._parts
+        async with parts.pool.acquire() as conn:
+            workspace = await workspaces.get_workspace(conn, operation.workspace_id)
+            spec = await parts.specs.plain(conn, workspace)
+            grace = await parts.specs.shutdown_seconds(conn, workspace)
+        writer(f"Stopping {workspace.name}.")
+        async with parts.clock.deadline(grace + STOP_SLACK_SECONDS, "workspace-stop"):
+            await parts.driver(workspace.driver).stop(spec, grace)
+        writer("Nothing of it runs any more. Its files are kept.")
+        await self._finish_down(operation, Down(Status.STOPPED))
+
+    async def _delete(self, operation: Operation, writer: OperationWriter) -> None:
+        parts = self._parts
+        async with parts.pool.acquire() as conn:
+            workspace = await workspaces.get_workspace(conn, operation.workspace_id)
+            spec = await parts.specs.plain(conn, workspace)
+        writer(f"Deleting {workspace.name} with its files.")
+        async with parts.clock.deadline(DELETE_SECONDS, "workspace-delete"):
+            await parts.driver(workspace.driver).delete(spec)
+        writer("Its files are gone.")
+        await self._finish_down(operation, Down(Status.DELETED))
+
+    async def _finish_down(self, operation: Operation, down: Down) -> None:
+        parts = self._parts
+        async with parts.pool.acquire() as conn:
+            workspace = await workspace_claims.finish_down(
+                conn, operation, down, replica_id=parts.replica_id, now=parts.clock.now()
+            )
+            await parts.tell(conn, workspace, operation=str(operation.id))
+
+
+def _agent_state(health: Health | None) -> str:
+    """As the agent says, if it is one we know; else its script counts as running until somebody asks again."""
+    if health is not None and health.agent_state in SETTLED:
+        return health.agent_state
+    return AgentState.STARTING

@@ -1,0 +1,86 @@
+"""What everything that acts on workspaces shares in one replica."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from uuid import UUID
+
+import asyncpg
+
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.store import workspaces
+from rookery.store.hints import Hint
+from rookery.store.machine import Publisher
+from rookery.store.pool import Connection
+from rookery.store.pubsub import Bus
+from rookery.store.workspaces import Workspace
+from rookery.workspaces.agent_http import AgentHttp
+from rookery.workspaces.answers import Health
+from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.drivers.protocol import Driver, DriverError, Inventory
+from rookery.workspaces.errors import WorkspaceError
+from rookery.workspaces.specs import Specs
+from rookery.workspaces.stats import WorkspaceStats
+
+log = get_logger("workspaces")
+
+# Called when the startup script of a workspace is over, however it went.
+OnReady: TypeAlias = Callable[[Workspace], Awaitable[None]]
+HEALTH_SECONDS = 5.0
+
+
+async def no_follow_up(workspace: Workspace) -> None:
+    """For replicas that keep nothing else about workspaces."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceParts:
+    """`node` is the host whose local workspaces this replica may act on."""
+
+    replica_id: UUID
+    node: str
+    pool: asyncpg.Pool
+    publisher: Publisher
+    bus: Bus
+    clock: Clock
+    specs: Specs
+    drivers: Mapping[str, Driver]
+    inventories: Sequence[Inventory] = ()
+    shared_folders: Sequence[str] = ()
+    stats: WorkspaceStats = field(default_factory=WorkspaceStats)
+    on_ready: OnReady = no_follow_up
+
+    def driver(self, name: str) -> Driver:
+        found = self.drivers.get(name)
+        if found is None:
+            raise DriverError("driver_unavailable", f"This server has no driver {name}. Choose another template.")
+        return found
+
+    async def tell(self, conn: Connection, workspace: Workspace, **data: str | int | bool | None) -> None:
+        """Publish that a workspace changed; after the commit of that change."""
+        self.publish(await workspaces.hints_about(conn, workspace, **data))
+
+    def publish(self, hints: Sequence[Hint]) -> None:
+        self.publisher.publish(hints)
+
+    async def find_health(self, workspace: Workspace, *, seconds: float = HEALTH_SECONDS) -> Health | None:
+        """What the agent of this generation says of itself; None when it does not answer."""
+        async with self.pool.acquire() as conn:
+            spec = await self.specs.plain(conn, workspace)
+        http = AgentHttp(
+            self.driver(workspace.driver).connector(spec),
+            token=spec.token,
+            generation=workspace.generation,
+            clock=self.clock,
+        )
+        try:
+            health = await AgentConn(http).health(seconds=seconds)
+        except (WorkspaceError, DriverError, OSError) as error:
+            log.debug("workspace_agent_silent", workspace_id=workspace.id, error=str(error))
+            return None
+        finally:
+            await http.close()
+        return health if health.generation == workspace.generation else None

@@ -1,0 +1,103 @@
+"""Follows what a started workspace does until its startup script is over, and keeps its log.
+
+The start has succeeded by then: the agent answers, and tools may use it. What a dead replica followed is picked up by
+the reconciler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import asyncpg
+
+from rookery.log import get_logger
+from rookery.store import workspace_claims, workspaces
+from rookery.store.errors import StoreError
+from rookery.store.workspaces import SETTLED, AgentState, Status, Workspace
+from rookery.workspaces.answers import Health
+from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.operation_log import OperationWriter
+from rookery.workspaces.parts import WorkspaceParts
+
+log = get_logger("workspaces.readiness")
+
+ASK_SECONDS = 1.0
+# The agent ends the script by itself after the template's time; this is for one that does not.
+FOLLOW_SECONDS = 3660.0
+
+_ERRORS = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    StoreError,
+    DriverError,
+)
+
+
+class Readiness:
+    def __init__(self, parts: WorkspaceParts) -> None:
+        self._parts = parts
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def follow(self, workspace: Workspace, operation_id: UUID) -> None:
+        task = asyncio.create_task(self._follow(workspace, operation_id), name=f"readiness:{workspace.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _follow(self, workspace: Workspace, operation_id: UUID) -> None:
+        writer = OperationWriter(self._parts, workspace.id, operation_id)
+        until = self._parts.clock.monotonic() + FOLLOW_SECONDS
+        try:
+            while self._parts.clock.monotonic() < until:
+                health = await self._parts.find_health(workspace)
+                if health is not None and await self.note(workspace, health):
+                    _say(writer, health)
+                    await writer.flush()
+                    await self._parts.on_ready(workspace)
+                    return
+                if not await self._is_current(workspace):
+                    return
+                await self._parts.clock.sleep(ASK_SECONDS, "workspace-readiness")
+        except _ERRORS as error:
+            log.warning("workspace_not_followed", workspace_id=workspace.id, error=str(error))
+        except Exception as error:
+            log.exception("workspace_not_followed", error, workspace_id=workspace.id)
+
+    async def note(self, workspace: Workspace, health: Health) -> bool:
+        """Write down what the agent says; whether its startup script is over."""
+        state = health.agent_state if health.agent_state in set(AgentState) else AgentState.STARTING
+        async with self._parts.pool.acquire() as conn:
+            has_changed = await workspace_claims.observe(
+                conn,
+                workspace.id,
+                workspace.generation,
+                agent_state=state,
+                exit_code=health.startup_exit_code,
+                seen_at=self._parts.clock.now(),
+            )
+            if has_changed:
+                await self._parts.tell(conn, await workspaces.get_workspace(conn, workspace.id))
+        return state in SETTLED
+
+    async def _is_current(self, workspace: Workspace) -> bool:
+        async with self._parts.pool.acquire() as conn:
+            found = await workspaces.find_workspace(conn, workspace.id)
+        return found is not None and (found.status, found.generation) == (Status.RUNNING, workspace.generation)
+
+
+def _say(writer: OperationWriter, health: Health) -> None:
+    match health.agent_state:
+        case AgentState.SCRIPT_FAILED:
+            writer(f"The startup script failed with exit code {health.startup_exit_code}. The workspace is usable.")
+        case AgentState.SCRIPT_TIMEOUT:
+            writer("The startup script took too long and was ended. The workspace is usable.")
+        case _:
+            writer("The workspace is ready.")

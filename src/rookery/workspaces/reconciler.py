@@ -1,0 +1,170 @@
+"""Makes rows and sandboxes agree, per node: what is written down decides, what is dead is written down.
+
+At the start and every 30 s: running workspaces are looked at (those from before the start are adopted by that), and
+sandboxes that no row knows are stopped. Every minute idle workspaces are stopped and forgotten ones deleted.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NoReturn
+
+import asyncpg
+
+from rookery.clock import DeadlineExceeded
+from rookery.log import get_logger
+from rookery.store import workspace_claims, workspace_idle, workspace_requests, workspace_settings, workspaces
+from rookery.store.errors import StoreError
+from rookery.store.workspace_claims import Down
+from rookery.store.workspaces import AgentState, Status, Workspace
+from rookery.workspaces.drivers.protocol import DriverError, Found, Inventory, Probe
+from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.readiness import Readiness
+
+log = get_logger("workspaces.reconciler")
+
+RECONCILE_SECONDS = 30.0
+IDLE_SECONDS = 60.0
+SILENT = timedelta(seconds=30)
+PROBE_SECONDS = 15.0
+
+_ERRORS = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    StoreError,
+    DriverError,
+    DeadlineExceeded,
+)
+NODE_RESTARTED = Down(Status.STOPPED, "The machine of this workspace was restarted.", "node_restarted")
+AGENT_EXITED = Down(Status.FAILED, "The workspace agent has ended unexpectedly.", "agent_exited")
+
+
+class Reconciler:
+    def __init__(self, parts: WorkspaceParts, readiness: Readiness) -> None:
+        self._parts = parts
+        self._readiness = readiness
+
+    async def run(self) -> NoReturn:
+        await self._attempt()
+        async for _ in self._parts.clock.ticker(RECONCILE_SECONDS, "reconcile"):
+            await self._attempt()
+        raise AssertionError("unreachable")
+
+    async def run_idle(self) -> NoReturn:
+        async for _ in self._parts.clock.ticker(IDLE_SECONDS, "workspace-idle"):
+            try:
+                await self.stop_idle()
+            except _ERRORS as error:
+                log.warning("idle_not_stopped", error=str(error))
+        raise AssertionError("unreachable")
+
+    async def _attempt(self) -> None:
+        try:
+            await self.reconcile()
+        except _ERRORS as error:
+            log.warning("workspaces_not_reconciled", error=str(error))
+        except Exception as error:
+            log.exception("workspaces_not_reconciled", error)
+
+    async def reconcile(self) -> bool:
+        """One round; False when another replica of this node has its turn. The first one adopts what still runs."""
+        parts = self._parts
+        async with parts.pool.acquire() as conn, workspace_claims.node_turn(conn, parts.node) as is_mine:
+            if not is_mine:
+                return False
+            node_since = await workspace_claims.find_node_start(conn, parts.node)
+            # Before the rows: a sandbox is only made after its row says so.
+            found = await self._inventory()
+            up = await workspaces.list_up(conn, node=parts.node)
+            parts.stats.workspaces = await workspaces.count_by_status(conn)
+        await self._stop_strays(found, {str(each.id): each for each in up})
+        for workspace in up:
+            if workspace.status == Status.RUNNING:
+                await self._look_at(workspace, node_since)
+        return True
+
+    async def _inventory(self) -> list[tuple[Inventory, Found]]:
+        found: list[tuple[Inventory, Found]] = []
+        for inventory in self._parts.inventories:
+            found += [(inventory, each) for each in await inventory.list_running()]
+        return found
+
+    async def _stop_strays(self, found: list[tuple[Inventory, Found]], up: dict[str, Workspace]) -> None:
+        for inventory, sandbox in found:
+            row = up.get(sandbox.workspace_id)
+            if row is not None and (row.generation == sandbox.generation or row.status != Status.RUNNING):
+                continue  # as it should be, or an operation is about to make it so
+            log.warning(
+                "stray_sandbox_stopped",
+                workspace_id=sandbox.workspace_id,
+                generation=sandbox.generation,
+                pid=sandbox.pid,
+            )
+            await inventory.stop_stray(sandbox)
+
+    async def _look_at(self, workspace: Workspace, node_since: datetime | None) -> None:
+        parts = self._parts
+        try:
+            probe = await self._probe(workspace)
+        except (DriverError, DeadlineExceeded) as error:
+            # Nothing is known: a machine that cannot be reached over ssh may be there again in a moment.
+            log.warning("workspace_not_probed", workspace_id=workspace.id, error=str(error))
+            probe = Probe(alive=True, answers=False)
+        if not probe.alive:
+            await self._lose(workspace, NODE_RESTARTED if _is_from_before(workspace, node_since) else AGENT_EXITED)
+            return
+        health = await parts.find_health(workspace)
+        if health is not None:
+            await self._readiness.note(workspace, health)
+        elif _is_silent(workspace, now=parts.clock.now()):
+            async with parts.pool.acquire() as conn:
+                if await workspace_claims.observe(
+                    conn, workspace.id, workspace.generation, agent_state=AgentState.UNREACHABLE
+                ):
+                    await parts.tell(conn, await workspaces.get_workspace(conn, workspace.id))
+
+    async def _probe(self, workspace: Workspace) -> Probe:
+        parts = self._parts
+        async with parts.pool.acquire() as conn:
+            spec = await parts.specs.plain(conn, workspace)
+        async with parts.clock.deadline(PROBE_SECONDS, "workspace-probe"):
+            return await parts.driver(workspace.driver).probe(spec)
+
+    async def _lose(self, workspace: Workspace, down: Down) -> None:
+        parts = self._parts
+        async with parts.pool.acquire() as conn:
+            lost = await workspace_claims.lose(conn, workspace, down, now=parts.clock.now())
+            if lost is not None:
+                log.warning("workspace_lost", workspace_id=workspace.id, status=lost.status, code=lost.error_code)
+                await parts.tell(conn, lost)
+
+    async def stop_idle(self) -> int:
+        """Stop what nobody uses, delete what nobody wants; how many. Looked at again under the lock of each row."""
+        parts = self._parts
+        now = parts.clock.now()
+        async with parts.pool.acquire() as conn:
+            settings = await workspace_settings.read_workspace_settings(conn)
+            await workspace_idle.touch_busy(conn, now=now)
+            idle = await workspace_idle.list_idle(conn, settings, now=now)
+            done = [await workspace_idle.stop_idle(conn, each, settings, now=now) for each in idle]
+            if settings.delete_after_stopped_days:
+                before = now - timedelta(days=settings.delete_after_stopped_days)
+                forgotten = await workspace_idle.list_forgotten(conn, stopped_before=before)
+                done += [await workspace_idle.delete_forgotten(conn, each, stopped_before=before) for each in forgotten]
+            made = [each for each in done if each is not None and each.is_new]
+            for each in made:
+                parts.publish(await workspace_requests.hints_of(conn, each))
+        return len(made)
+
+
+def _is_silent(workspace: Workspace, *, now: datetime) -> bool:
+    seen = workspace.last_seen_at or workspace.started_at
+    return seen is None or now - seen >= SILENT
+
+
+def _is_from_before(workspace: Workspace, node_since: datetime | None) -> bool:
+    """Whether nobody who lives now on its node has ever seen it alive: then the node went down with it."""
+    seen = workspace.last_seen_at or workspace.started_at
+    return node_since is not None and seen is not None and seen < node_since

@@ -1,0 +1,256 @@
+"""`Workspaces`: what routers and tools ask for. It resolves parameters, makes operations, and waits for them.
+
+Rights are the store's: every request comes with the actor's own store. Nothing here talks to a driver or to an agent;
+the executor of the workspace's node does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeVar
+from uuid import UUID, uuid4
+
+import msgspec
+
+from rookery.chat.messages import ChatId
+from rookery.clock import DeadlineExceeded
+from rookery.store import workspace_operations, workspaces
+from rookery.store.access_errors import AlreadyExists
+from rookery.store.authorized.store import ActorStore
+from rookery.store.authorized.turns import Replayed
+from rookery.store.hints import MiscHint
+from rookery.store.idempotency import Request
+from rookery.store.templates import Push, Revision, Template, TemplateNotFound
+from rookery.store.workspace_operations import Operation, Reason
+from rookery.store.workspace_requests import Draft, Requested, StartPlan
+from rookery.store.workspaces import SETTLED, Status, Workspace
+from rookery.workspaces import manifest as manifests
+from rookery.workspaces import parameters as resolving
+from rookery.workspaces import templates
+from rookery.workspaces.manifest import Manifest
+from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.problems import ParametersInvalid, Problem
+
+T = TypeVar("T")
+
+# For hints that were missed.
+POLL_SECONDS = 2.0
+
+
+class Waited(msgspec.Struct, frozen=True):
+    """`operation` as it was at the end of the wait; open when the time was up."""
+
+    operation: Operation
+    workspace: Workspace
+
+
+class Workspaces:
+    def __init__(self, parts: WorkspaceParts) -> None:
+        self._parts = parts
+
+    async def request_create(
+        self,
+        store: ActorStore,
+        owner_id: UUID,
+        *,
+        template: str,
+        name: str | None = None,
+        parameters: Mapping[str, object] | None = None,
+        preset_id: str | None = None,
+        for_agent: bool = False,
+        workspace_id: UUID | None = None,
+        chat_id: ChatId | None = None,
+        reason: Reason = Reason.USER,
+        request: Request | None = None,
+        encode: Callable[[Requested], bytes] | None = None,
+    ) -> Requested | Replayed:
+        """Make a workspace with its first operation, and bind a chat to it in the same transaction.
+
+        Without a name one is made of the template's. The same `workspace_id` again finds what the first request made.
+        Raises `ParametersInvalid` with every problem of the request.
+        """
+        self._parts.specs.check_ring()
+        found = await self.get_template(store, template, for_agent=for_agent)
+        manifest = manifests.decode(found.manifest)
+        problems: list[Problem] = []
+        if name is not None and not workspaces.is_name(name):
+            problems.append(Problem("name", workspaces.NAME_RULE))
+        try:
+            resolved = resolving.resolve(
+                manifest, parameters or {}, preset_id=preset_id, shared_folders=self._parts.shared_folders
+            )
+        except ParametersInvalid as error:
+            raise ParametersInvalid([*problems, *error.problems], template=template) from None
+        if problems:
+            raise ParametersInvalid(problems, template=template)
+        draft = Draft(
+            id=workspace_id or uuid4(),
+            owner_id=owner_id,
+            name=name or generated_name(template),
+            template=found.name,
+            revision=found.revision,
+            driver=manifest.driver,
+            node=self._parts.node if manifest.driver == "local" else None,
+            parameters=resolved.stored,
+            once=resolved.once,
+            idle_stop_after=manifest.idle_stop_after,
+        )
+        try:
+            return await store.workspaces.create(draft, reason=reason, chat_id=chat_id, request=request, encode=encode)
+        except AlreadyExists:
+            if name is not None:
+                raise
+            # Four hex digits do collide now and then.
+            again = msgspec.structs.replace(draft, name=generated_name(template))
+            return await store.workspaces.create(again, reason=reason, chat_id=chat_id, request=request, encode=encode)
+
+    async def request_start(
+        self,
+        store: ActorStore,
+        workspace_id: UUID,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        reason: Reason = Reason.USER,
+    ) -> Requested:
+        """Start it, or join what is under way. Raises `ParametersInvalid` with every problem."""
+        self._parts.specs.check_ring()
+
+        def plan(workspace: Workspace, template: Template | None, recorded: Revision | None) -> StartPlan:
+            revision, manifest = _to_start(workspace, template, recorded)
+            resolved = resolving.resolve(
+                manifest, parameters or {}, stored=workspace.parameters, shared_folders=self._parts.shared_folders
+            )
+            return StartPlan(revision=revision, parameters=resolved.stored, once=resolved.once)
+
+        return await store.workspaces.start(workspace_id, plan, reason=reason)
+
+    async def request_stop(self, store: ActorStore, workspace_id: UUID, *, reason: Reason = Reason.USER) -> Requested:
+        return await store.workspaces.stop(workspace_id, reason=reason)
+
+    async def request_delete(
+        self, store: ActorStore, workspace_id: UUID, *, force: bool = False, reason: Reason = Reason.USER
+    ) -> Requested:
+        return await store.workspaces.delete(workspace_id, force=force, reason=reason)
+
+    async def get_template(self, store: ActorStore, name: str, *, for_agent: bool = False) -> Template:
+        """One that can be used now: enabled, allowed, and for chats if a chat asks."""
+        found = await store.templates.get(name)
+        if not found.enabled or (for_agent and (found.deprecated or not found.agents_allowed)):
+            raise TemplateNotFound(name)
+        return found
+
+    async def push_template(self, store: ActorStore, files: Mapping[str, templates.TemplateFile]) -> Template:
+        """Check and store a template. Raises `TemplateInvalid` with every problem."""
+        return await store.templates.push(as_push(await asyncio.to_thread(templates.pack, files)))
+
+    async def find_workspace(self, workspace_id: UUID) -> Workspace | None:
+        """The row as it is now, deleted or not. Whose it is the caller knows."""
+        async with self._parts.pool.acquire() as conn:
+            return await workspaces.find_workspace(conn, workspace_id)
+
+    async def find_open_operation(self, workspace_id: UUID) -> Operation | None:
+        async with self._parts.pool.acquire() as conn:
+            return await workspace_operations.find_open(conn, workspace_id)
+
+    async def touch(self, workspace_id: UUID) -> None:
+        """A chat uses it."""
+        async with self._parts.pool.acquire() as conn:
+            await workspaces.touch(conn, workspace_id, now=self._parts.clock.now())
+
+    async def wait_operation(self, operation_id: UUID, *, seconds: float) -> Waited:
+        """Wait until it is over, at most so long. The wait's own end never changes the operation."""
+        async with self._parts.pool.acquire() as conn:
+            workspace_id = (await workspace_operations.get_operation(conn, operation_id)).workspace_id
+
+        async def look() -> Waited | None:
+            async with self._parts.pool.acquire() as conn:
+                operation = await workspace_operations.get_operation(conn, operation_id)
+                found = Waited(operation, await workspaces.get_workspace(conn, workspace_id))
+            return None if operation.is_open else found
+
+        waited = await self._until(workspace_id, look, seconds=seconds)
+        if waited is not None:
+            return waited
+        async with self._parts.pool.acquire() as conn:
+            operation = await workspace_operations.get_operation(conn, operation_id)
+            return Waited(operation, await workspaces.get_workspace(conn, workspace_id))
+
+    async def wait_ready(self, workspace_id: UUID, *, seconds: float) -> Workspace:
+        """Wait until the startup script is over, the workspace is down again, or the time is up."""
+
+        async def look() -> Workspace | None:
+            async with self._parts.pool.acquire() as conn:
+                found = await workspaces.get_workspace(conn, workspace_id)
+            is_over = found.status != Status.RUNNING or found.agent_state in SETTLED
+            return found if is_over else None
+
+        ready = await self._until(workspace_id, look, seconds=seconds)
+        if ready is not None:
+            return ready
+        async with self._parts.pool.acquire() as conn:
+            return await workspaces.get_workspace(conn, workspace_id)
+
+    @asynccontextmanager
+    async def hearing(self, workspace_id: UUID) -> AsyncIterator[asyncio.Event]:
+        """An event that is set whenever something about the workspace may have changed."""
+        changed = asyncio.Event()
+
+        def on_hint(_: object = None) -> None:
+            changed.set()
+
+        bus = self._parts.bus
+        with (
+            bus.subscribe(MiscHint, on_hint, key=workspaces.topic(workspace_id)),
+            bus.on_resync(on_hint),
+        ):
+            yield changed
+
+    async def wait_change(self, changed: asyncio.Event, *, seconds: float = POLL_SECONDS) -> None:
+        """Until the event of `hearing` is set, or it is time to look anyway."""
+        try:
+            async with self._parts.clock.deadline(seconds, "workspace-wait"):
+                await changed.wait()
+        except DeadlineExceeded:
+            pass
+
+    async def _until(self, workspace_id: UUID, look: Callable[[], Awaitable[T | None]], *, seconds: float) -> T | None:
+        until = self._parts.clock.monotonic() + seconds
+        async with self.hearing(workspace_id) as changed:
+            while True:
+                changed.clear()
+                if (found := await look()) is not None:
+                    return found
+                left = until - self._parts.clock.monotonic()
+                if left <= 0:
+                    return None
+                await self.wait_change(changed, seconds=min(left, POLL_SECONDS))
+
+
+def as_push(packed: templates.Packed) -> Push:
+    return Push(
+        name=packed.manifest.name,
+        revision=packed.revision,
+        manifest=manifests.encode(packed.manifest),
+        readme=packed.readme,
+        archive=packed.archive,
+    )
+
+
+def generated_name(template: str) -> str:
+    """The template's name and four hex digits, in the form that names of workspaces have."""
+    stem = template[: workspaces.MAX_NAME - 5].rstrip("-")
+    return f"{stem}-{secrets.token_hex(2)}"
+
+
+def _to_start(workspace: Workspace, template: Template | None, recorded: Revision | None) -> tuple[str, Manifest]:
+    """The revision to start with: the newest if the template says so, else the one it was made from."""
+    if template is not None:
+        newest = manifests.decode(template.manifest)
+        if newest.update_on_start and newest.driver == workspace.driver:
+            return template.revision, newest
+    if recorded is None:
+        raise TemplateNotFound(workspace.template or "")
+    return recorded.revision, manifests.decode(recorded.manifest)

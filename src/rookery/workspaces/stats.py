@@ -1,0 +1,17 @@
+"""What is counted about workspaces; `metrics` exports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rookery.histogram import Histograms
+
+START_BOUNDS = (0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0)
+
+
+@dataclass(slots=True)
+class WorkspaceStats:
+    # By driver and result: succeeded, failed, canceled.
+    start_seconds: Histograms[tuple[str, str]] = field(default_factory=lambda: Histograms(START_BOUNDS))
+    # By driver and status, in the whole deployment; counted by the reconciler.
+    workspaces: dict[tuple[str, str], int] = field(default_factory=dict)
