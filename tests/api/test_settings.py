@@ -52,7 +52,7 @@ async def test_administrator_sees_every_group_with_its_defaults(house: House, ro
 async def test_member_sees_the_public_keys_alone(house: House, root: Person, ada: Person) -> None:
     found = (await ada.http.get("/api/v1/settings")).json()["groups"]
 
-    assert set(found) == {"models", "chats", "sharing", "spend"}
+    assert set(found) == {"models", "chats", "sharing", "spend", "workspaces"}
     assert found["models"]["values"] == {"allow_personal_overrides": False}
     assert (await ada.http.get("/api/v1/settings/models")).json()["values"] == {"allow_personal_overrides": False}
     assert (await ada.http.get("/api/v1/settings/prompts")).json()["code"] == "forbidden"
