@@ -83,11 +83,11 @@ def test_all_problems_are_reported_together_with_their_paths() -> None:
         driver = "docker"
         directory = "project/../x"
         idle_stop_after = "soon"
-        nmae = "typo"
+        title = "typo"
         env = { "1A" = "x", B = 1 }
         [startup]
         script = "missing.sh"
-        timeot = "1m"
+        minutes = "1m"
         [sandbox]
         network = "filtered"
         rw_binds = ["~/x"]
@@ -103,11 +103,11 @@ def test_all_problems_are_reported_together_with_their_paths() -> None:
         "driver",
         "directory",
         "idle_stop_after",
-        "nmae",
+        "title",
         "env.1A",
         "env.B",
         "startup.script",
-        "startup.timeot",
+        "startup.minutes",
         "sandbox.network",
         "sandbox.rw_binds",
         "limits.memory_mb",
