@@ -14,21 +14,16 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rookery.workspaces import values
+from rookery.workspaces import checks, values
 from rookery.workspaces.drivers.protocol import Limits, Sandbox
 from rookery.workspaces.problems import Problem, TemplateInvalid
 from rookery.workspaces.values import ParameterType, Value
 
-NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 MAX_NAME = 64
-PARAMETER_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-SECRET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_PARAMETERS = 50
-PARAMETER_PREFIX = "ROOKERY_PARAM_"
 STARTUP_SECONDS, SHUTDOWN_SECONDS = 600.0, 60.0
 MAX_SCRIPT_SECONDS = 3600.0
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 DriverName: TypeAlias = Literal["local", "ssh"]
 
@@ -133,22 +128,6 @@ def parse(text: str, *, files: Collection[str] = ()) -> Manifest:
     return made
 
 
-def duration_seconds(raw: object) -> float:
-    """`"2h"`, `"90s"`, `"1d"`, or a whole number of seconds."""
-    if isinstance(raw, int) and not isinstance(raw, bool) and 0 <= raw <= 10**9:
-        return float(raw)
-    match = re.fullmatch(r"([0-9]{1,9})(s|m|h|d|)", raw) if isinstance(raw, str) else None
-    if match is None:
-        raise ValueError('Write a duration like "90s", "10m", "2h" or "1d", or 0.')
-    return float(int(match[1]) * _UNITS.get(match[2], 1))
-
-
-def bound_parameter(path: str) -> str | None:
-    """The parameter that a path stands for: `$ROOKERY_PARAM_folder` is whatever the workspace was given as `folder`."""
-    name = path.removeprefix(f"${PARAMETER_PREFIX}")
-    return name if name != path else None
-
-
 class _Table:
     """A table of the document: every key that is read is known, and the others are problems when it is done."""
 
@@ -183,11 +162,11 @@ class _Table:
         return self.take(key, check, None)
 
     def table(self, key: str) -> _Table | None:
-        found = self.take(key, _is_table, None)
+        found = self.take(key, checks.is_table, None)
         return None if found is None else _Table(found, self.place(key), self.problems)
 
     def tables(self, key: str) -> list[_Table]:
-        found = self.take(key, _are_tables, [])
+        found = self.take(key, checks.are_tables, [])
         return [_Table(each, f"{self.place(key)}[{index}]", self.problems) for index, each in enumerate(found)]
 
     def done(self) -> None:
@@ -202,17 +181,17 @@ class _Reading:
         self.problems: list[Problem] = []
 
     def manifest(self, top: _Table) -> Manifest | None:
-        name = top.require("name", _slug(MAX_NAME))
-        driver: DriverName = top.take("driver", _one_of("local", "ssh"), "local")
+        name = top.require("name", checks.slug(MAX_NAME))
+        driver: DriverName = top.take("driver", checks.one_of("local", "ssh"), "local")
         parameters = self._parameters(top)
         made: dict[str, Any] = {
-            "display_name": top.take("display_name", _text(100), ""),
-            "description": top.take("description", _text(1000), ""),
-            "icon": top.take("icon", _text(200), ""),
+            "display_name": top.take("display_name", checks.text(100), ""),
+            "description": top.take("description", checks.text(1000), ""),
+            "icon": top.take("icon", checks.text(200), ""),
             "driver": driver,
-            "directory": top.take("directory", _path, "~"),
-            "update_on_start": top.take("update_on_start", _boolean, True),
-            "idle_stop_after_s": top.take("idle_stop_after", duration_seconds, 0.0),
+            "directory": top.take("directory", checks.path, "~"),
+            "update_on_start": top.take("update_on_start", checks.boolean, True),
+            "idle_stop_after_s": top.take("idle_stop_after", checks.duration_seconds, 0.0),
             "env": self._env(top),
             "startup": self._script(top, "startup", STARTUP_SECONDS),
             "shutdown": self._script(top, "shutdown", SHUTDOWN_SECONDS),
@@ -231,7 +210,7 @@ class _Reading:
         return None if self.problems else Manifest(name=name, **made)
 
     def _check_bound(self, path: str, field: str, parameters: tuple[Parameter, ...]) -> None:
-        name = bound_parameter(path)
+        name = checks.bound_parameter(path)
         if name is None:
             return
         found = next((each for each in parameters if each.name == name), None)
@@ -246,7 +225,7 @@ class _Reading:
         for key in table.raw:
             if not VARIABLE_NAME.fullmatch(key):
                 table.wrong(key, "This is not a name for an environment variable.")
-            made[key] = table.take(key, _text(32_768), "")
+            made[key] = table.take(key, checks.text(32_768), "")
         return made
 
     def _script(self, top: _Table, key: str, seconds: float) -> ScriptPlace | None:
@@ -254,8 +233,8 @@ class _Reading:
         table = top.table(key)
         if table is None:
             return ScriptPlace(usual, seconds) if usual in self.files else None
-        script = table.take("script", _text(200), usual)
-        timeout = table.take("timeout", duration_seconds, seconds)
+        script = table.take("script", checks.text(200), usual)
+        timeout = table.take("timeout", checks.duration_seconds, seconds)
         table.done()
         if not 0 < timeout <= MAX_SCRIPT_SECONDS:
             table.wrong("timeout", f"A script may take from 1 to {MAX_SCRIPT_SECONDS:.0f} seconds.")
@@ -268,11 +247,11 @@ class _Reading:
         if table is None:
             return Sandbox()
         made = Sandbox(
-            enabled=table.take("enabled", _boolean, True),
-            network=table.take("network", _one_of("full", "none"), "full"),
-            nested=table.take("nested", _boolean, True),
-            ro_binds=table.take("ro_binds", _list_of(_bind), ()),
-            rw_binds=table.take("rw_binds", _list_of(_bind), ()),
+            enabled=table.take("enabled", checks.boolean, True),
+            network=table.take("network", checks.one_of("full", "none"), "full"),
+            nested=table.take("nested", checks.boolean, True),
+            ro_binds=table.take("ro_binds", checks.list_of(checks.bind), ()),
+            rw_binds=table.take("rw_binds", checks.list_of(checks.bind), ()),
         )
         table.done()
         return made
@@ -282,10 +261,10 @@ class _Reading:
         if table is None:
             return Limits()
         made = Limits(
-            memory_mb=table.take("memory_mb", _whole, 0),
-            cpus=table.take("cpus", _amount, 0.0),
-            pids=table.take("pids", _whole, 0),
-            disk_mb=table.take("disk_mb", _whole, 0),
+            memory_mb=table.take("memory_mb", checks.whole, 0),
+            cpus=table.take("cpus", checks.amount, 0.0),
+            pids=table.take("pids", checks.whole, 0),
+            disk_mb=table.take("disk_mb", checks.whole, 0),
         )
         table.done()
         return made
@@ -299,12 +278,12 @@ class _Reading:
         if driver != "ssh":
             top.wrong("ssh", 'This has no effect without driver = "ssh".')
         made = {
-            "host": table.require("host", _word),
-            "known_hosts": table.require("known_hosts", _text(65_536)),
-            "user": table.take("user", _word, None),
-            "port": table.take("port", _port, 22),
-            "jump": table.take("jump", _word, None),
-            "identity": table.take("identity", _secret_name, None),
+            "host": table.require("host", checks.word),
+            "known_hosts": table.require("known_hosts", checks.text(65_536)),
+            "user": table.take("user", checks.word, None),
+            "port": table.take("port", checks.port, 22),
+            "jump": table.take("jump", checks.word, None),
+            "identity": table.take("identity", checks.secret_name, None),
         }
         table.done()
         return None if self.problems else SshPlace(**made)
@@ -313,7 +292,7 @@ class _Reading:
         table = top.table("context")
         if table is None:
             return ()
-        sources: tuple[str, ...] = table.take("sources", _list_of(_source), ())
+        sources: tuple[str, ...] = table.take("sources", checks.list_of(checks.source), ())
         table.done()
         return sources
 
@@ -332,21 +311,21 @@ class _Reading:
 
     def _parameter(self, table: _Table) -> Parameter | None:
         before = len(self.problems)
-        name = table.require("name", _parameter_name)
-        kind: ParameterType = table.take("type", _one_of(*values.TYPES), "string")
+        name = table.require("name", checks.parameter_name)
+        kind: ParameterType = table.take("type", checks.one_of(*values.TYPES), "string")
         made = Parameter(
             name=name or "",
             type=kind,
-            required=table.take("required", _boolean, False),
+            required=table.take("required", checks.boolean, False),
             default=table.take("default", lambda raw: values.convert(raw, kind), None),
-            mutable=table.take("mutable", _boolean, False),
-            ephemeral=table.take("ephemeral", _boolean, False),
-            display_name=table.take("display_name", _text(100), ""),
-            description=table.take("description", _text(2000), ""),
-            options=table.take("options", _list_of(lambda raw: values.convert(raw, values.item_type(kind))), ()),
-            regex=table.take("regex", _regex, None),
-            min=table.take("min", _number, None),
-            max=table.take("max", _number, None),
+            mutable=table.take("mutable", checks.boolean, False),
+            ephemeral=table.take("ephemeral", checks.boolean, False),
+            display_name=table.take("display_name", checks.text(100), ""),
+            description=table.take("description", checks.text(2000), ""),
+            options=table.take("options", checks.list_of(lambda raw: values.convert(raw, values.item_type(kind))), ()),
+            regex=table.take("regex", checks.regex, None),
+            min=table.take("min", checks.number, None),
+            max=table.take("max", checks.number, None),
         )
         table.done()
         if made.regex is not None and kind not in ("string", "list(string)"):
@@ -364,11 +343,11 @@ class _Reading:
         made, seen = [], set[str]()
         defaults = 0
         for table in top.tables("presets"):
-            preset_id = table.require("id", _slug(MAX_NAME))
+            preset_id = table.require("id", checks.slug(MAX_NAME))
             if preset_id in seen:
                 table.wrong("id", f"There are two presets {preset_id}.")
             seen.add(preset_id or "")
-            is_default = table.take("default", _boolean, False)
+            is_default = table.take("default", checks.boolean, False)
             defaults += is_default
             if is_default and defaults > 1:
                 table.wrong("default", "Another preset is the default already.")
@@ -376,9 +355,9 @@ class _Reading:
             made.append(
                 Preset(
                     id=preset_id or "",
-                    name=table.take("name", _text(100), preset_id or ""),
+                    name=table.take("name", checks.text(100), preset_id or ""),
                     default=is_default,
-                    description=table.take("description", _text(2000), ""),
+                    description=table.take("description", checks.text(2000), ""),
                     parameters=_preset_values(given, parameters) if given is not None else {},
                 )
             )
@@ -398,137 +377,3 @@ def _preset_values(table: _Table, parameters: Mapping[str, Parameter]) -> dict[s
             made[key] = value
             table.problems += [Problem(table.place(key), each) for each in values.check(value, known)]
     return made
-
-
-def _is_table(raw: object) -> Mapping[str, Any]:
-    if not isinstance(raw, dict):
-        raise ValueError("This must be a table.")
-    return raw
-
-
-def _are_tables(raw: object) -> list[Mapping[str, Any]]:
-    if not isinstance(raw, list) or not all(isinstance(each, dict) for each in raw):
-        raise ValueError("This must be a list of tables, each written as [[...]].")
-    return raw
-
-
-def _text(most: int) -> Callable[[object], str]:
-    def check(raw: object) -> str:
-        if not isinstance(raw, str) or "\0" in raw:
-            raise ValueError("This must be text.")
-        if len(raw) > most:
-            raise ValueError(f"This may have at most {most} characters.")
-        return raw
-
-    return check
-
-
-def _word(raw: object) -> str:
-    """For a command line: nothing that begins like an option, and no spaces."""
-    if not isinstance(raw, str) or not re.fullmatch(r"[A-Za-z0-9_.@:\[\]%~+-]{1,255}", raw) or raw.startswith("-"):
-        raise ValueError("This must be one word of letters, digits and . _ - @ :, and not begin with a hyphen.")
-    return raw
-
-
-def _slug(most: int) -> Callable[[object], str]:
-    def check(raw: object) -> str:
-        if not isinstance(raw, str) or not NAME.fullmatch(raw) or len(raw) > most:
-            raise ValueError(f"Use lower-case letters, digits and single hyphens, at most {most} characters.")
-        return raw
-
-    return check
-
-
-def _parameter_name(raw: object) -> str:
-    if not isinstance(raw, str) or not PARAMETER_NAME.fullmatch(raw):
-        raise ValueError("A name begins with a letter and has at most 64 letters, digits and underscores.")
-    return raw
-
-
-def _secret_name(raw: object) -> str:
-    if not isinstance(raw, str) or not SECRET_NAME.fullmatch(raw):
-        raise ValueError("This must be the name of a key: letters, digits and . _ -, at most 64 characters.")
-    return raw
-
-
-def _one_of(*allowed: str) -> Callable[[object], Any]:
-    def check(raw: object) -> str:
-        if raw not in allowed or not isinstance(raw, str):
-            raise ValueError(f"This must be one of {', '.join(allowed)}.")
-        return raw
-
-    return check
-
-
-def _boolean(raw: object) -> bool:
-    if not isinstance(raw, bool):
-        raise ValueError("This must be true or false.")
-    return raw
-
-
-def _whole(raw: object) -> int:
-    if not isinstance(raw, int) or isinstance(raw, bool) or not 0 <= raw <= 10**9:
-        raise ValueError("This must be a whole number, 0 for no limit.")
-    return raw
-
-
-def _number(raw: object) -> float:
-    if not isinstance(raw, int | float) or isinstance(raw, bool):
-        raise ValueError("This must be a number.")
-    return float(raw)
-
-
-def _amount(raw: object) -> float:
-    number = _number(raw)
-    if not 0 <= number <= 10_000:
-        raise ValueError("This must be a number, 0 for no limit.")
-    return number
-
-
-def _port(raw: object) -> int:
-    if not isinstance(raw, int) or isinstance(raw, bool) or not 1 <= raw <= 65_535:
-        raise ValueError("This must be a port, 1 to 65535.")
-    return raw
-
-
-def _regex(raw: object) -> str:
-    text = _text(1000)(raw)
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"This is not a regular expression: {error}.") from None
-    return text
-
-
-def _path(raw: object) -> str:
-    """`~`, below it, absolute, or a parameter. `..` is refused: what a path means must not depend on links."""
-    text = _text(4096)(raw)
-    is_rooted = text == "~" or text.startswith(("~/", "/")) or bound_parameter(text) is not None
-    if not is_rooted or ".." in text.split("/"):
-        raise ValueError("This must be ~, a path that begins with ~/ or /, without `..`, or $ROOKERY_PARAM_NAME.")
-    return text
-
-
-def _bind(raw: object) -> str:
-    text = _path(raw)
-    if text.startswith("~") or text == "/":
-        raise ValueError("This must be an absolute path of the host, and not the root.")
-    return text
-
-
-def _source(raw: object) -> str:
-    text = _path(raw)
-    if bound_parameter(text) is not None:
-        raise ValueError("This must be a path that begins with ~ or /.")
-    return text
-
-
-def _list_of(check: Callable[[object], Any]) -> Callable[[object], tuple[Any, ...]]:
-    def check_all(raw: object) -> tuple[Any, ...]:
-        if not isinstance(raw, list):
-            raise ValueError("This must be a list.")
-        if len(raw) > 200:
-            raise ValueError("This may have at most 200 entries.")
-        return tuple(check(each) for each in raw)
-
-    return check_all

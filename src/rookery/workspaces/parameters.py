@@ -7,8 +7,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from rookery.workspaces import manifest as manifests
-from rookery.workspaces import values
+from rookery.workspaces import checks, values
 from rookery.workspaces.drivers.protocol import Sandbox
 from rookery.workspaces.manifest import Manifest, Parameter
 from rookery.workspaces.problems import ParametersInvalid, Problem
@@ -59,7 +58,7 @@ def resolve(
 
 def bound(path: str, chosen: Mapping[str, Value]) -> str | None:
     """A path of the manifest with its parameter filled in; None when that has no value."""
-    name = manifests.bound_parameter(path)
+    name = checks.bound_parameter(path)
     if name is None:
         return path
     value = chosen.get(name)
@@ -122,7 +121,7 @@ def _check_folders(
 ) -> None:
     """A folder of the host that a parameter names must be one that the operator of this server shares."""
     for path in (*manifest.sandbox.ro_binds, *manifest.sandbox.rw_binds):
-        name = manifests.bound_parameter(path)
+        name = checks.bound_parameter(path)
         value = chosen.get(name) if name is not None else None
         if name is None or value is None:
             continue
