@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socketserver
 import subprocess
 import sys
@@ -71,6 +72,8 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path)
     parser.add_argument("--listen", default=None)
     options = parser.parse_args()
+    # As the real one: nothing inside may end the first process, and a handler would let a signal through.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     config = json.loads((options.run_dir / "config.json").read_text())
     fake = config["env"].get("FAKE", "")
     if fake == "exiting":

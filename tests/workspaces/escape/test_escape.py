@@ -1,0 +1,200 @@
+"""Nothing that runs in a workspace gets out of it. The table is in `attempts`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.protocol import Limits, Probe, Sandbox, WorkspaceSpec
+from tests.waiting import until
+from tests.workspaces.drivers import yard
+from tests.workspaces.escape.attempts import ATTEMPTS, OPEN, TIGHT, Attempt
+
+SECRET = "a-secret-of-the-server"
+PRIVATE = "a-secret-of-another-workspace"
+
+
+class Prison:
+    """A server's data, a process and sockets outside, another workspace, and two to break out of."""
+
+    def __init__(self, root: Path) -> None:
+        self.data = root / "data"
+        self.data.mkdir(mode=0o700)
+        (self.data / "secret.key").write_text(SECRET)
+        self.driver: LocalDriver = yard.local_driver(self.data, machine=yard.known_machine(), tmp_mb=8)
+        limits = Limits(pids=100, memory_mb=512, disk_mb=8)
+        self.workspaces = {
+            OPEN: yard.spec(sandbox=Sandbox(network="none"), limits=limits),
+            TIGHT: yard.spec(sandbox=Sandbox(network="none", nested=False)),
+            "victim": yard.spec(sandbox=Sandbox(network="none")),
+        }
+        # As the user of the workspaces: no other rule than the sandbox keeps them apart.
+        user = 65534 if os.geteuid() == 0 else os.geteuid()
+        self.outside = subprocess.Popen(["sleep", "1000"], user=user, env={"PATH": os.defpath, "KEY": SECRET})
+        self.tcp = socket.create_server(("127.0.0.1", 0))
+        self.database = socket.socket(socket.AF_UNIX)
+        # Relative, for a path of pytest is longer than a socket's may be.
+        handle = os.open(self.data, os.O_PATH)
+        self.database.bind(f"/proc/self/fd/{handle}/db.sock")
+        os.close(handle)
+        self.database.listen()
+        self.abstract = socket.socket(socket.AF_UNIX)
+        self.abstract.bind(f"\0rookery-{self.outside.pid}")
+        self.abstract.listen()
+
+    def open(self) -> None:
+        os.environ["ROOKERY_ESCAPE_KEY"] = SECRET
+
+        async def start() -> None:
+            await asyncio.gather(*(self.driver.start(ws, print) for ws in self.workspaces.values()))
+
+        asyncio.run(start())
+        self.run("victim", f"echo {PRIVATE} > ~/private")
+
+    def run(self, where: str, command: str) -> tuple[int, str]:
+        return yard.run(self.driver, self.workspaces[where], command)
+
+    def attempt(self, attempt: Attempt) -> str:
+        known = {
+            "{data}": str(self.data),
+            "{victim}": str(self.data / "workspaces" / self.workspaces["victim"].id),
+            "{outside}": str(self.outside.pid),
+            "{port}": str(self.tcp.getsockname()[1]),
+            "{socket}": str(self.data / "db.sock"),
+        }
+        command = attempt.command
+        for name, value in known.items():
+            command = command.replace(name, value)
+        return self.run(attempt.where, command)[1]
+
+    def close(self) -> None:
+        async def stop() -> None:
+            for ws in self.workspaces.values():
+                await self.driver.delete(ws)
+
+        asyncio.run(stop())
+        os.environ.pop("ROOKERY_ESCAPE_KEY", None)
+        self.outside.kill()
+        self.outside.wait()
+        for one in (self.tcp, self.database, self.abstract):
+            one.close()
+
+
+@pytest.fixture(scope="module")
+def prison() -> Iterator[Prison]:
+    with tempfile.TemporaryDirectory(prefix="escape-") as root:
+        prison = Prison(Path(root))
+        try:
+            prison.open()
+            yield prison
+        finally:
+            prison.close()
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)
+def test_workspace_is_not_left(prison: Prison, attempt: Attempt) -> None:
+    output = prison.attempt(attempt)
+
+    assert re.search(attempt.refused, output, re.IGNORECASE), output
+    assert SECRET not in output
+    assert PRIVATE not in output
+    assert prison.workspaces[attempt.where].token not in output
+    assert prison.outside.poll() is None
+
+
+def test_what_is_allowed_works(prison: Prison) -> None:
+    """Or the refusals above would say nothing."""
+    command = "echo mine > ~/file && cat ~/file && touch /tmp/x /run/x /dev/shm/x && python3 -c 'print(1)' && id -un"
+
+    assert prison.run(OPEN, command) == (0, "mine\n1\nagent\n")
+    assert prison.run(OPEN, "unshare -Ur id -u") == (0, "0\n")
+    assert PRIVATE in prison.run("victim", "cat ~/private")[1]
+
+
+def test_agent_survives_a_command_that_kills_everything(prison: Prison) -> None:
+    signals = "; ".join(f"kill -{name} 1" for name in ("HUP", "INT", "QUIT", "TERM", "SEGV", "STOP", "KILL"))
+
+    for command in (signals, "pkill -9 python3", "kill -9 -1"):
+        prison.run("victim", f"{command}; true")
+
+    assert prison.run("victim", "echo alive") == (0, "alive\n")
+
+
+LIES = {
+    "another generation": "HTTP/1.1 200 OK\\r\\nContent-Length: 18\\r\\n\\r\\n{\\'generation\\': 77}",
+    "an endless answer": "HTTP/1.1 200 OK\\r\\nContent-Length: 99999999999\\r\\n\\r\\n",
+    "a negative length": "HTTP/1.1 200 OK\\r\\nContent-Length: -1\\r\\n\\r\\n",
+    "an endless head": "HTTP/1.1 200 OK\\r\\nX: ' + 'y' * 500000 + '",
+    "no HTTP at all": "\\x00\\x01\\x02\\r\\n\\r\\n",
+    "a body that is no object": "HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\n[]",
+}
+LIAR = """
+import os, socket
+os.rename('/run/rookery/agent.sock', '/run/rookery/agent.real')
+server = socket.socket(socket.AF_UNIX)
+server.bind('/run/rookery/agent.sock')
+server.listen()
+one, _ = server.accept()
+one.recv(65536)
+try:
+    one.sendall('LIE'.encode('latin-1'))
+    one.close()
+finally:
+    os.rename('/run/rookery/agent.real', '/run/rookery/agent.sock')
+"""
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_agent_that_was_replaced_gains_nothing_by_lying(prison: Prison, lie: str) -> None:
+    code = LIAR.replace("LIE", LIES[lie])
+    ws = prison.workspaces["victim"]
+    socket_path = prison.data / "workspaces" / ws.id / "run" / "agent.sock"
+    before = os.stat(socket_path).st_ino
+
+    async def probe() -> Probe:
+        asking = asyncio.create_task(asyncio.to_thread(prison.run, "victim", f'python3 -c "{code}" 2>&1'))
+        await until(lambda: socket_path.exists() and os.stat(socket_path).st_ino != before, timeout=60)
+        found = await prison.driver.probe(ws)
+        await asking
+        return found
+
+    found = asyncio.run(probe())
+
+    assert (found.alive, found.answers) == (True, False)
+    assert prison.run("victim", "echo still here") == (0, "still here\n")
+
+
+def test_stop_leaves_nothing(prison: Prison) -> None:
+    ws = yard.spec(sandbox=Sandbox(network="none"))
+
+    async def look() -> tuple[bool, bool]:
+        await prison.driver.start(ws, print)
+        daemon = "(setsid setsid sh -c 'trap : TERM; while :; do sleep 1000; done' >/dev/null 2>&1 &) ; true"
+        await asyncio.to_thread(yard.run, prison.driver, ws, daemon)
+        before = _is_running(prison, ws)
+        await prison.driver.stop(ws, 5)
+        return before, _is_running(prison, ws)
+
+    assert asyncio.run(look()) == (True, False)
+    asyncio.run(prison.driver.delete(ws))
+
+
+def _is_running(prison: Prison, ws: WorkspaceSpec) -> bool:
+    """Whether any process of the machine has this workspace's home mounted."""
+    needle = f"/workspaces/{ws.id}/home /home/agent "
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and needle in (entry / "mountinfo").read_text():
+                return True
+        except OSError:
+            continue
+    return False
