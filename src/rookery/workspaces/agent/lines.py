@@ -129,48 +129,62 @@ def _collect(file: BinaryIO, number: int, window: Window) -> tuple[list[str], bo
     shown: list[str] = []
     used = 0
     cut = False
-    while len(shown) < min(window.limit, MAX_LINES):
-        before = file.tell()
-        raw, whole = _line(file, window.max_line_bytes)
+    position = file.tell()
+    for _ in range(min(window.limit, MAX_LINES)):
+        raw = file.readline(window.max_line_bytes + 3)
         if not raw:
             break
-        text = f"{number + len(shown)}\t{_text(raw, whole, window.max_line_bytes)}"
-        used += len(text.encode()) + 1
+        content = _content(raw)
+        whole = len(content) <= window.max_line_bytes
+        consumed = len(raw) if raw.endswith(b"\n") else len(raw) + _skip_line(file)
+        text = f"{number}\t{_text(content) if whole else _cut(content, window.max_line_bytes)}"
+        used += (len(text) if text.isascii() else len(text.encode())) + 1
         # The first line is shown in any case: otherwise a reader who goes on at `next_offset` would stand still.
         if shown and used > window.max_bytes:
-            file.seek(before)
+            file.seek(position)
             return shown, cut, True
+        position += consumed
+        number += 1
         cut = cut or not whole
         shown.append(text)
     return shown, cut, False
 
 
-def _line(file: BinaryIO, max_line_bytes: int) -> tuple[bytes, bool]:
-    """The beginning of the next line, and whether that is all of it. A line of any length costs little memory."""
-    raw = file.readline(max_line_bytes + 3)
-    content = raw.rstrip(b"\n").rstrip(b"\r") if raw.endswith(b"\n") else raw
-    piece = raw
-    while piece and not piece.endswith(b"\n"):
+def _skip_line(file: BinaryIO) -> int:
+    """Move behind the rest of a line; gives its length. A line of any length costs little memory."""
+    passed = 0
+    piece = file.readline(_CHUNK_BYTES)
+    while piece:
+        passed += len(piece)
+        if piece.endswith(b"\n"):
+            break
         piece = file.readline(_CHUNK_BYTES)
-    return raw, len(content) <= max_line_bytes
+    return passed
 
 
-def _text(raw: bytes, whole: bool, max_line_bytes: int) -> str:
-    if not whole:
-        # An incomplete character at the cut is dropped; other bytes that are not UTF-8 are shown as such.
-        piece = raw[:max_line_bytes]
-        for back in range(1, min(4, len(piece)) + 1):
-            if piece[-back] & 0xC0 == 0xC0:
-                if back < _width(piece[-back]):
-                    piece = piece[:-back]
-                break
-            if piece[-back] & 0x80 == 0:
-                break
-        return piece.decode("utf-8", "replace") + CUT
-    content = raw[:-1] if raw.endswith(b"\n") else raw
+def _content(raw: bytes) -> bytes:
+    """A line without its ending."""
     if raw.endswith(b"\r\n"):
-        content = content[:-1]
+        return raw[:-2]
+    return raw[:-1] if raw.endswith(b"\n") else raw
+
+
+def _text(content: bytes) -> str:
     return content.decode("utf-8", "replace")
+
+
+def _cut(content: bytes, max_line_bytes: int) -> str:
+    """The beginning of a long line. An incomplete character at the cut is dropped."""
+    piece = content[:max_line_bytes]
+    for back in range(1, min(4, len(piece)) + 1):
+        byte = piece[-back]
+        if byte & 0xC0 == 0xC0:
+            if back < _width(byte):
+                piece = piece[:-back]
+            break
+        if byte & 0x80 == 0:
+            break
+    return _text(piece) + CUT
 
 
 def _width(lead: int) -> int:

@@ -1,0 +1,322 @@
+"""What the workspace agent adds to the work of tools, and what a workspace costs while nobody uses it.
+
+Each operation (read_file, edit_files, execute "true") is done through the agent with the server's own client, and by a
+bare program in the same sandbox, asked over a socket too (`_bare_workspace.py`); calls take turns, so that a noisy
+moment hits both. The claim is the median of one over the median of the other, and the milliseconds between them.
+Then: the memory of the agent while a command prints 200 MB, the memory of idle workspaces (as shares, so that pages
+of the interpreter that all have in common count once), and the time from a stopped workspace to the end of its first
+command, over a bare sandbox that imports what the agent imports.
+
+    python benchmarks/tools.py [--quick]
+
+The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}. All budgets were chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import uvloop
+
+from rookery.clock import SystemClock
+from rookery.workspaces import bundle
+from rookery.workspaces.agent_http import AgentHttp
+from rookery.workspaces.answers import Edit, FileEdits, StartProcess
+from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.drivers import sandboxes
+from rookery.workspaces.drivers.layout import Layout
+from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.machine import LocalConfig
+from rookery.workspaces.drivers.protocol import WorkspaceSpec
+
+TOKEN = "t" * 43
+HOME, RUN = "/home/agent", "/run/rookery"
+FILE = f"{HOME}/source.py"
+LOG_BYTES = 200_000_000
+LOG_LINE = "[ 42%] Building CXX object src/CMakeFiles/core.dir/very/long/path/to/a/source/file/number/one.cpp.o"
+# All chosen. A tool call stands between two calls of a model, which take seconds: what the agent adds must not show.
+ADDED_MS = {"read_file": 5.0, "edit_files": 8.0, "execute": 10.0}
+OVER_BARE = {"read_file": 8.0, "edit_files": 3.0, "execute": 4.0}
+LOG_MEMORY_MIB = 8.0
+IDLE_MIB = 20.0
+START_SECONDS, START_OVER_BARE = 2.0, 4.0
+
+Call = Callable[[], Awaitable[object]]
+
+
+class Workspace:
+    """A started workspace and the client of its agent."""
+
+    def __init__(self, driver: LocalDriver, spec: WorkspaceSpec, place: Layout) -> None:
+        self.driver = driver
+        self.spec = spec
+        self.place = place
+        self.http = AgentHttp(driver.connector(spec), token=TOKEN, generation=spec.generation, clock=SystemClock())
+        self.agent = AgentConn(self.http)
+
+    async def execute(self, command: str, *, wait: float = 120.0) -> str:
+        started = await self.agent.start_process(StartProcess(command=command), key=uuid4())
+        output = await self.agent.process_output(started.id, wait=wait)
+        assert not output.running, "a command did not end"
+        assert output.exit_code == 0, output.output
+        return output.output
+
+    def pids(self) -> list[int]:
+        found = sandboxes.find(self.place)
+        return [pid for one in found for pid in (one.pid, one.monitor) if pid is not None]
+
+    async def stop(self) -> None:
+        await self.http.close()
+        await self.driver.stop(self.spec, 0)
+
+
+class Workshop:
+    """Where workspaces of the benchmark are made."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self.driver = LocalDriver(LocalConfig(data_dir=data_dir), bundle.build)
+
+    async def start(self, name: str, *, generation: int = 1) -> Workspace:
+        spec = WorkspaceSpec(id=name, generation=generation, token=TOKEN)
+        await self.driver.start(spec, _ignore)
+        return Workspace(self.driver, spec, Layout.of(self._data_dir, name))
+
+
+def _ignore(line: str) -> None:
+    return
+
+
+class Bare:
+    """The client of the bare program."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def ask(self, *call: str) -> dict[str, Any]:
+        self._writer.write(json.dumps(call).encode() + b"\n")
+        answer: dict[str, Any] = json.loads(await self._reader.readline())
+        return answer
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def connected(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return await asyncio.open_unix_connection(path, limit=1 << 20)
+        except OSError:
+            assert time.monotonic() < deadline, "the bare program did not start"
+            await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def bare_program(workspace: Workspace) -> AsyncIterator[Bare]:
+    source = Path(__file__).with_name("_bare_workspace.py").read_bytes()
+    await workspace.agent.write_file(f"{HOME}/bare.py", source)
+    command = f"exec python3 -I {HOME}/bare.py {RUN}/bare.sock"
+    await workspace.agent.start_process(StartProcess(command=command, background=True))
+    path = workspace.place.run / "bare.sock"
+    bare = Bare(*await connected(str(path)))
+    try:
+        yield bare
+    finally:
+        bare.close()
+
+
+async def operations(workspace: Workspace, bare: Bare, count: int) -> dict[str, tuple[list[float], list[float]]]:
+    """Seconds of each call, through the agent and bare, in turns."""
+    agent = workspace.agent
+    source = "".join(f"def function_{n}(argument: int) -> int:\n    return argument + {n}\n\n" for n in range(2000))
+    for name in (FILE, f"{FILE}.bare"):
+        await agent.write_file(name, source.encode())
+    turn = 0
+
+    def texts() -> tuple[str, str]:
+        pair = ("argument + 1000\n", "argument - 1000\n")
+        return pair if turn % 2 == 0 else (pair[1], pair[0])
+
+    async def read() -> None:
+        lines = await agent.read_lines(FILE)
+        assert lines.total_lines == 6000, lines.error
+
+    async def bare_read() -> None:
+        assert (await bare.ask("read", FILE))["total"] == 6000
+
+    async def edit() -> None:
+        old, new = texts()
+        edits = (Edit(old_text=old, new_text=new),)
+        (edited,) = await agent.edit_files([FileEdits(path=FILE, edits=edits)], key=uuid4())
+        assert edited.diff
+
+    async def bare_edit() -> None:
+        assert (await bare.ask("edit", f"{FILE}.bare", *texts()))["ok"]
+
+    async def execute() -> None:
+        await workspace.execute("true")
+
+    async def bare_execute() -> None:
+        assert (await bare.ask("execute", "true"))["exit_code"] == 0
+
+    calls: dict[str, tuple[Call, Call]] = {
+        "read_file": (read, bare_read),
+        "edit_files": (edit, bare_edit),
+        "execute": (execute, bare_execute),
+    }
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in calls}
+    for name, pair in calls.items():
+        for turn in range(count + 10):
+            for call, times in zip(pair, found[name], strict=True):
+                began = time.perf_counter()
+                await call()
+                if turn >= 10:
+                    times.append(time.perf_counter() - began)
+    return found
+
+
+async def log_memory(workspace: Workspace) -> tuple[float, float]:
+    """MiB that the agent grows by while a command prints a build log, and the seconds that takes."""
+    pid = workspace.pids()[0]
+    before = peak = memory_mib(pid, "VmRSS")
+
+    async def watch() -> None:
+        nonlocal peak
+        while True:
+            peak = max(peak, memory_mib(pid, "VmRSS"))
+            await asyncio.sleep(0.02)
+
+    watching = asyncio.create_task(watch())
+    began = time.perf_counter()
+    view = await workspace.execute(f"yes '{LOG_LINE}' | head -c {LOG_BYTES}; echo; echo the last line")
+    seconds = time.perf_counter() - began
+    watching.cancel()
+    assert len(view.encode()) <= 32 * 1024
+    assert view.endswith("the last line\n")
+    return peak - before, seconds
+
+
+async def idle_memory(workshop: Workshop, count: int) -> tuple[float, float]:
+    """MiB that each of some idle workspaces takes, as a share, and all of the resident pages of one agent."""
+    workspaces = [await workshop.start(f"idle-{n}") for n in range(count)]
+    try:
+        for workspace in workspaces:
+            await workspace.agent.health()
+        shares = [sum(share_mib(pid) for pid in workspace.pids()) for workspace in workspaces]
+        return statistics.fmean(shares), memory_mib(workspaces[0].pids()[0], "VmRSS")
+    finally:
+        for workspace in workspaces:
+            await workspace.stop()
+
+
+async def warm_start(workshop: Workshop, rounds: int) -> tuple[float, float]:
+    """Seconds from a stopped workspace to the end of its first command, and of a bare sandbox; the medians."""
+    warm: list[float] = []
+    bare: list[float] = []
+    await (await workshop.start("warm")).stop()
+    for generation in range(2, rounds + 2):
+        began = time.perf_counter()
+        workspace = await workshop.start("warm", generation=generation)
+        await workspace.execute("true")
+        warm.append(time.perf_counter() - began)
+        await workspace.stop()
+        began = time.perf_counter()
+        await asyncio.to_thread(bare_sandbox)
+        bare.append(time.perf_counter() - began)
+    return statistics.median(warm), statistics.median(bare)
+
+
+def bare_sandbox() -> None:
+    program = "import asyncio, json, subprocess; subprocess.run(['sh', '-c', 'true'])"
+    binds = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    command = ["bwrap", "--unshare-user", "--unshare-all", *binds, "python3", "-I", "-c", program]
+    subprocess.run(command, check=True)
+
+
+def memory_mib(pid: int, field: str) -> float:
+    return _kib(f"/proc/{pid}/status", field) / 1024
+
+
+def share_mib(pid: int) -> float:
+    return _kib(f"/proc/{pid}/smaps_rollup", "Pss") / 1024
+
+
+def _kib(path: str, field: str) -> int:
+    for line in Path(path).read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0])
+    raise AssertionError(f"{path} has no {field}")
+
+
+async def run(*, quick: bool) -> int:
+    count, idle, rounds = (100, 10, 3) if quick else (500, 50, 10)
+    claims: dict[str, dict[str, object]] = {}
+    # Below /tmp, for the user of the sandboxes must reach it, and the address of a socket is short.
+    data_dir = Path(tempfile.mkdtemp(prefix="rkb-"))
+    os.chmod(data_dir, 0o755)
+    try:
+        workshop = Workshop(data_dir)
+        workspace = await workshop.start("tools")
+        async with bare_program(workspace) as bare:
+            times = await operations(workspace, bare, count)
+        print(f"{'ms, median of ' + str(count):24}{'agent':>9}{'bare':>9}{'added':>9}{'ratio':>9}")
+        for name, (through, direct) in times.items():
+            ours, floor = (statistics.median(each) * 1000 for each in (through, direct))
+            print(f"  {name:22}{ours:9.2f}{floor:9.2f}{ours - floor:9.2f}{ours / floor:9.2f}")
+            claims[f"{name}: added, ms"] = claim(ours - floor, ADDED_MS[name])
+            claims[f"{name}: over bare"] = claim(ours / floor, OVER_BARE[name])
+        grown, seconds = await log_memory(workspace)
+        print(f"\n{LOG_BYTES / 1e6:.0f} MB of output: the agent grows by {grown:.1f} MiB, {seconds:.1f} s")
+        claims["200 MB of output: agent grows by, MiB"] = claim(grown, LOG_MEMORY_MIB)
+        await workspace.stop()
+        warm, sandbox = await warm_start(workshop, rounds)
+        print(f"\nwarm start to the end of the first command: {warm:.2f} s; a bare sandbox: {sandbox:.2f} s")
+        claims["warm start, s"] = claim(warm, START_SECONDS)
+        claims["warm start: over bare"] = claim(warm / sandbox, START_OVER_BARE)
+        share, resident = await idle_memory(workshop, idle)
+        print(f"\n{idle} idle workspaces: {share:.1f} MiB each (resident pages of one agent: {resident:.1f} MiB)")
+        claims["idle workspace, MiB"] = claim(share, IDLE_MIB)
+    finally:
+        await end_all(data_dir)
+        await asyncio.to_thread(shutil.rmtree, data_dir, ignore_errors=True)
+    print(f"\n{json.dumps(claims)}")
+    return 0 if all(each["ok"] for each in claims.values()) else 1
+
+
+async def end_all(data_dir: Path) -> None:
+    """Nothing of the benchmark outlives it, also when it failed half-way."""
+    for running in await asyncio.to_thread(sandboxes.find_all, data_dir / "workspaces"):
+        await sandboxes.kill(running)
+
+
+def claim(value: float, budget: float) -> dict[str, object]:
+    return {"value": round(value, 3), "budget": budget, "ok": value <= budget}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What the workspace agent adds to the work of tools.")
+    parser.add_argument("--quick", action="store_true", help="fewer calls and workspaces, under 40 seconds")
+    arguments = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run(quick=arguments.quick))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
