@@ -40,7 +40,8 @@ ROWS_PER_TURN = 200  # parsed at a stretch, before other tasks of the loop get t
 READ_ROW = f"""
     SELECT {CHAT_COLUMNS},
            title, labels, workspace_id, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, summary,
-           summary_generated_at, last_turn_summary, meta_version, clock_timestamp()
+           summary_generated_at, last_turn_summary, meta_version, workspace_generation, context_hash,
+           context_workspace_id, context_generation, context_dirty_since, clock_timestamp()
       FROM chats
      WHERE id = $1
 """
@@ -116,6 +117,16 @@ class ChatMeta(msgspec.Struct, frozen=True):
     summary_generated_at: datetime | None
     last_turn_summary: str | None
     meta_version: int
+    workspace_generation: int | None = None
+    context_hash: str | None = None
+    context_workspace_id: UUID | None = None
+    context_generation: int | None = None
+    context_dirty_since: datetime | None = None
+
+    @property
+    def has_pin(self) -> bool:
+        """Whether what the chat's own workspace says is pinned; what another one said never counts."""
+        return self.context_hash is not None and self.context_workspace_id == self.workspace_id
 
 
 class FencedRow(msgspec.Struct, frozen=True):

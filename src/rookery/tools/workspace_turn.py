@@ -6,6 +6,7 @@ turned out to be dead is dialed anew once, which is safe because every effect ca
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,12 +19,14 @@ from rookery.chat.messages import ChatId
 from rookery.chat.parts import Json
 from rookery.chat.skills import SkillFile
 from rookery.loop.tools import ToolContext, ToolOutput
+from rookery.store.authorized.store import ActorStore
 from rookery.tools import framework, registry
 from rookery.tools.framework import StructTool
 from rookery.tools.registry import Column
 from rookery.workspaces.conn import AgentConn
-from rookery.workspaces.dialing import TurnWorkspace
+from rookery.workspaces.dialing import Places, TurnWorkspace
 from rookery.workspaces.errors import AgentError, AgentUnreachable, WorkspaceError
+from rookery.workspaces.service import Workspaces
 
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -33,9 +36,22 @@ class Refused(Exception):
     """A tool says no, in words for the model."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yard:
+    """Where workspaces are made and ended, on behalf of the chat's owner. `lock` orders the chat's own calls."""
+
+    store: ActorStore
+    service: Workspaces
+    places: Places
+    lock: asyncio.Lock
+
+
 @dataclass(slots=True, kw_only=True)
 class WorkspaceTurn:
-    """One step of a chat, as its tools see it. `skills` are those of the pinned context."""
+    """One step of a chat, as its tools see it. `skills` are those of the pinned context.
+
+    Without a `yard` no workspace can be made here; the tools for that are not offered then.
+    """
 
     chat_id: ChatId
     owner_id: UUID
@@ -43,6 +59,13 @@ class WorkspaceTurn:
     workspace: TurnWorkspace
     pool: asyncpg.Pool
     skills: Sequence[SkillFile] = field(default_factory=tuple)
+    found_yard: Yard | None = None
+
+    @property
+    def yard(self) -> Yard:
+        if self.found_yard is None:
+            raise Refused("This server has no workspaces. Tell the user that an administrator has to turn them on.")
+        return self.found_yard
 
     @property
     def is_planning(self) -> bool:

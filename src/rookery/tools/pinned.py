@@ -1,0 +1,108 @@
+"""What a step is told by its workspace: the pinned instruction files and skills, as blocks of the prompt.
+
+Read from the database and kept in memory by what it is of: a chat whose pin did not change costs no query.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+
+from rookery.chat import blocks, skills
+from rookery.chat.blocks import InstructionFile, Skill
+from rookery.chat.messages import ChatId
+from rookery.chat.skills import WORKSPACE, SkillFile
+from rookery.log import get_logger
+from rookery.store import workspace_context
+from rookery.store.generation import ChatMeta
+from rookery.store.workspace_context import ContextResource, Pin
+from rookery.store.workspaces import Workspace
+
+log = get_logger("tools.pinned")
+
+MAX_CHATS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """`key` changes whenever another pin is in force."""
+
+    key: tuple[UUID, int, str]
+    resources: tuple[ContextResource, ...]
+    skills: tuple[SkillFile, ...]
+
+    def block(self, workspace: Workspace | None) -> str:
+        files = [
+            InstructionFile(each.source, each.body, each.status == "truncated")
+            for each in self.resources
+            if each.kind == "instruction_file" and each.body
+        ]
+        return blocks.workspace_context(
+            (workspace.os if workspace else None) or "", (workspace.directory if workspace else None) or "", files=files
+        )
+
+    def index(self) -> tuple[Skill, ...]:
+        return tuple(Skill(each.name, each.description, each.source) for each in self.skills)
+
+
+class Pins:
+    """The pins of the chats this process works on, those used last."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._kept: OrderedDict[ChatId, Pinned] = OrderedDict()
+
+    async def load(self, chat_id: ChatId, meta: ChatMeta) -> Pinned | None:
+        """The pin that the step's own snapshot of the chat names."""
+        if not meta.has_pin or meta.workspace_id is None or meta.context_hash is None:
+            return None
+        return await self._load(chat_id, (meta.workspace_id, meta.context_generation or 0, meta.context_hash))
+
+    async def load_newest(self, chat_id: ChatId) -> Pinned | None:
+        """The pin as it is now, after somebody wrote it."""
+        async with self._pool.acquire() as conn:
+            pin = await workspace_context.read_pin(conn, chat_id)
+        if pin.hash is None or pin.workspace_id is None or pin.pinned_workspace_id != pin.workspace_id:
+            return None
+        return await self._load(chat_id, _key(pin, pin.workspace_id, pin.hash))
+
+    async def _load(self, chat_id: ChatId, key: tuple[UUID, int, str]) -> Pinned:
+        known = self._kept.get(chat_id)
+        if known is not None and known.key == key:
+            self._kept.move_to_end(chat_id)
+            return known
+        async with self._pool.acquire() as conn:
+            resources = tuple(await workspace_context.list_resources(conn, chat_id))
+        pinned = Pinned(key, resources, skill_files(resources))
+        self._kept[chat_id] = pinned
+        while len(self._kept) > MAX_CHATS:
+            self._kept.popitem(last=False)
+        return pinned
+
+
+def _key(pin: Pin, workspace_id: UUID, found: str) -> tuple[UUID, int, str]:
+    return workspace_id, pin.pinned_generation or 0, found
+
+
+def skill_files(resources: Sequence[ContextResource]) -> tuple[SkillFile, ...]:
+    """The skills among the resources that can be used. Rows that cannot be read are left out, and counted."""
+    found = [each for each in resources if each.kind == "skill" and each.name and each.body]
+    usable = [
+        SkillFile(
+            each.name or "",
+            each.description or "",
+            skills.body_text(each.body or ""),
+            WORKSPACE,
+            posixpath.dirname(each.source),
+        )
+        for each in found
+        if skills.is_name(each.name or "")
+    ]
+    if len(usable) < len(found):
+        log.warning("skills_left_out", count=len(found) - len(usable))
+    return tuple(usable)

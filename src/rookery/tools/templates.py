@@ -1,0 +1,157 @@
+"""list_templates and read_template: what workspaces can be made from, as the chat's owner may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import asyncpg
+import msgspec
+from msgspec import Meta
+
+from rookery.chat import sanitise, skills
+from rookery.log import get_logger
+from rookery.loop.tools import Tool, ToolContext, ToolOutput
+from rookery.store.access_errors import Missing
+from rookery.store.errors import StoreError
+from rookery.store.templates import Signals, Template
+from rookery.tools import ranking
+from rookery.tools.ranking import Facts
+from rookery.tools.workspace_turn import Refused, make_tool, turn_of
+from rookery.workspaces import manifest as manifests
+from rookery.workspaces.manifest import Parameter, Preset
+
+log = get_logger("tools.templates")
+
+README_CHARS = 8000
+DESCRIPTION_CHARS = 300
+
+
+class ListTemplates(msgspec.Struct):
+    query: (
+        Annotated[str, Meta(description="Words of a name, such as a language. Without it all are listed.")] | None
+    ) = None
+    page: int = 1
+
+
+class ReadTemplate(msgspec.Struct):
+    template_id: Annotated[str, Meta(description="The id as list_templates gives it.")]
+
+
+def tools() -> list[Tool]:
+    return [
+        make_tool(
+            "list_templates",
+            "List the templates that a workspace can be made from, the most fitting first, with a recommendation where "
+            "one is clear. Follow next_step.",
+            arguments=ListTemplates,
+            handler=list_templates,
+            read_only=True,
+        ),
+        make_tool(
+            "read_template",
+            "Read a template: what it is for, and its parameters and presets for create_workspace.",
+            arguments=ReadTemplate,
+            handler=read_template,
+            read_only=True,
+        ),
+    ]
+
+
+async def list_templates(ctx: ToolContext, given: ListTemplates) -> ToolOutput:
+    store = turn_of(ctx).yard.store
+    usable = [each for each in await store.templates.list() if is_offered(each)]
+    signals: Mapping[str, Signals] | None
+    try:
+        signals = await store.templates.signals()
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreError) as error:
+        log.warning("template_signals_unknown", chat_id=ctx.chat_id, error=str(error) or type(error).__name__)
+        signals = None
+    return ToolOutput(
+        ranking.shortlist(
+            [_facts(each) for each in usable],
+            query=given.query,
+            page=given.page,
+            signals=signals,
+            now=ctx.clock.now(),
+        )
+    )
+
+
+async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
+    template_id = given.template_id.strip()
+    if not template_id:
+        raise Refused("The template_id is blank. Use list_templates to find one.")
+    yard = turn_of(ctx).yard
+    try:
+        template = await yard.service.get_template(yard.store, template_id, for_agent=True)
+    except Missing as error:
+        raise no_template(template_id) from error
+    manifest = manifests.decode(template.manifest)
+    value: dict[str, Any] = {
+        "template": _said(
+            {
+                "id": template.name,
+                "name": template.name,
+                "revision": template.revision,
+                "display_name": manifest.display_name,
+                "description": sanitise.clean(manifest.description),
+                "readme": _readme(template.readme),
+            }
+        ),
+        "parameters": [_parameter(each) for each in manifest.parameters],
+    }
+    if manifest.presets:
+        value["presets"] = [_preset(each) for each in manifest.presets]
+    return ToolOutput(value)
+
+
+def is_offered(template: Template) -> bool:
+    """Whether a chat may choose it. Whether its owner may use it is the store's to say."""
+    return template.enabled and not template.deprecated and template.agents_allowed
+
+
+def no_template(template_id: str) -> Refused:
+    return Refused(
+        f"There is no template {template_id} that a chat may use. Use list_templates to see which there are."
+    )
+
+
+def _facts(template: Template) -> Facts:
+    manifest = manifests.decode(template.manifest)
+    return Facts(template.name, manifest.display_name, manifest.description, template.readme)
+
+
+def _readme(text: str) -> str:
+    cleaned = sanitise.clean_markdown(skills.split_front_matter(text[: ranking.MAX_README_CHARS])[1])
+    return cleaned[:README_CHARS]
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    value = {
+        "display_name": parameter.display_name,
+        "description": sanitise.clean(parameter.description)[:DESCRIPTION_CHARS],
+        "mutable": parameter.mutable,
+        "ephemeral": parameter.ephemeral,
+        "options": list(parameter.options),
+        "validation_regex": parameter.regex,
+        "validation_min": parameter.min,
+        "validation_max": parameter.max,
+    }
+    said = {"name": parameter.name, "type": parameter.type, "required": parameter.required, **_said(value)}
+    # Zero and false are defaults like any other.
+    return said if parameter.default is None else {**said, "default": _plain(parameter.default)}
+
+
+def _preset(preset: Preset) -> dict[str, Any]:
+    values = [{"name": name, "value": _plain(value)} for name, value in preset.parameters.items()]
+    said = {"id": preset.id, "name": preset.name, "default": preset.default, "parameters": values}
+    return {**said, "description": preset.description} if preset.description else said
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def _said(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if item not in ("", None, False, [])}

@@ -1,0 +1,216 @@
+"""The tools of chats that may have workspaces: which are active on a step, and what they work with.
+
+Opened for every step, and lazy: a step that touches no workspace talks to none. What a chat can do without (its
+context, its skills) is left out when it cannot be had, and never fails a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from rookery.chat.blocks import Mode
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import OwnerActor
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.loop.tools import Services, Tool, ToolSet
+from rookery.store import workspace_context, workspaces
+from rookery.store.authorized.store import Store
+from rookery.store.generation import Step
+from rookery.store.workspaces import Status, Workspace
+from rookery.tools import attach, files, plan, process, questions, registry, skills, templates, workspace_life
+from rookery.tools.pinned import Pinned, Pins
+from rookery.tools.registry import Column
+from rookery.tools.turn import TurnTools, dynamic_tools
+from rookery.tools.workspace_turn import WorkspaceTurn, Yard, plan_path
+from rookery.workspaces.agent_http import ChatHeaders
+from rookery.workspaces.context import DATABASE_ERRORS, Contexts
+from rookery.workspaces.dialing import Places, TurnWorkspace, Unreadable
+from rookery.workspaces.errors import NoConnection
+from rookery.workspaces.service import Workspaces
+
+log = get_logger("tools.toolbox")
+
+# Chats whose connection and lock are kept between steps.
+MAX_CHATS = 2048
+UserSetting = Callable[[UUID, str], Awaitable[Any]]
+
+
+async def always() -> bool:
+    return True
+
+
+async def no_setting(user_id: UUID, key: str) -> Any:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolboxParts:
+    """What the tools of a process share. `can_make` says whether a workspace could be started at all."""
+
+    pool: asyncpg.Pool
+    store: Store
+    service: Workspaces
+    places: Places
+    contexts: Contexts
+    clock: Clock
+    can_make: Callable[[], Awaitable[bool]] = always
+    user_setting: UserSetting = no_setting
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What a chat keeps between its steps."""
+
+    workspace: TurnWorkspace
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class WorkspaceToolbox:
+    """One per process."""
+
+    def __init__(self, parts: ToolboxParts) -> None:
+        self._parts = parts
+        self._chats: OrderedDict[ChatId, _Kept] = OrderedDict()
+        self._pins = Pins(parts.pool)
+        self._asking: tuple[Tool, ...] = tuple(questions.tools())
+        self._working: tuple[Tool, ...] = (
+            *templates.tools(),
+            *workspace_life.tools(),
+            *files.tools(),
+            *process.tools(),
+            *attach.tools(),
+            *plan.tools(),
+        )
+        self._read_skill, self._read_skill_file = skills.read_skill_tool(), skills.read_skill_file_tool()
+
+    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+        at = registry.column(mode=mode, is_root=step.chat.is_root)
+        kept = self._keep(step)
+        row = await self._find_row(step)
+        pinned = await self._pinned(step, kept, row)
+        tools = registry.ordered(await self._tools(step, pinned))
+        declared = dynamic_tools(step, mode=mode) if at is Column.ROOT else ()
+        active = registry.active_names(tools, at) | {spec.name for spec in declared}
+        turn = WorkspaceTurn(
+            chat_id=step.chat.id,
+            owner_id=step.chat.owner_id,
+            column=at,
+            workspace=kept.workspace,
+            pool=self._parts.pool,
+            skills=() if pinned is None else pinned.skills,
+            found_yard=self._yard(step, kept),
+        )
+        return TurnTools(
+            tools=ToolSet(tools, active=active, declared=declared, aliases=registry.ALIASES),
+            services=Services(turn),
+            workspace_context=_block(row, pinned),
+            skills=() if pinned is None else pinned.index(),
+            plan_path=_plan_path(step, row),
+        )
+
+    async def _tools(self, step: Step, pinned: Pinned | None) -> list[Tool]:
+        """A server that cannot start workspaces offers no tool that needs one, so that nobody tries in vain."""
+        found = list(self._asking)
+        if step.meta.workspace_id is not None or await self._parts.can_make():
+            found.extend(self._working)
+        if pinned is not None and pinned.skills:
+            found.extend((self._read_skill, self._read_skill_file))
+        return found
+
+    def _keep(self, step: Step) -> _Kept:
+        chat = step.chat
+        kept = self._chats.get(chat.id)
+        if kept is None:
+            family = [each for each in (chat.parent_chat_id, chat.root_chat_id) if each is not None]
+            workspace = TurnWorkspace(
+                chat.id,
+                self._parts.places,
+                clock=self._parts.clock,
+                ancestor_ids=tuple(dict.fromkeys(family)),
+                is_root=chat.is_root,
+            )
+            kept = self._chats[chat.id] = _Kept(workspace)
+            while len(self._chats) > MAX_CHATS:
+                self._chats.popitem(last=False)
+        self._chats.move_to_end(chat.id)
+        kept.workspace.bind(step.meta.workspace_id)
+        return kept
+
+    def _yard(self, step: Step, kept: _Kept) -> Yard:
+        parts = self._parts
+        store = parts.store.as_actor(OwnerActor(step.chat.owner_id))
+        return Yard(store=store, service=parts.service, places=parts.places, lock=kept.lock)
+
+    async def _find_row(self, step: Step) -> Workspace | None:
+        if step.meta.workspace_id is None:
+            return None
+        try:
+            async with self._parts.pool.acquire() as conn:
+                return await workspaces.find_workspace(conn, step.meta.workspace_id)
+        except DATABASE_ERRORS as error:
+            log.warning("workspace_unread", chat_id=step.chat.id, error=str(error) or type(error).__name__)
+            return None
+
+    # Context
+
+    async def _pinned(self, step: Step, kept: _Kept, row: Workspace | None) -> Pinned | None:
+        """What the chat's workspace has told it. With the workspace down, what it told last."""
+        if row is None:
+            return None
+        try:
+            if row.status == Status.RUNNING and not self._parts.contexts.is_fresh(row.id, row.generation):
+                await self._refresh(step, row)
+            if not step.meta.has_pin or await self._is_outdated(step, row):
+                await self._parts.contexts.pin(step.chat.id)
+                return await self._pins.load_newest(step.chat.id)
+            return await self._pins.load(step.chat.id, step.meta)
+        except DATABASE_ERRORS as error:
+            log.warning("context_left_out", chat_id=step.chat.id, error=str(error) or type(error).__name__)
+            return None
+
+    async def _refresh(self, step: Step, row: Workspace) -> None:
+        try:
+            place = await self._parts.places.find(row.id)
+            if place is not None and place.status == Status.RUNNING:
+                conn = self._parts.places.connect(place, ChatHeaders())
+                await self._parts.contexts.refresh(row.id, place.generation, conn)
+        except (NoConnection, Unreadable) as error:
+            log.info("context_not_refreshed", chat_id=step.chat.id, error=str(error))
+
+    async def _is_outdated(self, step: Step, row: Workspace) -> bool:
+        """Whether the pin is replaced unasked: after a restart, and for users who want it at the start of a turn."""
+        meta = step.meta
+        if meta.context_generation is not None and meta.context_generation < row.generation:
+            async with self._parts.pool.acquire() as conn:
+                newest = await workspace_context.find_snapshot(conn, row.id)
+            return newest is not None and newest.generation == row.generation
+        if meta.context_dirty_since is None or not _begins_turn(step):
+            return False
+        wanted = await self._parts.user_setting(step.chat.owner_id, "context")
+        return isinstance(wanted, dict) and wanted.get("auto_refresh") is True
+
+
+def _begins_turn(step: Step) -> bool:
+    rows = step.history.rows
+    return bool(rows) and rows[-1].message.role == "user"
+
+
+def _block(row: Workspace | None, pinned: Pinned | None) -> str:
+    if row is None or row.status == Status.DELETED:
+        return ""
+    return (pinned or Pinned((row.id, 0, ""), (), ())).block(row)
+
+
+def _plan_path(step: Step, row: Workspace | None) -> str | None:
+    if row is None or not row.home or not step.chat.is_root:
+        return None
+    return plan_path(row.home, step.chat.id)

@@ -1,0 +1,313 @@
+"""create_workspace, start_workspace, stop_workspace: the life of the workspace a chat is bound to.
+
+Calls of one chat go one after the other; what other chats, people and the idle stop do meanwhile is ordered by the
+workspace's own lock in the database. A workspace that once ran is never abandoned without being told to.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID, uuid5
+
+import msgspec
+from msgspec import Meta
+
+from rookery.chat.errors import ChatError
+from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
+from rookery.store.access_errors import AccessError, AlreadyExists, Missing
+from rookery.store.authorized.turns import Replayed
+from rookery.store.workspace_operations import Operation, OperationState, Reason
+from rookery.store.workspace_requests import NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
+from rookery.store.workspaces import AgentState, Status, Workspace, is_name
+from rookery.tools.operation_tail import OperationTail
+from rookery.tools.templates import no_template
+from rookery.tools.workspace_turn import Refused, WorkspaceTurn, make_tool, turn_of
+from rookery.workspaces.dialing import SILENT
+from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.problems import ParametersInvalid
+
+OPERATION_SECONDS = 600.0
+AGENT_SECONDS = 120.0
+SCRIPT_SECONDS = 600.0
+# All waits of one call, and the requests around them.
+DEADLINE_SECONDS = OPERATION_SECONDS * 2 + AGENT_SECONDS + SCRIPT_SECONDS + 60.0
+
+Parameters = Annotated[dict[str, Any], Meta(description="Values for the template's parameters, by name.")]
+
+
+class CreateWorkspace(msgspec.Struct):
+    template_id: Annotated[str, Meta(description="The id as list_templates gives it.")]
+    name: Annotated[str, Meta(description="Lower-case letters, digits and hyphens; made up if left out.")] | None = None
+    parameters: Parameters = {}
+    preset_id: str | None = None
+    new: Annotated[bool, Meta(description="Make another one although the chat has one: if the user asked.")] = False
+
+
+class StartWorkspace(msgspec.Struct):
+    parameters: Annotated[dict[str, Any], Meta(description="Parameters to change, if the template lets them.")] = {}
+
+
+class StopWorkspace(msgspec.Struct):
+    pass
+
+
+class Failed(Refused):
+    """A refusal with more to it than words."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        super().__init__(value["error"])
+        self.value = value
+
+
+def tools() -> list[Tool]:
+    return [
+        make_tool(
+            "create_workspace",
+            "Make a workspace from a template for this chat and wait until it is ready. When the chat has one already, "
+            "nothing is made and the result says what to do.",
+            arguments=CreateWorkspace,
+            handler=create_workspace,
+            replay=Replay.TOKEN,
+            deadline_seconds=DEADLINE_SECONDS,
+        ),
+        make_tool(
+            "start_workspace",
+            "Start the workspace of this chat and wait until it is ready. Its files are as they were.",
+            arguments=StartWorkspace,
+            handler=start_workspace,
+            replay=Replay.TOKEN,
+            deadline_seconds=DEADLINE_SECONDS,
+        ),
+        make_tool(
+            "stop_workspace",
+            "Stop the workspace of this chat. All its processes end; its files stay. Only when the user asks for it, "
+            "or to recover a workspace that does not answer.",
+            arguments=StopWorkspace,
+            handler=stop_workspace,
+            replay=Replay.TOKEN,
+            deadline_seconds=DEADLINE_SECONDS,
+        ),
+    ]
+
+
+async def create_workspace(ctx: ToolContext, given: CreateWorkspace) -> ToolOutput:
+    turn = turn_of(ctx)
+    own_id = uuid5(ctx.replay_token, "workspace")
+    async with turn.yard.lock:
+        bound = await _find_bound(turn)
+        if bound is not None and bound.id != own_id and not given.new and not _is_replaceable(bound):
+            return await _told(ctx, turn, bound)
+        return await _given(_create(ctx, turn, given, workspace_id=own_id))
+
+
+async def _create(
+    ctx: ToolContext, turn: WorkspaceTurn, given: CreateWorkspace, *, workspace_id: UUID
+) -> dict[str, Any]:
+    template = given.template_id.strip()
+    if not template:
+        raise Refused("The template_id is blank. Use list_templates to find one.")
+    name = (given.name or "").strip()
+    made = await _requested(turn, given, template, name if is_name(name) else None, workspace_id)
+    turn.workspace.bind(made.workspace.id)
+    workspace = await _waited(ctx, turn, made.workspace, made.operation)
+    value: dict[str, Any] = {
+        "created": True,
+        "workspace_name": workspace.name,
+        "workspace_id": str(workspace.id),
+        **({"operation_id": str(made.operation.id)} if made.operation is not None else {}),
+    }
+    return value | await _ready(turn, workspace)
+
+
+async def _requested(
+    turn: WorkspaceTurn, given: CreateWorkspace, template: str, name: str | None, workspace_id: UUID
+) -> Requested:
+    yard = turn.yard
+    try:
+        made = await yard.service.request_create(
+            yard.store,
+            turn.owner_id,
+            template=template,
+            name=name,
+            parameters=given.parameters,
+            preset_id=given.preset_id,
+            for_agent=True,
+            workspace_id=workspace_id,
+            chat_id=turn.chat_id,
+            reason=Reason.CHAT,
+        )
+    except AlreadyExists:
+        if name is None:
+            raise
+        # Taken: the model is better served by a workspace than by a discussion of names.
+        return await _requested(turn, given, template, None, workspace_id)
+    except Missing as error:
+        raise no_template(template) from error
+    assert not isinstance(made, Replayed)
+    return made
+
+
+async def start_workspace(ctx: ToolContext, given: StartWorkspace) -> ToolOutput:
+    turn = turn_of(ctx)
+    async with turn.yard.lock:
+        return await _given(_start(ctx, turn, given))
+
+
+async def _start(ctx: ToolContext, turn: WorkspaceTurn, given: StartWorkspace) -> dict[str, Any]:
+    bound = await _require_bound(turn)
+    # A stop that is under way is waited for; after it, the workspace can be started.
+    if (open_operation := await turn.yard.service.find_open_operation(bound.id)) is not None:
+        bound = await _waited(ctx, turn, bound, open_operation, must_succeed=open_operation.is_start)
+        if open_operation.is_start:
+            return await _started(turn, bound, open_operation)
+    before = bound.template_revision
+    yard = turn.yard
+    try:
+        made = await yard.service.request_start(yard.store, bound.id, parameters=given.parameters, reason=Reason.CHAT)
+    except OperationInProgress as error:
+        made = Requested(bound, error.operation)
+    workspace = await _waited(ctx, turn, made.workspace, made.operation)
+    value = await _started(turn, workspace, made.operation)
+    if made.operation is not None and before is not None and workspace.template_revision != before:
+        value["template_updated"] = True
+        value["message"] = "The workspace was started with a newer revision of its template."
+    return value
+
+
+async def _started(turn: WorkspaceTurn, workspace: Workspace, operation: Operation | None) -> dict[str, Any]:
+    value: dict[str, Any] = {"started": True, "workspace_name": workspace.name}
+    value |= {"no_operation": True} if operation is None else {"operation_id": str(operation.id)}
+    return value | await _ready(turn, workspace)
+
+
+async def stop_workspace(ctx: ToolContext, given: StopWorkspace) -> ToolOutput:
+    turn = turn_of(ctx)
+    async with turn.yard.lock:
+        return await _given(_stop(ctx, turn))
+
+
+async def _stop(ctx: ToolContext, turn: WorkspaceTurn) -> dict[str, Any]:
+    bound = await _require_bound(turn)
+    service, store = turn.yard.service, turn.yard.store
+    if (open_operation := await service.find_open_operation(bound.id)) is not None:
+        # The fresh row decides, not how that went.
+        bound = await _waited(ctx, turn, bound, open_operation, must_succeed=False)
+    if bound.status == Status.STOPPED:
+        return {"stopped": True, "no_operation": True, "workspace_name": bound.name}
+    made = await service.request_stop(store, bound.id, reason=Reason.CHAT)
+    stopped = await _waited(ctx, turn, made.workspace, made.operation)
+    value: dict[str, Any] = {"stopped": True, "workspace_name": stopped.name}
+    return value | ({"no_operation": True} if made.operation is None else {"operation_id": str(made.operation.id)})
+
+
+# Waiting
+
+
+async def _waited(
+    ctx: ToolContext,
+    turn: WorkspaceTurn,
+    workspace: Workspace,
+    operation: Operation | None,
+    *,
+    must_succeed: bool = True,
+) -> Workspace:
+    """The workspace when the operation is over; `Failed` when it failed or took too long."""
+    if operation is None:
+        return workspace
+    async with OperationTail(ctx, turn.yard.store, operation.id):
+        waited = await turn.yard.service.wait_operation(operation.id, seconds=OPERATION_SECONDS)
+    over, row = waited.operation, waited.workspace
+    if over.state == OperationState.SUCCEEDED or not must_succeed:
+        return row
+    if over.is_open:
+        error = "The workspace is not ready after ten minutes; the operation goes on. Use start_workspace to wait on."
+    else:
+        error = over.error or f"The operation on the workspace {row.name} was {over.state}."
+    raise Failed({"error": error, "operation_id": str(over.id), "workspace_name": row.name})
+
+
+async def _ready(turn: WorkspaceTurn, workspace: Workspace) -> dict[str, Any]:
+    """Wait for the startup script. What is wrong with it is said and no error: the workspace is there."""
+    ready = await turn.yard.service.wait_ready(workspace.id, seconds=AGENT_SECONDS + SCRIPT_SECONDS)
+    turn.workspace.bind(workspace.id)
+    match ready.agent_state:
+        case AgentState.READY if ready.status == Status.RUNNING:
+            return {}
+        case AgentState.SCRIPT_FAILED:
+            code = {} if ready.startup_exit_code is None else {"startup_exit_code": ready.startup_exit_code}
+            return {"startup_script": "failed", **code}
+        case AgentState.SCRIPT_TIMEOUT:
+            return {"startup_script": "timeout"}
+        case _:
+            return {"agent_status": "not_ready", "agent_error": ready.error or "The workspace is not ready yet."}
+
+
+async def _given(making: Any) -> ToolOutput:
+    """The result, or what went wrong in the form the design gives it."""
+    try:
+        return ToolOutput(await making)
+    except Failed as error:
+        return ToolOutput(error.value, is_error=True)
+    except ParametersInvalid as error:
+        problems = [{"field": each.field, "detail": each.detail} for each in error.problems]
+        text = f"The workspace cannot have these parameters: {'; '.join(str(each) for each in error.problems)}"
+        return ToolOutput({"error": text, "validations": problems, "template_id": error.template}, is_error=True)
+    except WorkspaceQuotaExceeded as error:
+        value = {
+            "error": str(error),
+            "error_code": "quota_exceeded",
+            "title": "No room for another workspace",
+            "message": str(error),
+            "quota": {"kind": error.kind, "used": error.used, "limit": error.limit},
+        }
+        return ToolOutput(value, is_error=True)
+    except (OperationInProgress, NodeOffline, AccessError, ChatError, DriverError) as error:
+        return ToolOutput({"error": str(error)}, is_error=True)
+
+
+# The binding
+
+
+async def _find_bound(turn: WorkspaceTurn) -> Workspace | None:
+    """The chat's workspace as it is now, not as the step began."""
+    workspace_id = await turn.yard.places.find_binding(turn.chat_id)
+    return None if workspace_id is None else await turn.yard.service.find_workspace(workspace_id)
+
+
+async def _require_bound(turn: WorkspaceTurn) -> Workspace:
+    bound = await _find_bound(turn)
+    if bound is None:
+        raise Refused("This chat has no workspace. Use create_workspace first.")
+    if bound.status == Status.DELETED:
+        raise Refused("The workspace of this chat was deleted. Use create_workspace to make a new one.")
+    return bound
+
+
+def _is_replaceable(bound: Workspace) -> bool:
+    return bound.status == Status.DELETED or (bound.status == Status.FAILED and not bound.has_run)
+
+
+async def _told(ctx: ToolContext, turn: WorkspaceTurn, bound: Workspace) -> ToolOutput:
+    """The chat has a workspace that is not given up: how it stands, and what to do."""
+    service = turn.yard.service
+    value: dict[str, Any] = {"created": False, "workspace_name": bound.name, "workspace_id": str(bound.id)}
+    if (open_operation := await service.find_open_operation(bound.id)) is not None:
+        value["operation_id"] = str(open_operation.id)
+        try:
+            bound = await _waited(ctx, turn, bound, open_operation)
+        except Failed as error:
+            return ToolOutput({**value, **error.value}, is_error=True)
+    if bound.status == Status.RUNNING:
+        if _is_silent(ctx, bound):
+            message = "The workspace does not answer: use stop_workspace, then start_workspace."
+            return ToolOutput({**value, "status": "unreachable", "message": message})
+        return ToolOutput({**value, "status": "already_exists", **await _ready(turn, bound)})
+    why = f" ({bound.error})" if bound.error else ""
+    message = f"The chat has a workspace that does not run{why}. Its files are kept: use start_workspace."
+    return ToolOutput({**value, "status": str(bound.status), "message": message})
+
+
+def _is_silent(ctx: ToolContext, bound: Workspace) -> bool:
+    seen = bound.last_seen_at or bound.started_at
+    is_unheard = seen is not None and ctx.clock.now() - seen >= SILENT
+    return bound.agent_state == AgentState.UNREACHABLE and is_unheard

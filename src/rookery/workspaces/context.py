@@ -1,0 +1,168 @@
+"""What workspaces tell chats: fetched from the agent, kept in the database, copied to chats as their pin.
+
+A chat keeps its pin while the workspace is down, and its prompt is the same until somebody refreshes it. Nothing here
+ever fails a turn: without an answer the stored copy is used.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.chat import skills
+from rookery.chat.messages import ChatId
+from rookery.chat.skills import SkillProblem
+from rookery.clock import Clock, DeadlineExceeded
+from rookery.log import get_logger
+from rookery.store import workspace_context
+from rookery.store.errors import StoreError
+from rookery.store.hints import WatchHint, WatchKind
+from rookery.store.machine import Publisher
+from rookery.store.workspace_context import ContextResource, Snapshot
+from rookery.workspaces.answers import ContextSnapshot, Resource
+from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.errors import WorkspaceError
+
+log = get_logger("workspaces.context")
+
+# How long a copy is taken for the newest, and how long a turn waits for a newer one.
+FRESH_SECONDS = 30.0
+FETCH_SECONDS = 2.0
+# Chosen: more than any workspace of one process is looked at for.
+MAX_REMEMBERED = 4096
+
+_KINDS = frozenset({"instruction_file", "skill", "mcp_config", "mcp_server"})
+_STATUSES = frozenset({"ok", "truncated", "oversize", "unreadable", "invalid", "excluded"})
+_WITH_BODY = frozenset({"ok", "truncated"})
+DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreError)
+
+
+def snapshot_of(workspace_id: UUID, generation: int, answer: ContextSnapshot, *, now: datetime) -> Snapshot:
+    """What an agent reported, as it is kept: kinds and states this version knows, skills read and named."""
+    found: list[ContextResource] = []
+    names: set[str] = set()
+    for each in answer.resources:
+        if each.kind in _KINDS:
+            found.append(_kept(each, len(found), names))
+    return Snapshot(workspace_id, generation, answer.version, answer.hash, _text(answer.error), tuple(found), now)
+
+
+def _kept(resource: Resource, ordinal: int, names: set[str]) -> ContextResource:
+    status = resource.status if resource.status in _STATUSES else "invalid"
+    has_body = status in _WITH_BODY and resource.kind in ("instruction_file", "skill")
+    kept = ContextResource(
+        ordinal=ordinal,
+        kind=resource.kind,
+        source=_text(resource.source) or "",
+        body=_text(resource.body) if has_body else None,
+        hash=resource.hash,
+        size=resource.size,
+        status=status,
+        error=_text(resource.error),
+    )
+    return _named(kept, names) if resource.kind == "skill" and has_body else kept
+
+
+def _named(kept: ContextResource, names: set[str]) -> ContextResource:
+    """A skill by its front matter; one that cannot be used says why, and the first of a name wins."""
+    folder = posixpath.basename(posixpath.dirname(kept.source))
+    try:
+        name, description, _ = skills.read(kept.body or "", folder=folder)
+    except SkillProblem as error:
+        return msgspec.structs.replace(kept, status="invalid", error=str(error), body=None)
+    if name in names:
+        reason = "Another skill of this name comes first."
+        return msgspec.structs.replace(kept, name=name, status="excluded", error=reason, body=None)
+    names.add(name)
+    return msgspec.structs.replace(kept, name=name, description=description)
+
+
+def _text(text: str | None) -> str | None:
+    # The database takes no zero bytes.
+    return None if text is None else text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+class Contexts:
+    """One per process."""
+
+    def __init__(self, pool: asyncpg.Pool, publisher: Publisher, *, clock: Clock) -> None:
+        self._pool = pool
+        self._publisher = publisher
+        self._clock = clock
+        self._looked_at: dict[tuple[UUID, int], float] = {}
+
+    def is_fresh(self, workspace_id: UUID, generation: int) -> bool:
+        """Whether this process has looked at it a moment ago."""
+        at = self._looked_at.get((workspace_id, generation))
+        return at is not None and self._clock.monotonic() - at < FRESH_SECONDS
+
+    async def refresh(
+        self, workspace_id: UUID, generation: int, conn: AgentConn, *, seconds: float = FETCH_SECONDS
+    ) -> bool:
+        """Fetch what the agent has now and keep it; whether there is something to pin. Never raises."""
+        if len(self._looked_at) >= MAX_REMEMBERED:
+            self._looked_at.clear()
+        self._looked_at[workspace_id, generation] = self._clock.monotonic()
+        try:
+            async with self._clock.deadline(seconds, "workspace-context"):
+                answer = await conn.context()
+            # Nothing is told before the startup script has ended.
+            if answer is None or answer.version <= 0:
+                return False
+            await self.keep(snapshot_of(workspace_id, generation, answer, now=self._clock.now()))
+        except (WorkspaceError, DeadlineExceeded, *DATABASE_ERRORS) as error:
+            log.info("workspace_context_not_fetched", workspace_id=workspace_id, error=str(error))
+            return False
+        return True
+
+    async def keep(self, snapshot: Snapshot) -> None:
+        """Store it unless something newer is there, tell chats whose pin it outdates, and pin those that wait."""
+        async with self._pool.acquire() as conn:
+            if not await workspace_context.write_snapshot(conn, snapshot):
+                return
+            marked = await workspace_context.mark_dirty(
+                conn, snapshot.workspace_id, context_hash=snapshot.hash, now=self._clock.now()
+            )
+            waiting = await workspace_context.list_unpinned(conn, snapshot.workspace_id)
+            for chat_id in waiting:
+                await workspace_context.pin(conn, chat_id)
+        self._publisher.publish(
+            [
+                WatchHint(
+                    user_id=each.owner_id,
+                    kind=WatchKind.CONTEXT,
+                    chat_id=each.chat_id,
+                    snapshot_version=each.snapshot_version,
+                )
+                for each in marked
+            ]
+        )
+
+    async def pin(self, chat_id: ChatId) -> bool:
+        """Pin what is stored for the chat's workspace; False when there is nothing. Never raises."""
+        try:
+            async with self._pool.acquire() as conn:
+                return await workspace_context.pin(conn, chat_id)
+        except DATABASE_ERRORS as error:
+            log.warning("context_not_pinned", chat_id=chat_id, error=str(error) or type(error).__name__)
+            return False
+
+
+def described(resources: Sequence[ContextResource]) -> dict[str, Any]:
+    """What was pinned, for the transcript: names and sizes, no bodies."""
+    files = [
+        {"path": each.source, "size": each.size, "hash": each.hash, "truncated": each.status == "truncated"}
+        for each in resources
+        if each.kind == "instruction_file" and each.status in _WITH_BODY
+    ]
+    return {
+        "files": files,
+        "skills": [each.name for each in resources if each.kind == "skill" and each.status in _WITH_BODY and each.name],
+        "mcp_servers": [each.source for each in resources if each.kind == "mcp_server" and each.status == "ok"],
+    }
