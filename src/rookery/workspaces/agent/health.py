@@ -6,12 +6,14 @@ import getpass
 import platform
 
 from rookery.workspaces.agent.agent import API, VERSION, Agent
+from rookery.workspaces.agent.context import Context
 from rookery.workspaces.agent.http import Request, Response
 from rookery.workspaces.agent.routing import Router
 
 
 class Health:
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, context: Context) -> None:
+        self._context = context
         self._agent = agent
         self._started = agent.clock.monotonic()
         self._user = _user()
@@ -33,7 +35,7 @@ class Health:
                 "directory": agent.config.directory,
                 "uptime_s": round(agent.clock.monotonic() - self._started, 3),
                 "processes": agent.processes.count_running(),
-                "context_version": 0,
+                "context_version": self._context.version,
             }
         )
 
@@ -45,5 +47,5 @@ def _user() -> str:
         return "agent"  # a uid without a name
 
 
-def register(router: Router, agent: Agent) -> None:
-    router.add("GET", "/v1/health", Health(agent).show)
+def register(router: Router, agent: Agent, context: Context) -> None:
+    router.add("GET", "/v1/health", Health(agent, context).show)

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rookery.workspaces.agent import config, editing, files, git, health, process_routes
+from rookery.workspaces.agent import context as contexts
 from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.children import Children, adopt_orphans
 from rookery.workspaces.agent.clock import Clock
+from rookery.workspaces.agent.context import Context
 from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.ending import Ending
 from rookery.workspaces.agent.journal import Journal
@@ -44,15 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"rookery-agent: {error}")
 
 
-def build_router(agent: Agent, ending: Ending) -> Router:
+def build_router(agent: Agent, ending: Ending, context: Context) -> Router:
     """Every route of the agent."""
     router = Router()
-    health.register(router, agent)
+    health.register(router, agent, context)
     disk = Disk(agent.config, agent.clock.monotonic)
     files.register(router, agent, disk)
     editing.register(router, agent, disk)
     process_routes.register(router, agent)
     git.register(router, agent)
+    contexts.register(router, context)
     router.add("POST", "/v1/scripts/startup", agent.scripts.show_startup)
     router.add("GET", "/v1/scripts/log", agent.scripts.show_log, query=("name", "since", "wait_s"))
     router.add("POST", "/v1/shutdown", ending.shutdown)
@@ -69,12 +72,14 @@ async def _run(run_dir: Path, listen: str | None, log: Log) -> None:
     _make_directory(agent)
     agent.journal.load()
     agent.children.watch()
-    server = Server(agent, build_router(agent, ending))
+    context = Context(agent)
+    server = Server(agent, build_router(agent, ending, context))
     where = await _listen(server, agent, listen)
     _write_identity(agent)
     log(f"generation {agent.config.generation} listens on {where}")
     agent.background(agent.processes.sweep_regularly())
     agent.background(agent.scripts.run_startup())
+    agent.background(context.follow())
     agent.background(ending.watch_directory(where[5:] if where.startswith("unix:") else None))
     await ending.over.wait()
     await server.close()

@@ -1,0 +1,318 @@
+"""What the workspace tells the model: instruction files, skills, and the presence of MCP configurations.
+
+Only fixed places are looked at: the level of each root and its skill folders, never further down or up. Nothing here is
+trusted: a link that leads out of its root is refused, a file is read only if it is one, and everything is capped.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FILE_BYTES = 64 * 1024
+TOTAL_BYTES = 2 * 1024 * 1024
+MAX_RESOURCES = 500
+# How many of the excluded ones are named; the others are counted.
+MAX_EXCLUDED = 100
+MAX_SKILLS_LISTED = 2000
+INSTRUCTION_FILES = ("AGENTS.md", "CLAUDE.md", ".cursorrules")
+SKILL_FOLDERS = ("skills", ".agents/skills", ".claude/skills", ".codex/skills")
+SKILL_FILE = "SKILL.md"
+MCP_FILE = ".mcp.json"
+INSTRUCTION, SKILL, MCP_CONFIG = "instruction_file", "skill", "mcp_config"
+
+# Mounts that every sandbox has; a source below another one is a bind of the template.
+_SYSTEM = re.compile(r"/(usr|bin|sbin|lib\w*|opt|etc|proc|sys|dev|run|tmp|boot)(/|$)")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One thing that was found. `body` is there for what a model may be shown."""
+
+    kind: str
+    source: str
+    root: str
+    status: str
+    size: int = 0
+    hash: str = ""
+    body: str | None = None
+    error: str | None = None
+
+    def described(self, ordinal: int) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "ordinal": ordinal,
+            "kind": self.kind,
+            "source": self.source,
+            "root": self.root,
+            "hash": self.hash,
+            "size": self.size,
+            "status": self.status,
+        }
+        if self.body is not None:
+            value["body"] = self.body
+        if self.error is not None:
+            value["error"] = self.error
+        return value
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything that was found at one time, in the order in which it counts."""
+
+    resources: tuple[Resource, ...]
+    error: str | None
+
+    def hash(self) -> str:
+        """Of what ends up in prompts: a changed list of MCP servers does not make a chat's instructions stale."""
+        digest = hashlib.sha256()
+        for item in self.resources:
+            if item.kind in (INSTRUCTION, SKILL):
+                digest.update("\0".join((item.kind, item.source, item.status, item.hash)).encode("utf-8", "replace"))
+                digest.update(b"\n")
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Root:
+    """A place to look. A source that is a file is looked at itself; links may then lead within its folder."""
+
+    path: str
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A path that may be a resource, and where it really leads."""
+
+    kind: str
+    path: str
+    real: str
+    root: Root
+
+    def with_status(
+        self, status: str, error: str | None = None, *, size: int = 0, data: bytes | None = None
+    ) -> Resource:
+        """The resource it makes. What a configuration of MCP says never leaves the workspace: it may hold secrets."""
+        digest = hashlib.sha256(data).hexdigest() if data is not None else ""
+        body = data.decode("utf-8", "replace") if data is not None and self.kind != MCP_CONFIG else None
+        return Resource(self.kind, self.path, self.root.path, status, size, digest, body, error)
+
+
+class Discovery:
+    """Looks at the roots of one workspace. Blocking: it is called in a thread."""
+
+    def __init__(self, home: str, directory: str, sources: Sequence[str]) -> None:
+        self._home = home
+        self._directory = directory
+        self._sources = sources
+
+    def signature(self) -> tuple[Any, ...]:
+        """Changes whenever something at a place that is looked at changes."""
+        roots, _ = self._roots()
+        places = [place for root in roots for place in _places(root)]
+        return tuple((kind, path, _look(path)) for kind, path in places) + tuple(
+            (root.path, _look(root.path)) for root in roots
+        )
+
+    def find(self) -> Found:
+        roots, problems = self._roots()
+        kept, left_out = _read_all(_once_per_file(roots))
+        if left_out:
+            problems.append(f"{left_out} more resources are excluded and not named.")
+        return Found(tuple(kept), " ".join(problems) or None)
+
+    def _roots(self) -> tuple[list[Root], list[str]]:
+        roots = [Root(os.path.join(self._home, ".rookery")), Root(self._directory)]
+        problems: list[str] = []
+        for source in self._sources:
+            path = self._home + source[1:] if source == "~" or source.startswith("~/") else source
+            problem = self._problem_of(source, path)
+            if problem is not None:
+                problems.append(f"The context source {source[:200]} {problem}.")
+            elif os.path.isfile(path):
+                roots.append(Root(os.path.dirname(path), path))
+            else:
+                roots.append(Root(path))
+        return _once_each(roots), problems
+
+    def _problem_of(self, source: str, path: str) -> str | None:
+        if not os.path.isabs(path):
+            return "is not absolute and does not begin with ~"
+        if ".." in source.split("/"):
+            return "has .. in it"
+        real = os.path.realpath(path)
+        homes = (os.path.realpath(self._home), os.path.realpath(self._directory))
+        if any(_is_inside(real, home) for home in homes) or _is_bound(real):
+            return None
+        return "is outside of the home, the working directory and the binds"
+
+
+def _once_each(roots: list[Root]) -> list[Root]:
+    seen: set[str] = set()
+    kept = []
+    for root in roots:
+        real = os.path.realpath(root.file or root.path)
+        if real not in seen:
+            seen.add(real)
+            kept.append(root)
+    return kept
+
+
+def _places(root: Root) -> Iterator[tuple[str, str]]:
+    """Every path that may be a resource, in the order in which they count."""
+    if root.file is not None:
+        yield INSTRUCTION, root.file
+        return
+    names = _names(root.path)
+    for name in INSTRUCTION_FILES:
+        if names is None or name in names:
+            yield INSTRUCTION, os.path.join(root.path, name)
+    for folder in SKILL_FOLDERS:
+        skills = os.path.join(root.path, folder)
+        for name in sorted(_listed(skills))[:MAX_SKILLS_LISTED]:
+            yield SKILL, os.path.join(skills, name, SKILL_FILE)
+    yield MCP_CONFIG, os.path.join(root.path, MCP_FILE)
+
+
+def _names(path: str) -> frozenset[str] | None:
+    """The names in a folder where case is ignored, for ours must be exact; None where the system tells them apart."""
+    if not os.path.lexists(os.path.join(path, "agents.md")) or not os.path.lexists(os.path.join(path, "AGENTS.md")):
+        return None
+    return frozenset(_listed(path))
+
+
+def _listed(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _look(path: str) -> tuple[Any, ...] | None:
+    """What tells two states of a path apart, of a link and of what it leads to."""
+    seen: list[Any] = []
+    for follow in (False, True):
+        try:
+            info = os.stat(path, follow_symlinks=follow)
+        except OSError as error:
+            seen.append(error.errno)
+            continue
+        is_folder = stat.S_ISDIR(info.st_mode)
+        # Of a folder only that it is there: its time moves with files that nobody looks at.
+        times = () if is_folder else (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        seen.append((info.st_mode, info.st_dev, info.st_ino, *times))
+    return None if seen[0] == errno.ENOENT else tuple(seen)
+
+
+def _read(item: Candidate) -> Resource:
+    """One resource with its status; nothing that is wrong with a file is an error of the whole."""
+    if not os.path.exists(item.path):
+        return item.with_status("unreadable", "It is a link to something that does not exist.")
+    if not _is_inside(item.real, os.path.realpath(item.root.path)):
+        return item.with_status("invalid", "It is a link that leads out of its root.")
+    try:
+        size, data = _content(item.real)
+    except IsADirectoryError:
+        return item.with_status("invalid", "It is not a file.")
+    except OSError as error:
+        return item.with_status("unreadable", f"It cannot be read: {os.strerror(error.errno or 0)}.")
+    too_large = len(data) > FILE_BYTES
+    if too_large and item.kind == INSTRUCTION:
+        data = _cut(data)
+        message = f"Only the first {len(data)} of {size} bytes are used."
+        return item.with_status("truncated", message, size=size, data=data)
+    if too_large:
+        return item.with_status("oversize", f"It has {size} bytes; {FILE_BYTES} are the most.", size=size)
+    if item.kind == MCP_CONFIG:
+        problem = _problem_of_mcp(data)
+        return item.with_status("invalid" if problem else "ok", problem, size=size, data=data)
+    return item.with_status("ok", size=size, data=data)
+
+
+def _content(real: str) -> tuple[int, bytes]:
+    """The size and the first bytes of a regular file. A pipe or a device is never waited for."""
+    descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise IsADirectoryError
+        return info.st_size, file.read(FILE_BYTES + 1)
+
+
+def _cut(data: bytes) -> bytes:
+    """At most FILE_BYTES, between two characters."""
+    size = FILE_BYTES
+    while size > FILE_BYTES - 4 and data[size] & 0xC0 == 0x80:
+        size -= 1
+    return data[:size]
+
+
+def _problem_of_mcp(data: bytes) -> str | None:
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        return f"It is not valid JSON: {str(error)[:200]}."
+    servers = value.get("mcpServers") if isinstance(value, dict) else None
+    if not isinstance(servers, dict):
+        return "It has no object `mcpServers`."
+    for name, server in servers.items():
+        has_way = isinstance(server, dict) and any(isinstance(server.get(key), str) for key in ("command", "url"))
+        if not has_way:
+            return f"The server {name[:100]} has neither `command` nor `url`."
+    return None
+
+
+def _once_per_file(roots: list[Root]) -> list[Candidate]:
+    """What is there, each real file once, in the order in which it counts: configurations of MCP come last."""
+    seen: set[str] = set()
+    found: list[Candidate] = []
+    for root in roots:
+        for kind, path in _places(root):
+            if not os.path.lexists(path):
+                continue
+            real = os.path.realpath(path)
+            if real not in seen:
+                seen.add(real)
+                found.append(Candidate(kind, path, real, root))
+    return sorted(found, key=lambda item: item.kind == MCP_CONFIG)
+
+
+def _read_all(found: list[Candidate]) -> tuple[list[Resource], int]:
+    """What fits, the rest marked as excluded; and how many of those are not even named."""
+    kept: list[Resource] = []
+    count = size = excluded = left_out = 0
+    for item in found:
+        resource = _read(item) if count < MAX_RESOURCES else None
+        length = len(resource.body.encode("utf-8", "replace")) if resource and resource.body is not None else 0
+        if resource is not None and size + length <= TOTAL_BYTES:
+            count, size = count + 1, size + length
+            kept.append(resource)
+        elif excluded < MAX_EXCLUDED:
+            excluded += 1
+            reason = f"The workspace has more than {MAX_RESOURCES} resources or {TOTAL_BYTES} bytes of them."
+            kept.append(item.with_status("excluded", reason))
+        else:
+            left_out += 1
+    return kept, left_out
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _is_bound(path: str) -> bool:
+    """Whether the path is below a mount that the template asked for."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            mounts = [_OCTAL.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4]) for line in file]
+    except (OSError, IndexError):
+        return False
+    return any(mount != "/" and not _SYSTEM.match(mount) and _is_inside(path, mount) for mount in mounts)
