@@ -62,22 +62,42 @@ class Rig:
         """Start the agent and wait until it listens."""
         if generation is not None:
             self.config["generation"] = generation
-        (self.run_dir / "token").write_text(TOKEN + "\n")
-        (self.run_dir / "config.json").write_text(json.dumps(self.config))
-        (self.run_dir / "agent.json").unlink(missing_ok=True)
+        self._write()
         self.process = self._spawn(listen)
         await until(self._answers_or_ended, timeout=PATIENCE_S)
         assert self.process.poll() is None, self.log()
 
+    def record(self) -> Any:
+        return json.loads((self.run_dir / "agent.json").read_text())
+
+    def fail_to_start(self, spoil: Mapping[str, str | None]) -> tuple[int, str]:
+        """Start with something wrong; gives the exit code and what it says."""
+        self._write()
+        for name, file in (("config", "config.json"), ("token", "token")):
+            text = spoil.get(name, "")
+            if text is None:
+                (self.run_dir / file).unlink()
+            elif text:
+                (self.run_dir / file).write_text(text)
+        command = self._command(spoil.get("listen"))
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=self.root)
+        return ended.returncode, ended.stderr
+
     def _spawn(self, listen: str | None) -> subprocess.Popen[bytes]:
-        zipapp = bundle.build(self.root / "bin")
-        command = [self.python, "-I", str(zipapp), "--run-dir", str(self.run_dir)]
-        if listen is not None:
-            command += ["--listen", listen]
         environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
         return subprocess.Popen(
-            command, env=environment, start_new_session=True, stdin=subprocess.DEVNULL, cwd=self.root
+            self._command(listen), env=environment, start_new_session=True, stdin=subprocess.DEVNULL, cwd=self.root
         )
+
+    def _command(self, listen: str | None) -> list[str]:
+        zipapp = bundle.build(self.root / "bin")
+        command = [self.python, "-I", str(zipapp), "--run-dir", str(self.run_dir)]
+        return command if listen is None else [*command, "--listen", listen]
+
+    def _write(self) -> None:
+        (self.run_dir / "token").write_text(TOKEN + "\n")
+        (self.run_dir / "config.json").write_text(json.dumps(self.config))
+        (self.run_dir / "agent.json").unlink(missing_ok=True)
 
     def _answers_or_ended(self) -> bool:
         assert self.process is not None
@@ -123,11 +143,12 @@ class Rig:
         ancestors: list[str] | None = None,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        port: int | None = None,
         **given: Any,
     ) -> Answer:
         """One request with the right identity; `headers` add to it or replace it."""
         if self._session is None:
-            connector = aiohttp.UnixConnector(path=self.socket, limit=120)
+            connector = aiohttp.UnixConnector(path=self.socket, limit=120) if port is None else aiohttp.TCPConnector()
             timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         sent = {"authorization": f"Bearer {TOKEN}", "x-rookery-generation": str(self.config["generation"])}
@@ -138,7 +159,8 @@ class Rig:
         if key is not None:
             sent["idempotency-key"] = key
         sent.update(headers or {})
-        async with self._session.request(method, f"http://agent{path}", headers=sent, **given) as response:
+        base = "http://agent" if port is None else f"http://127.0.0.1:{port}"
+        async with self._session.request(method, f"{base}{path}", headers=sent, **given) as response:
             return Answer(response.status, response.headers, await response.read())
 
     async def get(self, path: str, **given: Any) -> Any:

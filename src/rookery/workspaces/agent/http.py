@@ -93,23 +93,32 @@ class Body:
         self._reader = reader
         self._left = length  # None: chunked
         self._on_read = on_read
-        self._begun = False
+        self.begun = False
         self.complete = length == 0
+        self._broken = False
+
+    def left_at_most(self, size: int) -> bool:
+        """Whether reading the rest is worth it: it is short, or of unknown length and not broken."""
+        return not self._broken and (self._left is None or self._left <= size)
 
     async def chunks(self, max_bytes: int) -> AsyncIterator[bytes]:
         """What is left of the body. More than `max_bytes` is refused, at once where the length is announced."""
         if self._left is not None and self._left > max_bytes:
             raise _too_large(max_bytes)
-        if not self._begun and not self.complete:
-            self._begun = True
+        if not self.begun and not self.complete:
+            self.begun = True
             self._on_read()
         source = self._of_known_length() if self._left is not None else self._chunked()
         seen = 0
-        async for chunk in source:
-            seen += len(chunk)
-            if seen > max_bytes:
-                raise _too_large(max_bytes)
-            yield chunk
+        try:
+            async for chunk in source:
+                seen += len(chunk)
+                if seen > max_bytes:
+                    raise _too_large(max_bytes)
+                yield chunk
+        except AgentError:
+            self._broken = True  # where the next request would begin is not known
+            raise
 
     async def _of_known_length(self) -> AsyncIterator[bytes]:
         while self._left:

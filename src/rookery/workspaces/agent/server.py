@@ -11,7 +11,8 @@ import asyncio
 import hmac
 import socket
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.errors import AgentError
@@ -37,6 +38,8 @@ HEAD_S = 10.0
 SEND_S = 60.0
 # What a handler left unread of a body is read to keep the connection; beyond that it is closed.
 DRAIN_BYTES = 256 * 1024
+LINGER_BYTES = 64 * 1024 * 1024
+LINGER_S = 5.0
 
 
 class Server:
@@ -46,6 +49,7 @@ class Server:
         self._agent = agent
         self._router = router
         self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self._refusals: set[asyncio.Task[None]] = set()
         self._server: asyncio.AbstractServer | None = None
 
     async def listen_unix(self, path: str) -> None:
@@ -65,7 +69,7 @@ class Server:
         """Stop listening and end every connection."""
         if self._server is not None:
             self._server.close()
-        tasks = list(self._connections.values())
+        tasks = [*self._connections.values(), *self._refusals]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -76,9 +80,9 @@ class Server:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert isinstance(reader, Reader)
         if len(self._connections) >= MAX_CONNECTIONS and not self._close_idle():
-            error = AgentError(503, "too_many_connections", f"The agent serves {MAX_CONNECTIONS} connections at once.")
-            writer.write(_encode(Response.of_error(error), keep_alive=False))
-            writer.close()
+            refusal = asyncio.ensure_future(Connection(self._agent, self._router, reader, writer).refuse())
+            self._refusals.add(refusal)
+            refusal.add_done_callback(self._refusals.discard)
             return
         connection = Connection(self._agent, self._router, reader, writer)
         task = asyncio.ensure_future(connection.run())
@@ -107,15 +111,31 @@ class Connection:
         self.idle_since: float | None = agent.clock.monotonic()
 
     async def run(self) -> None:
+        """Answer until the client leaves."""
+        await self._to_its_end(self._serve_all())
+
+    async def refuse(self) -> None:
+        """Say that there are too many connections."""
+        error = AgentError(503, "too_many_connections", f"The agent serves {MAX_CONNECTIONS} connections at once.")
+        await self._to_its_end(self._send_last(error))
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            while await self._serve_one():
-                self.idle_since = self._agent.clock.monotonic()
+            await work
         except (OSError, EOFError, asyncio.TimeoutError):
             pass  # the client left or was too slow: there is nobody to answer
         except Exception:
             self._agent.log(f"connection failed\n{traceback.format_exc()}")
         finally:
             self._writer.close()
+
+    async def _serve_all(self) -> None:
+        while await self._serve_one():
+            self.idle_since = self._agent.clock.monotonic()
+
+    async def _send_last(self, error: AgentError) -> None:
+        await self._send(Response.of_error(error), head=None, keep_alive=False)
+        await self._linger()
 
     async def _serve_one(self) -> bool:
         """Answer one request. False when the connection is to end."""
@@ -127,15 +147,20 @@ class Connection:
             head = parse_head(data)
         except AgentError as error:
             # Where a request that cannot be read ends is not known either: nothing more is read.
-            await self._send(Response.of_error(error), head=None, keep_alive=False)
+            await self._send_last(error)
             return False
         content = Body(self._reader, head.length, lambda: self._continue(head))
         response = await self._answer(head, content)
-        keep_alive = head.keep_alive and (content.complete or not head.expects_continue)
-        if keep_alive and not content.complete:
-            keep_alive = await self._drain(content)
+        # A client that waits to be asked for its body and never was will not send it, or will: nobody knows.
+        unsure = head.expects_continue and not content.begun and not content.complete
+        keep_alive = head.keep_alive and not unsure and content.left_at_most(DRAIN_BYTES)
         await self._send(response, head, keep_alive)
-        return keep_alive
+        if content.complete:
+            return keep_alive
+        if keep_alive and await self._drain(content):
+            return True
+        await self._linger()
+        return False
 
     async def _read_head(self) -> bytes | None:
         """The bytes of the next request up to its empty line; None when the client is done."""
@@ -191,6 +216,17 @@ class Connection:
         except (AgentError, OSError, asyncio.TimeoutError):
             return False
         return content.complete
+
+    async def _linger(self) -> None:
+        """Read on for a moment before the connection ends: closing on unread bytes would take the answer away too."""
+        self._writer.write_eof()
+        left = LINGER_BYTES
+        with self._reader.deadline(LINGER_S):
+            while left > 0:
+                data = await self._reader.read(64 * 1024)
+                if not data:
+                    return
+                left -= len(data)
 
     async def _send(self, response: Response, head: Head | None, keep_alive: bool) -> None:
         is_head = head is not None and head.method == "HEAD"
