@@ -65,7 +65,7 @@ serve: $(RUN_STAMP) $(WEB_DIST)/index.html ## Install, start the embedded databa
 test: lint types web web-test unit ## Install, then lint, types and every test
 
 unit: $(DEV_STAMP)
-	$(BIN)/python -m tools.run_tests -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m tools.run_tests -n $(WORKERS) --dist loadgroup $(ARGS)
 
 lint: $(DEV_STAMP) ## Check style, formatting and spelling
 	$(BIN)/ruff check .

@@ -1,0 +1,90 @@
+"""Fixtures of the tests in a browser: one Chromium and one real server for all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from rookery.api import spa
+from tests.browser.visit import PASSWORD, Visitor, visiting
+from tests.cli.served import Served, serving
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+Visit = Callable[..., Visitor]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All in one process, so that one server and one browser do; and none where there is nothing to look at."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("browser"))
+            if CHROMIUM is None:
+                item.add_marker(pytest.mark.skip(reason="There is no chromium on this machine."))
+            elif not spa.packaged().is_built:
+                item.add_marker(pytest.mark.skip(reason="The web application is not built: make web."))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with an administrator, `ada`, and the offline model."""
+    home = tmp_path_factory.mktemp("home")
+    with serving(home, "--data-dir", str(home / "data")) as served:
+        token = served.wait_for_line(re.compile("rk_setup_[0-9a-f]{64}"))[0]
+        post(served, "/setup", {"token": token, "email": "ada@example.org", "name": "Ada", "password": PASSWORD})
+        yield served
+
+
+@pytest.fixture
+def visit(browser: Browser, server: Served) -> Iterator[Visit]:
+    """Opens browsers of several people, each signed in by name; at the end none may have noticed a problem."""
+    with ExitStack() as stack:
+
+        def open_for(name: str | None = "ada", **options: Any) -> Visitor:
+            visitor = stack.enter_context(visiting(browser, server.url, **options))
+            if name is not None:
+                visitor.log_in(name)
+            return visitor
+
+        yield open_for
+
+
+@pytest.fixture
+def ada(visit: Visit) -> Visitor:
+    """The administrator at a browser."""
+    return visit()
+
+
+def post(served: Served, path: str, body: object) -> None:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{served.url}/api/v1{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        answer.read()

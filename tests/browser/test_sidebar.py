@@ -1,0 +1,64 @@
+"""The list of chats, as it follows what happens elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.browser.visit import Visitor
+
+
+def test_list_follows_what_happens_in_another_tab(ada: Visitor) -> None:
+    page = ada.go("/")
+    expect(page.get_by_role("navigation", name="Chats")).to_be_visible()
+
+    chat = ada.chat("say hello", title="Seen in both tabs")
+    row = page.get_by_role("link", name=re.compile("Seen in both tabs"))
+    expect(row).to_be_visible()
+    ada.ask("PATCH", f"/chats/{chat['id']}", {"title": "Renamed elsewhere"})
+    expect(page.get_by_role("link", name=re.compile("Renamed elsewhere"))).to_be_visible()
+    expect(row).to_be_hidden()
+
+
+def test_archived_chat_comes_back_by_undo(ada: Visitor) -> None:
+    chat = ada.chat("say hello", title="To be archived")
+    page = ada.go("/")
+    row = page.get_by_role("link", name=re.compile("To be archived"))
+    expect(row).to_be_visible()
+    ada.wait_for_rest(chat["id"])
+
+    page.get_by_role("button", name="Actions for To be archived").click()
+    page.get_by_role("menuitem", name="Archive").click()
+    expect(row).to_be_hidden()
+    page.get_by_role("button", name="Undo").click()
+
+    expect(row).to_be_visible()
+    assert ada.ask("GET", f"/chats/{chat['id']}")["archived"] is False
+
+
+def test_filters_live_in_the_address_and_lists_say_when_nothing_matches(ada: Visitor) -> None:
+    page = ada.go("/?label=team%3Anobody")
+
+    expect(page.get_by_text("Nothing matches.")).to_be_visible()
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.get_by_text("Nothing matches.")).to_be_hidden()
+    assert "label" not in page.url
+
+
+def test_deleting_needs_the_title(ada: Visitor) -> None:
+    chat = ada.chat("say hello", title="Gone for good")
+    ada.wait_for_rest(chat["id"])
+    ada.ask("PATCH", f"/chats/{chat['id']}", {"archived": True})
+    page = ada.go("/?archived=1")
+
+    page.get_by_role("button", name="Actions for Gone for good").click()
+    page.get_by_role("menuitem", name="Delete").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Delete")).to_be_disabled()
+    dialog.get_by_role("textbox").fill("Gone for good")
+    dialog.get_by_role("button", name="Delete").click()
+
+    expect(page.get_by_text("was deleted.")).to_be_visible()
+    expect(page.get_by_role("link", name=re.compile("Gone for good"))).to_be_hidden()
+    assert ada.context.request.get(f"{ada.url}/api/v1/chats/{chat['id']}").status == 404

@@ -1,0 +1,123 @@
+"""A person at a browser: one context of Chromium that notices whatever a page should not do."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
+
+# A busy machine is slow, not wrong.
+PATIENCE_MS = 60_000
+PASSWORD = "correct horse battery"
+AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+# Reports of the page's policy reach nobody else.
+REPORT = """
+    addEventListener("securitypolicyviolation", (event) =>
+        console.error(`CSP: ${event.violatedDirective} blocked ${event.blockedURI || event.sample}`));
+"""
+# A page asks who is signed in before it knows; browsers print every refused request.
+_WHO = re.compile(r"/api/v1/(users/me|me/settings|chats/watch)")
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+class Visitor:
+    """Somebody with a browser of their own: cookies and storage are nobody else's."""
+
+    def __init__(self, context: BrowserContext, url: str) -> None:
+        self.context = context
+        self.url = url
+        self.problems: list[str] = []
+        self._allowed: list[re.Pattern[str]] = []
+        context.set_default_timeout(PATIENCE_MS)
+        context.add_init_script(REPORT)
+        self.page = self.open_tab()
+
+    def open_tab(self) -> Page:
+        page = self.context.new_page()
+        page.on("console", self._hear)
+        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        page.on("request", self._see)
+        return page
+
+    def allow(self, pattern: str) -> None:
+        """Let the page say this on its console: the test brings it about."""
+        self._allowed.append(re.compile(pattern))
+
+    def go(self, path: str) -> Page:
+        self.page.goto(self.url + path)
+        return self.page
+
+    def log_in(self, name: str, password: str = PASSWORD) -> None:
+        """By a request: how the form works is the matter of one test."""
+        answer = self.context.request.post(
+            f"{self.url}/api/v1/auth/login",
+            data={"login": name, "password": password},
+            headers={"Origin": self.url},
+        )
+        assert answer.ok, answer.text()
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """The API as this person, beside the page."""
+        answer = self.context.request.fetch(
+            f"{self.url}/api/v1{path}",
+            method=method,
+            data=None if body is None else body,
+            headers={"Origin": self.url},
+        )
+        assert answer.ok, answer.text()
+        return None if answer.status == 204 else answer.json()
+
+    def chat(self, text: str, **more: object) -> Any:
+        """A new chat that begins with this."""
+        return self.ask("POST", "/chats", {"content": [{"type": "text", "text": text}], "client_type": "ui", **more})
+
+    def wait_for_rest(self, chat_id: str) -> Any:
+        """Until the model has said everything; the chat as it is then."""
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while (chat := self.ask("GET", f"/chats/{chat_id}"))["status"] not in ("waiting", "error"):
+            assert time.monotonic() < deadline, chat
+            self.page.wait_for_timeout(100)
+        return chat
+
+    def violations(self) -> list[str]:
+        """What axe finds wrong with the page as it is shown."""
+        self.page.evaluate(AXE.read_text())
+        found = self.page.evaluate(
+            "(tags) => axe.run(document, { runOnly: tags }).then((result) => result.violations)", WCAG
+        )
+        return [f"{each['id']}: {[node['target'] for node in each['nodes']]}" for each in found]
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type != "error" or any(pattern.search(message.text) for pattern in self._allowed):
+            return
+        where = message.location.get("url", "") if message.location else ""
+        if "status of 401" in message.text and _WHO.search(where):
+            return
+        if "status of 503" in message.text and where.endswith("/users/me"):
+            return
+        self.problems.append(f"console: {message.text} ({where})")
+
+    def _see(self, request: Request) -> None:
+        asked, own = urlsplit(request.url), urlsplit(self.url)
+        if asked.scheme in ("http", "https", "ws", "wss") and asked.netloc != own.netloc:
+            self.problems.append(f"request to another origin: {request.url}")
+
+
+@contextmanager
+def visiting(browser: Browser, url: str, **options: Any) -> Iterator[Visitor]:
+    context = browser.new_context(**options)
+    visitor = Visitor(context, url)
+    try:
+        yield visitor
+    finally:
+        context.close()
+    assert visitor.problems == []
