@@ -99,7 +99,7 @@ class Visitor:
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type != "error" or any(pattern.search(message.text) for pattern in self._allowed):
             return
-        where = message.location.get("url", "") if message.location else ""
+        where = message.location["url"]
         if "status of 401" in message.text and _WHO.search(where):
             return
         if "status of 503" in message.text and where.endswith("/users/me"):
