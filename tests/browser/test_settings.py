@@ -1,0 +1,77 @@
+"""Settings: complaints of the server stand under their fields, choices show at once, pages of others are closed."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visit
+from tests.browser.visit import PASSWORD, Visitor
+
+
+def test_complaint_of_the_server_stands_under_its_field(ada: Visitor) -> None:
+    ada.allow("status of 400")
+    page = ada.go("/settings/retention")
+    days = page.get_by_label("Delete archived chats after")
+    save = page.get_by_role("button", name="Save").first
+    expect(days).to_have_value("30")
+    expect(save).to_be_disabled()
+
+    days.fill("99999")
+    save.click()
+    expect(days).to_have_attribute("aria-invalid", "true")
+    expect(days).to_have_accessible_description(re.compile("3650|3,650"))
+    days.fill("31")
+    save.click()
+    expect(page.get_by_text("Saved.")).to_be_visible()
+
+    assert ada.ask("GET", "/settings/chats")["values"]["retention_days"] == 31
+
+
+def test_theme_is_chosen_at_once_and_is_there_before_the_page_after_a_reload(ada: Visitor) -> None:
+    page = ada.go("/settings/appearance")
+
+    page.get_by_role("radio", name="Dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.get_by_role("radio", name="Dark")).to_be_checked()
+    page.reload(wait_until="commit")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.get_by_role("radio", name="System").click()
+    expect(page.get_by_role("radio", name="System")).to_be_checked()
+
+
+def test_leaving_with_changes_asks_first(ada: Visitor) -> None:
+    page = ada.go("/settings/instructions")
+    page.get_by_label("Instructions", exact=True).fill("Answer in verse.")
+
+    page.get_by_role("link", name="Profile").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_label("Instructions", exact=True)).to_have_value("Answer in verse.")
+    page.get_by_role("link", name="Profile").click()
+    page.get_by_role("button", name="Leave").click()
+
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+
+
+def test_member_is_told_that_pages_of_administrators_are_not_theirs(ada: Visitor, visit: Visit) -> None:
+    ada.ask("POST", "/users", {"email": "ben@example.org", "username": "ben", "password": PASSWORD})
+    ben = visit("ben")
+
+    page = ben.go("/settings/providers")
+
+    expect(page.get_by_role("heading", name="Not for you")).to_be_visible()
+    expect(page.get_by_role("link", name="Providers")).to_have_count(0)
+
+
+def test_new_token_is_shown_once(ada: Visitor) -> None:
+    page = ada.go("/settings/tokens")
+
+    page.get_by_role("button", name="New token").click()
+    page.get_by_label("Name").fill("laptop")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_text(re.compile("^rk_"))).to_be_visible()
+    page.get_by_role("button", name="Done").click()
+
+    expect(page.get_by_role("cell", name="laptop", exact=True)).to_be_visible()
+    expect(page.get_by_text(re.compile("^rk_"))).to_have_count(0)

@@ -1,0 +1,19 @@
+import { Section } from "@/features/settings/form";
+import { UsageReport } from "@/features/settings/usage_report";
+
+const GROUPS = [
+  { value: "user", label: "User" },
+  { value: "model", label: "Model" },
+  { value: "provider", label: "Provider" },
+  { value: "day", label: "Day" },
+  { value: "purpose", label: "Purpose" },
+];
+
+/** What everybody has used. */
+export function AllUsage() {
+  return (
+    <Section title="Usage of everybody">
+      <UsageReport groups={GROUPS} />
+    </Section>
+  );
+}

@@ -1,0 +1,77 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { Download } from "lucide-react";
+import { useState } from "react";
+import { auditCsv, listAudit } from "@/api/admin";
+import { sentence } from "@/api/errors";
+import { Section } from "@/features/settings/form";
+import { Table } from "@/features/settings/table";
+import { Button } from "@/ui/button";
+import { TextField } from "@/ui/field";
+import { useLater } from "@/ui/later";
+import { Notice } from "@/ui/notice";
+import { Moment } from "@/ui/time";
+
+/** Who opened, shared and changed what. */
+export function Audit() {
+  const [typed, setTyped] = useState("");
+  const action = useLater(typed.trim(), 300);
+  const list = useInfiniteQuery({
+    queryKey: ["audit", action],
+    queryFn: ({ pageParam }) =>
+      listAudit({ ...(action ? { action } : {}), ...(pageParam ? { cursor: pageParam } : {}) }),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    retry: false,
+  });
+  const entries = list.data?.pages.flatMap((page) => page.items) ?? [];
+  return (
+    <Section title="Audit log">
+      <div className="flex flex-wrap items-end gap-3">
+        <TextField
+          label="Action"
+          type="search"
+          placeholder="user.create"
+          className="min-w-48 flex-1"
+          value={typed}
+          onChange={(event) => setTyped(event.target.value)}
+        />
+        <a
+          href={auditCsv()}
+          download="audit.csv"
+          className="inline-flex h-8 items-center gap-1.5 rounded-lg border border-line px-3 font-medium hover:bg-bg3"
+        >
+          <Download className="size-4" aria-hidden /> CSV
+        </a>
+      </div>
+      {list.error && <Notice kind="error">{sentence(list.error)}</Notice>}
+      <Table
+        label="Audit log"
+        rows={entries}
+        keyOf={(one) => String(one.id)}
+        empty="No entries."
+        columns={[
+          { title: "When", cell: (one) => <Moment at={one.at} /> },
+          { title: "Who", cell: (one) => one.actor_label },
+          { title: "Action", cell: (one) => <code className="font-mono text-small">{one.action}</code> },
+          {
+            title: "On",
+            cell: (one) => (
+              <span className="text-muted">
+                {one.resource_type} {one.resource_id?.slice(0, 8)}
+              </span>
+            ),
+          },
+          {
+            title: "Outcome",
+            cell: (one) => (one.outcome === "refused" ? <span className="text-danger">refused</span> : "done"),
+          },
+        ]}
+      />
+      {list.hasNextPage && (
+        <Button className="self-start" onClick={() => list.fetchNextPage()}>
+          More
+        </Button>
+      )}
+    </Section>
+  );
+}

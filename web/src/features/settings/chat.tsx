@@ -1,0 +1,122 @@
+import { patchPreferences } from "@/api/account";
+import { keep } from "@/features/settings/appearance";
+import { Form, Section } from "@/features/settings/form";
+import { keys, queryClient, useDisplay, useKnownModels, usePreferences } from "@/state/queries";
+import { Choices } from "@/ui/choices";
+import { TextField } from "@/ui/field";
+import { Select } from "@/ui/select";
+import { Switch } from "@/ui/switch";
+
+/** How conversations behave, which model begins new ones, and when chats are summarized. */
+export function Chat() {
+  const display = useDisplay();
+  return (
+    <>
+      <Section title="Writing">
+        <Switch
+          label="Enter sends"
+          hint="Off: Enter begins a new line, Ctrl or ⌘ with Enter sends."
+          checked={display.enterSends}
+          onChange={(on) => keep({ enter_sends: on })}
+        />
+      </Section>
+      <Section title="Reading">
+        <Switch
+          label="Follow the agent"
+          hint="The newest words stay in view while they arrive."
+          checked={display.followAgent}
+          onChange={(on) => keep({ follow_agent: on })}
+        />
+        <Switch
+          label="Group tool calls"
+          hint="Runs of calls are one line that says what happened."
+          checked={display.groupTools}
+          onChange={(on) => keep({ group_tools: on })}
+        />
+        <Choices
+          label="Reasoning"
+          value={display.reasoningMode}
+          onChange={(mode) => keep({ reasoning_mode: mode })}
+          options={[
+            { value: "auto", label: "Reasoning opens while it streams", hint: "And closes once the answer begins." },
+            { value: "preview", label: "A few lines of it" },
+            { value: "open", label: "Always open" },
+            { value: "closed", label: "Always closed" },
+          ]}
+        />
+      </Section>
+      <DefaultModel />
+      <Thresholds />
+    </>
+  );
+}
+
+function DefaultModel() {
+  const { data } = usePreferences();
+  const models = useKnownModels();
+  if (!data?.overrides_allowed) return null;
+  const chosen = data.model_overrides.root?.mode === "model" ? data.model_overrides.root.model_config_id : null;
+  return (
+    <Section title="Model of new chats">
+      <Form
+        initial={{ model: chosen ?? "" }}
+        save={async ({ model }) => {
+          const root = model ? ({ mode: "model", model_config_id: model } as const) : null;
+          queryClient.setQueryData(keys.preferences, await patchPreferences({ model_overrides: { root } }));
+        }}
+      >
+        {({ values, set, error }) => (
+          <Select
+            label="Model"
+            value={values.model}
+            onChange={(id) => set("model", id)}
+            options={[
+              { value: "", label: "As the server says" },
+              ...models.map((one) => ({ value: one.id, label: one.display_name || one.model })),
+            ]}
+            error={error("model_config_id")}
+          />
+        )}
+      </Form>
+    </Section>
+  );
+}
+
+function Thresholds() {
+  const { data } = usePreferences();
+  const models = useKnownModels();
+  if (!data || models.length === 0) return null;
+  const initial = Object.fromEntries(models.map((one) => [one.id, String(data.compaction_thresholds[one.id] ?? "")]));
+  return (
+    <Section
+      title="Summarizing long chats"
+      text="At how many per cent of the model's context a chat is summarized. Empty: as the model says. 100: never by itself."
+    >
+      <Form
+        initial={initial}
+        save={async (changed) => {
+          const thresholds = Object.fromEntries(
+            Object.entries(changed).map(([id, value]) => [id, value?.trim() ? Number(value) : null]),
+          );
+          queryClient.setQueryData(keys.preferences, await patchPreferences({ compaction_thresholds: thresholds }));
+        }}
+      >
+        {({ values, set, error }) => (
+          <div className="grid gap-3 sm:grid-cols-2">
+            {models.map((one) => (
+              <TextField
+                key={one.id}
+                label={one.display_name || one.model}
+                inputMode="numeric"
+                placeholder="As the model says"
+                value={values[one.id] ?? ""}
+                onChange={(e) => set(one.id, e.target.value)}
+                error={error(one.id)}
+              />
+            ))}
+          </div>
+        )}
+      </Form>
+    </Section>
+  );
+}

@@ -1,0 +1,34 @@
+import { patchPreferences } from "@/api/account";
+import { Form, Section } from "@/features/settings/form";
+import { keys, queryClient, usePreferences } from "@/state/queries";
+import { TextArea } from "@/ui/field";
+
+const MAX_BYTES = 128 * 1024;
+
+/** What every agent of this person should know. */
+export function Instructions() {
+  const { data } = usePreferences();
+  if (!data) return null;
+  return (
+    <Section title="Personal instructions" text="They stand in the prompt of every chat you start.">
+      <Form
+        initial={{ custom_prompt: data.custom_prompt }}
+        save={async (changed) => {
+          queryClient.setQueryData(keys.preferences, await patchPreferences(changed));
+        }}
+      >
+        {({ values, set, error }) => (
+          <TextArea
+            label="Instructions"
+            rows={12}
+            className="[&_textarea]:font-mono [&_textarea]:text-code"
+            value={values.custom_prompt}
+            onChange={(e) => set("custom_prompt", e.target.value)}
+            hint={`${new TextEncoder().encode(values.custom_prompt).length.toLocaleString()} of ${MAX_BYTES.toLocaleString()} bytes`}
+            error={error("custom_prompt")}
+          />
+        )}
+      </Form>
+    </Section>
+  );
+}

@@ -1,0 +1,233 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import {
+  createModelConfig,
+  deleteModelConfig,
+  listModelConfigs,
+  listProviders,
+  listUpstreamModels,
+  patchModelConfig,
+} from "@/api/admin";
+import { ApiError, sentence } from "@/api/errors";
+import type { ModelConfigView } from "@/api/types.gen";
+import { Section } from "@/features/settings/form";
+import { PROVIDERS_KEY } from "@/features/settings/providers";
+import { Table } from "@/features/settings/table";
+import { keys, queryClient } from "@/state/queries";
+import { useSelf } from "@/state/session";
+import { Button } from "@/ui/button";
+import { Confirm, Dialog } from "@/ui/dialog";
+import { TextField } from "@/ui/field";
+import { compact } from "@/ui/money";
+import { Notice } from "@/ui/notice";
+import { Select } from "@/ui/select";
+import { Switch } from "@/ui/switch";
+import { toast } from "@/ui/toast";
+
+const KEY = ["model-configs"];
+
+function changed() {
+  void queryClient.invalidateQueries({ queryKey: KEY });
+  void queryClient.invalidateQueries({ queryKey: keys.models });
+}
+
+/** Which models there are here, with limits and prices. */
+export function Models() {
+  const isAdmin = useSelf().role === "admin";
+  const { data, error } = useQuery({ queryKey: KEY, queryFn: listModelConfigs });
+  const { data: providers } = useQuery({ queryKey: PROVIDERS_KEY, queryFn: listProviders });
+  const [editing, setEditing] = useState<ModelConfigView | "new" | null>(null);
+  const [deleting, setDeleting] = useState<ModelConfigView | null>(null);
+  const nameOf = (id: string) => {
+    const found = providers?.items.find((one) => one.id === id);
+    return found ? found.display_name || found.name : "A provider that is gone";
+  };
+  const remove = useMutation({
+    mutationFn: (one: ModelConfigView) => deleteModelConfig(one.id),
+    onSuccess: changed,
+    onError: (failure) => toast(sentence(failure), { kind: "error" }),
+  });
+  const makeDefault = useMutation({
+    mutationFn: (one: ModelConfigView) => patchModelConfig(one.id, { is_default: true }),
+    onSuccess: changed,
+    onError: (failure) => toast(sentence(failure), { kind: "error" }),
+  });
+  return (
+    <Section title="Models" text="The default begins new chats; people choose among those that are on.">
+      {error && <Notice kind="error">{sentence(error)}</Notice>}
+      {isAdmin && (
+        <Button kind="primary" className="self-start" onClick={() => setEditing("new")}>
+          Add model
+        </Button>
+      )}
+      <Table
+        label="Models"
+        rows={data?.items ?? []}
+        keyOf={(one) => one.id}
+        empty="No models yet. Add a provider first."
+        columns={[
+          {
+            title: "Model",
+            cell: (one) => (
+              <>
+                <span className="font-medium">{one.display_name || one.model}</span>
+                {one.is_default && <span className="ml-2 rounded-md bg-bg3 px-1.5 text-small">default</span>}
+                {!one.enabled && <span className="ml-2 text-muted">off</span>}
+              </>
+            ),
+          },
+          { title: "Provider", cell: (one) => nameOf(one.provider_id) },
+          { title: "Context", right: true, cell: (one) => compact(one.context_limit) },
+          { title: "$ in / out", right: true, cell: (one) => `${one.price_input ?? "?"} / ${one.price_output ?? "?"}` },
+          {
+            title: "",
+            right: true,
+            cell: (one) =>
+              isAdmin && (
+                <span className="inline-flex gap-1.5">
+                  {!one.is_default && (
+                    <Button size="small" onClick={() => makeDefault.mutate(one)}>
+                      Make default
+                    </Button>
+                  )}
+                  <Button size="small" onClick={() => setEditing(one)}>
+                    Edit
+                  </Button>
+                  <Button size="small" kind="danger" onClick={() => setDeleting(one)}>
+                    Delete
+                  </Button>
+                </span>
+              ),
+          },
+        ]}
+      />
+      {editing && <ModelDialog config={editing === "new" ? null : editing} onClose={() => setEditing(null)} />}
+      <Confirm
+        open={deleting !== null}
+        onOpenChange={() => setDeleting(null)}
+        title={`Delete ${deleting?.display_name || deleting?.model}?`}
+        text="Chats that used it go on with the default."
+        action="Delete"
+        danger
+        onConfirm={() => deleting && remove.mutate(deleting)}
+      />
+    </Section>
+  );
+}
+
+function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onClose: () => void }) {
+  const { data: providers } = useQuery({ queryKey: PROVIDERS_KEY, queryFn: listProviders });
+  const [form, setForm] = useState({
+    provider_id: config?.provider_id ?? "",
+    model: config?.model ?? "",
+    display_name: config?.display_name ?? "",
+    context_limit: String(config?.context_limit ?? 200_000),
+    compression_threshold: String(config?.compression_threshold ?? 70),
+    price_input: config?.price_input ?? "",
+    price_output: config?.price_output ?? "",
+    enabled: config?.enabled ?? true,
+  });
+  const upstream = useQuery({
+    queryKey: ["upstream", form.provider_id],
+    queryFn: () => listUpstreamModels(form.provider_id),
+    enabled: form.provider_id !== "",
+    retry: false,
+  });
+  const save = useMutation({
+    mutationFn: () => {
+      const body = {
+        ...form,
+        context_limit: Number(form.context_limit),
+        compression_threshold: Number(form.compression_threshold),
+        price_input: form.price_input || null,
+        price_output: form.price_output || null,
+      };
+      return config ? patchModelConfig(config.id, body) : createModelConfig(body);
+    },
+    onSuccess: () => {
+      changed();
+      onClose();
+    },
+  });
+  const refused = save.error instanceof ApiError ? save.error : null;
+  const set = (name: keyof typeof form) => (event: { target: { value: string } }) =>
+    setForm((old) => ({ ...old, [name]: event.target.value }));
+  return (
+    <Dialog
+      open
+      onOpenChange={onClose}
+      title={config ? "Edit model" : "Add model"}
+      footer={
+        <>
+          <Button onClick={onClose}>Cancel</Button>
+          <Button kind="primary" disabled={!form.provider_id || save.isPending} onClick={() => save.mutate()}>
+            Save
+          </Button>
+        </>
+      }
+    >
+      <div className="flex flex-col gap-4">
+        {save.error && !refused?.fields.length && <Notice kind="error">{sentence(save.error)}</Notice>}
+        <Select
+          label="Provider"
+          value={form.provider_id}
+          onChange={(id) => setForm((old) => ({ ...old, provider_id: id }))}
+          placeholder="Choose a provider"
+          options={(providers?.items ?? []).map((one) => ({ value: one.id, label: one.display_name || one.name }))}
+        />
+        <TextField
+          label="Model"
+          list="upstream-models"
+          hint={
+            upstream.data ? `${upstream.data.items.length} are offered by the provider.` : "As the provider calls it."
+          }
+          value={form.model}
+          onChange={set("model")}
+          error={refused?.field("model")}
+        />
+        <datalist id="upstream-models">
+          {upstream.data?.items.map((one) => (
+            <option key={one.id} value={one.id} />
+          ))}
+        </datalist>
+        <TextField
+          label="Shown as"
+          value={form.display_name}
+          onChange={set("display_name")}
+          error={refused?.field("display_name")}
+        />
+        <div className="grid gap-4 sm:grid-cols-2">
+          <TextField
+            label="Context, in tokens"
+            inputMode="numeric"
+            value={form.context_limit}
+            onChange={set("context_limit")}
+            error={refused?.field("context_limit")}
+          />
+          <TextField
+            label="Summarize at, in per cent"
+            inputMode="numeric"
+            value={form.compression_threshold}
+            onChange={set("compression_threshold")}
+            error={refused?.field("compression_threshold")}
+          />
+          <TextField
+            label="$ per million tokens in"
+            inputMode="decimal"
+            value={form.price_input}
+            onChange={set("price_input")}
+            error={refused?.field("price_input")}
+          />
+          <TextField
+            label="$ per million tokens out"
+            inputMode="decimal"
+            value={form.price_output}
+            onChange={set("price_output")}
+            error={refused?.field("price_output")}
+          />
+        </div>
+        <Switch label="Enabled" checked={form.enabled} onChange={(on) => setForm((old) => ({ ...old, enabled: on }))} />
+      </div>
+    </Dialog>
+  );
+}

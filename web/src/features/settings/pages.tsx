@@ -1,0 +1,46 @@
+import { type ComponentType, type LazyExoticComponent, lazy } from "react";
+import type { Me } from "@/api/types.gen";
+
+export interface SettingsEntry {
+  id: string;
+  title: string;
+  group: "You" | "Server";
+  /** Who may open it. */
+  roles?: Me["role"][];
+  component: LazyExoticComponent<ComponentType>;
+}
+
+const ADMIN: Me["role"][] = ["admin"];
+const READERS: Me["role"][] = ["admin", "auditor"];
+
+/** Every page of the settings, in the order of the menu. */
+export const PAGES: SettingsEntry[] = [
+  page("profile", "Profile", "You", () => import("@/features/settings/profile"), "Profile"),
+  page("appearance", "Appearance", "You", () => import("@/features/settings/appearance"), "Appearance"),
+  page("chat", "Chat", "You", () => import("@/features/settings/chat"), "Chat"),
+  page("instructions", "Instructions", "You", () => import("@/features/settings/instructions"), "Instructions"),
+  page("notifications", "Notifications", "You", () => import("@/features/settings/notifications"), "Notifications"),
+  page("keys", "Provider keys", "You", () => import("@/features/settings/keys"), "Keys"),
+  page("tokens", "API tokens", "You", () => import("@/features/settings/tokens"), "Tokens"),
+  page("providers", "Providers", "Server", () => import("@/features/settings/providers"), "Providers", READERS),
+  page("models", "Models", "Server", () => import("@/features/settings/models"), "Models", READERS),
+  page("agent", "Agent", "Server", () => import("@/features/settings/agent"), "Agent", READERS),
+  page("users", "Users", "Server", () => import("@/features/settings/users"), "Users", READERS),
+  page("limits", "Spending and sharing", "Server", () => import("@/features/settings/limits"), "Limits", ADMIN),
+  page("retention", "Retention", "Server", () => import("@/features/settings/retention"), "Retention", READERS),
+  page("usage", "Usage", "Server", () => import("@/features/settings/all_usage"), "AllUsage", READERS),
+  page("audit", "Audit log", "Server", () => import("@/features/settings/audit"), "Audit", READERS),
+  page("health", "Health", "Server", () => import("@/features/settings/health"), "Health", READERS),
+];
+
+function page<N extends string>(
+  id: string,
+  title: string,
+  group: "You" | "Server",
+  load: () => Promise<Record<N, ComponentType>>,
+  name: N,
+  roles?: Me["role"][],
+): SettingsEntry {
+  const component = lazy(async () => ({ default: (await load())[name] }));
+  return { id, title, group, component, ...(roles ? { roles } : {}) };
+}

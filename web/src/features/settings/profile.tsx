@@ -1,0 +1,147 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { patchUser } from "@/api/admin";
+import { sentence } from "@/api/errors";
+import { del, get, post } from "@/api/http";
+import type { ItemsOfSessionView } from "@/api/types.gen";
+import { Form, Section } from "@/features/settings/form";
+import { Table } from "@/features/settings/table";
+import { keys, queryClient } from "@/state/queries";
+import { useSelf } from "@/state/session";
+import { Button } from "@/ui/button";
+import { TextField } from "@/ui/field";
+import { Ago } from "@/ui/time";
+import { toast } from "@/ui/toast";
+
+/** Who one is, the password, and where one is signed in. */
+export function Profile() {
+  const me = useSelf();
+  return (
+    <>
+      <Section title="You">
+        <Form
+          initial={{ name: me.name, email: me.email ?? "", username: me.username }}
+          save={async (changed) => {
+            await patchUser(me.id, changed);
+            await queryClient.invalidateQueries({ queryKey: keys.me });
+          }}
+        >
+          {({ values, set, error }) => (
+            <>
+              <TextField
+                label="Name"
+                value={values.name}
+                onChange={(e) => set("name", e.target.value)}
+                error={error("name")}
+              />
+              <TextField
+                label="Email"
+                type="email"
+                value={values.email}
+                onChange={(e) => set("email", e.target.value)}
+                error={error("email")}
+              />
+              <TextField
+                label="Username"
+                value={values.username}
+                onChange={(e) => set("username", e.target.value)}
+                error={error("username")}
+              />
+            </>
+          )}
+        </Form>
+      </Section>
+      <Password />
+      <Sessions />
+    </>
+  );
+}
+
+const EMPTY = { current_password: "", new_password: "" };
+
+function Password() {
+  return (
+    <Section title="Password" text="Changing it ends all your other sessions.">
+      <Form
+        initial={EMPTY}
+        action="Change password"
+        saved="The password was changed."
+        save={async (changed) => {
+          await post("/auth/password", { ...EMPTY, ...changed });
+          await queryClient.invalidateQueries({ queryKey: ["sessions"] });
+        }}
+      >
+        {({ values, set, error }) => (
+          <>
+            <TextField
+              label="Current password"
+              type="password"
+              autoComplete="current-password"
+              value={values.current_password}
+              onChange={(e) => set("current_password", e.target.value)}
+              error={error("current_password")}
+            />
+            <TextField
+              label="New password"
+              type="password"
+              autoComplete="new-password"
+              hint="At least 10 characters."
+              value={values.new_password}
+              onChange={(e) => set("new_password", e.target.value)}
+              error={error("new_password")}
+            />
+          </>
+        )}
+      </Form>
+    </Section>
+  );
+}
+
+function Sessions() {
+  const { data } = useQuery({ queryKey: ["sessions"], queryFn: () => get<ItemsOfSessionView>("/auth/sessions") });
+  const end = useMutation({
+    mutationFn: (id: string | null) => del(id ? `/auth/sessions/${id}` : "/auth/sessions"),
+    onSuccess: () => queryClient.invalidateQueries({ queryKey: ["sessions"] }),
+    onError: (error) => toast(sentence(error), { kind: "error" }),
+  });
+  const sessions = data?.items ?? [];
+  return (
+    <Section title="Sessions" text="Browsers that are signed in as you.">
+      <Table
+        label="Sessions"
+        rows={sessions}
+        keyOf={(one) => one.id}
+        empty="Loading"
+        columns={[
+          { title: "Browser", cell: (one) => browserName(one.user_agent) },
+          { title: "Address", cell: (one) => one.ip ?? "" },
+          { title: "Last seen", cell: (one) => <Ago at={one.last_seen_at} /> },
+          {
+            title: "",
+            right: true,
+            cell: (one) =>
+              one.current ? (
+                <span className="text-muted">This one</span>
+              ) : (
+                <Button size="small" onClick={() => end.mutate(one.id)}>
+                  End
+                </Button>
+              ),
+          },
+        ]}
+      />
+      {sessions.length > 1 && (
+        <Button className="self-start" onClick={() => end.mutate(null)}>
+          End all others
+        </Button>
+      )}
+    </Section>
+  );
+}
+
+/** `Firefox on Linux`, as far as a browser tells. */
+export function browserName(agent: string | null): string {
+  if (!agent) return "Unknown";
+  const name = /(Firefox|Edg|Chrome|Safari)\//.exec(agent)?.[1]?.replace("Edg", "Edge") ?? agent.split(" ")[0];
+  const system = /(Windows|Android|iPhone|iPad|Mac OS|Linux)/.exec(agent)?.[1];
+  return system ? `${name} on ${system}` : (name ?? "Unknown");
+}

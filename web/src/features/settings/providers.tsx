@@ -1,0 +1,200 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { createProvider, deleteProvider, listProviders, patchProvider, testProvider } from "@/api/admin";
+import { ApiError, sentence } from "@/api/errors";
+import type { ProviderCreate, ProviderType, ProviderView } from "@/api/types.gen";
+import { Section } from "@/features/settings/form";
+import { Table } from "@/features/settings/table";
+import { keys, queryClient } from "@/state/queries";
+import { useSelf } from "@/state/session";
+import { Button } from "@/ui/button";
+import { Confirm, Dialog } from "@/ui/dialog";
+import { TextField } from "@/ui/field";
+import { Notice } from "@/ui/notice";
+import { Select } from "@/ui/select";
+import { Switch } from "@/ui/switch";
+import { toast } from "@/ui/toast";
+
+export const PROVIDERS_KEY = ["providers"];
+
+export const TYPES: { value: ProviderType; label: string }[] = [
+  { value: "anthropic", label: "Anthropic" },
+  { value: "openai", label: "OpenAI" },
+  { value: "openai_compat", label: "OpenAI-compatible" },
+  { value: "azure_openai", label: "Azure OpenAI" },
+  { value: "openrouter", label: "OpenRouter" },
+  { value: "google", label: "Google" },
+  { value: "bedrock", label: "Amazon Bedrock" },
+  { value: "bridge", label: "Other, by the bridge" },
+  { value: "scripted", label: "Offline model" },
+];
+const typeName = (type: string) => TYPES.find((one) => one.value === type)?.label ?? type;
+
+function changed() {
+  void queryClient.invalidateQueries({ queryKey: PROVIDERS_KEY });
+  void queryClient.invalidateQueries({ queryKey: keys.models });
+}
+
+/** Who is asked for models: address, key and who may use which key. */
+export function Providers() {
+  const isAdmin = useSelf().role === "admin";
+  const { data, error } = useQuery({ queryKey: PROVIDERS_KEY, queryFn: listProviders });
+  const [editing, setEditing] = useState<ProviderView | "new" | null>(null);
+  const [deleting, setDeleting] = useState<ProviderView | null>(null);
+  const test = useMutation({
+    mutationFn: (one: ProviderView) => testProvider(one.id),
+    onSuccess: (probe) =>
+      probe.ok
+        ? toast(`It answered after ${probe.latency_ms} ms.`, { kind: "ok" })
+        : toast(probe.error?.message ?? "It did not answer.", { kind: "error" }),
+    onError: (failure) => toast(sentence(failure), { kind: "error" }),
+  });
+  const remove = useMutation({
+    mutationFn: (one: ProviderView) => deleteProvider(one.id),
+    onSuccess: changed,
+    onError: (failure) => toast(sentence(failure), { kind: "error" }),
+  });
+  return (
+    <Section title="Providers" text="Keys are stored encrypted and never shown. Models are added on their own page.">
+      {error && <Notice kind="error">{sentence(error)}</Notice>}
+      {isAdmin && (
+        <Button kind="primary" className="self-start" onClick={() => setEditing("new")}>
+          Add provider
+        </Button>
+      )}
+      <Table
+        label="Providers"
+        rows={data?.items ?? []}
+        keyOf={(one) => one.id}
+        empty="No providers yet."
+        columns={[
+          {
+            title: "Name",
+            cell: (one) => (
+              <>
+                <span className="font-medium">{one.display_name || one.name}</span>
+                {!one.enabled && <span className="ml-2 text-muted">off</span>}
+              </>
+            ),
+          },
+          { title: "Type", cell: (one) => typeName(one.type) },
+          { title: "Key", cell: (one) => (one.has_key ? "Set" : one.allow_user_key ? "Of users" : "None") },
+          {
+            title: "",
+            right: true,
+            cell: (one) =>
+              isAdmin && (
+                <span className="inline-flex gap-1.5">
+                  <Button size="small" disabled={test.isPending} onClick={() => test.mutate(one)}>
+                    Test
+                  </Button>
+                  {one.source === "env" ? (
+                    <span className="self-center text-small text-muted">by the environment</span>
+                  ) : (
+                    <>
+                      <Button size="small" onClick={() => setEditing(one)}>
+                        Edit
+                      </Button>
+                      <Button size="small" kind="danger" onClick={() => setDeleting(one)}>
+                        Delete
+                      </Button>
+                    </>
+                  )}
+                </span>
+              ),
+          },
+        ]}
+      />
+      {editing && <ProviderDialog provider={editing === "new" ? null : editing} onClose={() => setEditing(null)} />}
+      <Confirm
+        open={deleting !== null}
+        onOpenChange={() => setDeleting(null)}
+        title={`Delete ${deleting?.display_name || deleting?.name}?`}
+        text="Its models cannot be used any more. Chats keep what was said."
+        action="Delete"
+        danger
+        onConfirm={() => deleting && remove.mutate(deleting)}
+      />
+    </Section>
+  );
+}
+
+function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; onClose: () => void }) {
+  const [form, setForm] = useState({
+    type: (provider?.type ?? "anthropic") as ProviderType,
+    name: provider?.name ?? "",
+    display_name: provider?.display_name ?? "",
+    base_url: provider?.base_url ?? "",
+    api_key: "",
+    enabled: provider?.enabled ?? true,
+    central_key_enabled: provider?.central_key_enabled ?? true,
+    allow_user_key: provider?.allow_user_key ?? false,
+  });
+  const save = useMutation({
+    mutationFn: () => {
+      const { type, api_key, base_url, ...rest } = form;
+      const body = { ...rest, base_url: base_url || null, ...(api_key ? { api_key } : {}) };
+      return provider ? patchProvider(provider.id, body) : createProvider({ ...body, type } as ProviderCreate);
+    },
+    onSuccess: () => {
+      changed();
+      onClose();
+    },
+  });
+  const refused = save.error instanceof ApiError ? save.error : null;
+  const set = <K extends keyof typeof form>(name: K, value: (typeof form)[K]) =>
+    setForm((old) => ({ ...old, [name]: value }));
+  const text = (name: "name" | "display_name" | "base_url" | "api_key") => ({
+    value: form[name],
+    onChange: (event: { target: { value: string } }) => set(name, event.target.value),
+    error: refused?.field(name),
+  });
+  return (
+    <Dialog
+      open
+      onOpenChange={onClose}
+      title={provider ? "Edit provider" : "Add provider"}
+      footer={
+        <>
+          <Button onClick={onClose}>Cancel</Button>
+          <Button kind="primary" disabled={save.isPending} onClick={() => save.mutate()}>
+            Save
+          </Button>
+        </>
+      }
+    >
+      <div className="flex flex-col gap-4">
+        {save.error && !refused?.fields.length && <Notice kind="error">{sentence(save.error)}</Notice>}
+        {!provider && (
+          <Select
+            label="Type"
+            value={form.type}
+            onChange={(type) => set("type", type as ProviderType)}
+            options={TYPES}
+          />
+        )}
+        <TextField label="Name" hint="Small letters, digits and dashes." {...text("name")} />
+        <TextField label="Shown as" {...text("display_name")} />
+        <TextField label="Base URL" placeholder="The provider's own" {...text("base_url")} />
+        <TextField
+          label="API key"
+          type="password"
+          autoComplete="off"
+          placeholder={provider?.has_key ? "Leave empty to keep the key" : ""}
+          {...text("api_key")}
+        />
+        <Switch label="Enabled" checked={form.enabled} onChange={(on) => set("enabled", on)} />
+        <Switch
+          label="Use the server's key"
+          checked={form.central_key_enabled}
+          onChange={(on) => set("central_key_enabled", on)}
+        />
+        <Switch
+          label="Users may bring keys of their own"
+          checked={form.allow_user_key}
+          onChange={(on) => set("allow_user_key", on)}
+        />
+      </div>
+    </Dialog>
+  );
+}

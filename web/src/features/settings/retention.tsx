@@ -1,0 +1,84 @@
+import type { AdminAccess, AuditSettingsValues, ChatSettingsValues } from "@/api/types.gen";
+import { Section } from "@/features/settings/form";
+import { Group } from "@/features/settings/group";
+import { TextField } from "@/ui/field";
+import { Select } from "@/ui/select";
+
+const NUMBERS = {
+  auto_archive_days: ["Archive chats that rested for", "Days. 0 is never."],
+  retention_days: ["Delete archived chats after", "Days. 0 keeps them."],
+  running_roots: ["Chats of one person that may run at once", "0 is no limit."],
+  running_subagents: ["Subagents of one person that may run at once", "0 is no limit."],
+  dynamic_tool_timeout_seconds: ["Wait for results of a client's tools", "Seconds, 10 to 86,400."],
+} as const;
+type Name = keyof typeof NUMBERS;
+
+/** How long things are kept, and how much may run. */
+export function Retention() {
+  return (
+    <>
+      <Section title="Chats">
+        <Group
+          group="chats"
+          read={(values: ChatSettingsValues) => ({
+            auto_archive_days: String(values.auto_archive_days ?? 0),
+            retention_days: String(values.retention_days ?? 30),
+            running_roots: String(values.running_roots ?? 0),
+            running_subagents: String(values.running_subagents ?? 0),
+            dynamic_tool_timeout_seconds: String(values.dynamic_tool_timeout_seconds ?? 300),
+            admin_access: values.admin_access ?? "break_glass",
+          })}
+          write={(changed) =>
+            Object.fromEntries(
+              Object.entries(changed).map(([name, value]) => [name, name in NUMBERS ? Number(value) : value]),
+            )
+          }
+        >
+          {({ values, set, error }) => (
+            <>
+              {(Object.keys(NUMBERS) as Name[]).map((name) => (
+                <TextField
+                  key={name}
+                  label={NUMBERS[name][0]}
+                  hint={NUMBERS[name][1]}
+                  inputMode="numeric"
+                  value={values[name]}
+                  onChange={(e) => set(name, e.target.value)}
+                  error={error(name)}
+                />
+              ))}
+              <Select
+                label="Administrators may read chats of others"
+                value={values.admin_access}
+                onChange={(access) => set("admin_access", access as AdminAccess)}
+                options={[
+                  { value: "none", label: "Never" },
+                  { value: "break_glass", label: "With a reason that the owner sees" },
+                  { value: "full", label: "Freely" },
+                ]}
+              />
+            </>
+          )}
+        </Group>
+      </Section>
+      <Section title="Audit log">
+        <Group
+          group="audit"
+          read={(values: AuditSettingsValues) => ({ retention_days: String(values.retention_days ?? 365) })}
+          write={(changed) => ({ retention_days: Number(changed.retention_days) })}
+        >
+          {({ values, set, error }) => (
+            <TextField
+              label="Keep entries for"
+              hint="Days. 0 keeps them."
+              inputMode="numeric"
+              value={values.retention_days}
+              onChange={(e) => set("retention_days", e.target.value)}
+              error={error("retention_days")}
+            />
+          )}
+        </Group>
+      </Section>
+    </>
+  );
+}
