@@ -32,13 +32,13 @@ def test_complaint_of_the_server_stands_under_its_field(ada: Visitor) -> None:
 def test_theme_is_chosen_at_once_and_is_there_before_the_page_after_a_reload(ada: Visitor) -> None:
     page = ada.go("/settings/appearance")
 
-    page.get_by_role("radio", name="Dark").click()
+    page.get_by_role("radio", name="Dark", exact=True).click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-    expect(page.get_by_role("radio", name="Dark")).to_be_checked()
+    expect(page.get_by_role("radio", name="Dark", exact=True)).to_be_checked()
     page.reload(wait_until="commit")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-    page.get_by_role("radio", name="System").click()
-    expect(page.get_by_role("radio", name="System")).to_be_checked()
+    page.get_by_role("radio", name=re.compile("^System")).click()
+    expect(page.get_by_role("radio", name=re.compile("^System"))).to_be_checked()
 
 
 def test_leaving_with_changes_asks_first(ada: Visitor) -> None:

@@ -3,7 +3,7 @@ import { type FormEvent, type ReactNode, useEffect, useState } from "react";
 import { useBlocker } from "react-router";
 import { ApiError, sentence } from "@/api/errors";
 import { Button } from "@/ui/button";
-import { Confirm } from "@/ui/dialog";
+import { Dialog } from "@/ui/dialog";
 import { Notice } from "@/ui/notice";
 import { toast } from "@/ui/toast";
 
@@ -87,13 +87,19 @@ function Leaving({ isChanged }: { isChanged: boolean }) {
     return () => window.removeEventListener("beforeunload", ask);
   }, [isChanged]);
   return (
-    <Confirm
+    <Dialog
       open={blocker.state === "blocked"}
-      onOpenChange={(open) => !open && blocker.reset?.()}
+      onOpenChange={() => blocker.reset?.()}
       title="Leave without saving?"
-      text="What you changed on this page is not saved."
-      action="Leave"
-      onConfirm={() => blocker.proceed?.()}
+      description="What you changed on this page is not saved."
+      footer={
+        <>
+          <Button onClick={() => blocker.reset?.()}>Cancel</Button>
+          <Button kind="primary" onClick={() => blocker.proceed?.()}>
+            Leave
+          </Button>
+        </>
+      }
     />
   );
 }
