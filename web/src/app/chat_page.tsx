@@ -2,6 +2,7 @@ import { useEffect } from "react";
 import { useParams, useSearchParams } from "react-router";
 import { isStatus, sentence } from "@/api/errors";
 import { HomeLink, NotFoundPage, Problem } from "@/app/problem_page";
+import { ConversationPage } from "@/features/conversation/conversation_page";
 import { ChatHeader } from "@/features/header/chat_header";
 import { Panel } from "@/features/panel/panel";
 import { useChat } from "@/state/queries";
@@ -47,7 +48,7 @@ export function ChatPage() {
     <div className="relative flex min-h-0 flex-1">
       <div className="flex min-h-0 min-w-0 flex-1 flex-col">
         <ChatHeader chat={chat.data} isPanelOpen={panel !== null} onPanel={() => setPanel(panel ? null : "info")} />
-        <div className="min-h-0 flex-1" />
+        <ConversationPage chatId={id} target={Number(params.get("m")) || null} />
       </div>
       {panel && chat.data && <Panel chat={chat.data} tab={panel} onTab={setPanel} onClose={() => setPanel(null)} />}
     </div>

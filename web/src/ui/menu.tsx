@@ -41,7 +41,6 @@ export function Menu({ trigger, items, align = "start", side = "bottom", label, 
         <Kind.Content aria-label={label} collisionPadding={8} {...place} className={CONTENT}>
           {items.map((item, index) => {
             if (!item) return null;
-            // biome-ignore lint/suspicious/noArrayIndexKey: the place is all a separator has
             if (item === "separator") return <Kind.Separator key={index} className="my-1 h-px bg-line" />;
             return (
               <Kind.Item

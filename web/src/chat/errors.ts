@@ -1,0 +1,40 @@
+/** What is said about a failed turn, and what may be done about it. */
+import type { ChatError } from "@/chat/types";
+
+export type ErrorAction = "retry" | "switch_model" | "compact" | "edit" | "usage" | "provider" | "own_key" | "repair";
+
+export interface ErrorCard {
+  title: string;
+  actions: ErrorAction[];
+}
+
+const AGAIN: ErrorAction[] = ["retry", "switch_model"];
+const SETUP: ErrorAction[] = ["switch_model", "own_key", "provider"];
+
+const CARDS: Record<string, ErrorCard> = {
+  overloaded: { title: "Provider overloaded", actions: AGAIN },
+  rate_limit: { title: "Rate limited", actions: AGAIN },
+  timeout: { title: "Timed out", actions: AGAIN },
+  stream_silence_timeout: { title: "Answer stalled", actions: AGAIN },
+  generic: { title: "Request failed", actions: AGAIN },
+  context_overflow: { title: "Too long for this model", actions: ["compact", "switch_model"] },
+  auth: { title: "Key refused", actions: SETUP },
+  missing_key: { title: "No key", actions: SETUP },
+  provider_disabled: { title: "Provider off", actions: SETUP },
+  config: { title: "Configuration", actions: SETUP },
+  usage_limit: { title: "Limit reached", actions: ["usage"] },
+  content_filter: { title: "Answer blocked", actions: ["edit", "switch_model"] },
+  hook_denied: { title: "Blocked by policy", actions: ["edit"] },
+  hook_dispatch_failed: { title: "Policy check failed", actions: ["retry"] },
+  chat_invalid_state: { title: "This chat needs repair", actions: ["repair"] },
+};
+
+const GENERIC: ErrorCard = { title: "Request failed", actions: AGAIN };
+
+export function errorCard(error: ChatError): ErrorCard {
+  const kind = error.kind ?? "generic";
+  if (kind === "config" && /context|too long|maximum.*tokens/i.test(error.message ?? "")) {
+    return CARDS.context_overflow ?? GENERIC;
+  }
+  return (Object.hasOwn(CARDS, kind) ? CARDS[kind] : undefined) ?? GENERIC;
+}

@@ -1,0 +1,106 @@
+/**
+ * Markdown to tokens. While text arrives only its tail is read again: blocks before the last two that are not blank
+ * cannot change by what follows. Raw HTML stays text; nothing here makes markup.
+ */
+import { Lexer, type MarkedOptions, type Token, type TokensList } from "marked";
+import remend from "remend";
+
+export type { Token, Tokens } from "marked";
+
+export interface MathToken {
+  type: "math";
+  raw: string;
+  text: string;
+  display: boolean;
+}
+
+const BLOCK_MATH = /^(?:\$\$([\s\S]+?)\$\$|\\\[([\s\S]+?)\\\])[ \t]*(?:\n|$)/;
+const INLINE_MATH = /^(?:\$\$([^\n]+?)\$\$|\\\((.+?)\\\)|\\\[(.+?)\\\])/;
+
+/** A single dollar is a price or a variable of a shell; two of them, `\(` and `\[` are formulas. */
+const OPTIONS: MarkedOptions = {
+  gfm: true,
+  extensions: {
+    block: [(src: string) => math(BLOCK_MATH.exec(src), true)],
+    inline: [(src: string) => math(INLINE_MATH.exec(src), false)],
+    startBlock: [(src: string) => position(src, /^(?:\$\$|\\\[)/m)],
+    startInline: [(src: string) => position(src, /\$\$|\\\(|\\\[/)],
+    renderers: {},
+    childTokens: {},
+  },
+};
+
+function math(match: RegExpExecArray | null, display: boolean): MathToken | undefined {
+  if (!match) return undefined;
+  const shown = display || match[1] !== undefined;
+  return { type: "math", raw: match[0], text: (match[1] ?? match[2] ?? match[3] ?? "").trim(), display: shown };
+}
+
+function position(src: string, pattern: RegExp): number | undefined {
+  const at = src.search(pattern);
+  return at < 0 ? undefined : at;
+}
+
+/** The tokens of a whole text. */
+export function lex(text: string): Token[] {
+  return [...(new Lexer(OPTIONS).lex(text) as TokensList)];
+}
+
+export interface Lexed {
+  text: string;
+  tokens: readonly Token[];
+}
+
+export const NOTHING: Lexed = { text: "", tokens: [] };
+
+// How many blocks at the end may still change.
+const TAIL_BLOCKS = 2;
+
+/** The tokens of a text that grew since `before`; equal to reading all of it, save for link definitions. */
+export function lexTail(before: Lexed, text: string): Lexed {
+  if (text === before.text) return before;
+  if (!text.startsWith(before.text) || before.text === "") return { text, tokens: lex(text) };
+  let keep = before.tokens.length;
+  for (let blocks = 0; keep > 0 && blocks < TAIL_BLOCKS; ) {
+    keep -= 1;
+    if (before.tokens[keep]?.type !== "space") blocks += 1;
+  }
+  const kept = before.tokens.slice(0, keep);
+  const from = kept.reduce((length, token) => length + token.raw.length, 0);
+  return { text, tokens: [...kept, ...lex(text.slice(from))] };
+}
+
+/** The last block with its unfinished marks completed, for showing only. */
+export function completed(lexed: Lexed): readonly Token[] {
+  const last = lexed.tokens.at(-1);
+  if (
+    !last ||
+    (last.type !== "paragraph" && last.type !== "list" && last.type !== "heading" && last.type !== "blockquote")
+  )
+    return lexed.tokens;
+  const whole = remend(last.raw);
+  return whole === last.raw ? lexed.tokens : [...lexed.tokens.slice(0, -1), ...lex(whole)];
+}
+
+/** Where a link may lead; anything else is shown as text. */
+export function safeHref(href: string): string | null {
+  const trimmed = href.trim();
+  return /^(https?:\/\/|mailto:)/i.test(trimmed) ? trimmed : null;
+}
+
+/** The host that a link leads to. */
+export function hostOf(href: string): string {
+  try {
+    return new URL(href).host;
+  } catch {
+    return "";
+  }
+}
+
+/** The text of a link names another host than the one it leads to. */
+export function isMisleading(text: string, href: string): boolean {
+  const said = /^(?:https?:\/\/)?((?:[\w-]+\.)+[a-z]{2,})(?:[/:?#]|$)/i.exec(text.trim());
+  if (!said?.[1]) return false;
+  const bare = (host: string) => host.toLowerCase().replace(/^www\./, "");
+  return bare(said[1]) !== bare(hostOf(href).replace(/:\d+$/, ""));
+}

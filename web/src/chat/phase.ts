@@ -1,0 +1,34 @@
+/** What the agent is doing, in one word; the first that fits. */
+
+import { shownBlocks } from "@/chat/preview";
+import type { ChatData } from "@/chat/reducer";
+import { isActive, type Status } from "@/chat/types";
+
+export type Phase =
+  | "stopping"
+  | "retrying"
+  | "failed"
+  | "reconnecting"
+  | "needs_you"
+  | "waiting_for_slot"
+  | "streaming"
+  | "thinking"
+  | "idle";
+
+export interface PhaseInput {
+  status: Status;
+  data: Pick<ChatData, "retry" | "error" | "preview">;
+  isLive: boolean;
+  queuedForCapacity: boolean;
+}
+
+export function phaseOf({ status, data, isLive, queuedForCapacity }: PhaseInput): Phase {
+  if (status === "interrupting") return "stopping";
+  if (data.retry) return "retrying";
+  if (status === "error") return "failed";
+  if (!isLive && isActive(status)) return "reconnecting";
+  if (status === "requires_action") return "needs_you";
+  if (status !== "running") return "idle";
+  if (queuedForCapacity) return "waiting_for_slot";
+  return data.preview && shownBlocks(data.preview).length > 0 ? "streaming" : "thinking";
+}

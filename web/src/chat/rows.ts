@@ -1,0 +1,368 @@
+/**
+ * From messages to the rows of a timeline. Pure; rows keep their keys under append, prepend and commit, and rows that
+ * did not change keep their identity, so that only new ones render.
+ */
+import { type Block, newTool, type ToolView, withResult } from "@/chat/preview";
+import { isGroupable, isQuiet } from "@/chat/tools";
+import type { FilePart, Message, SourcePart } from "@/chat/types";
+
+export type GroupItem =
+  | { kind: "tool"; call: ToolView }
+  | { kind: "reasoning"; id: string; text: string; startedAt: string | null; endedAt: string | null };
+
+export interface TurnFigures {
+  endedAt: string;
+  startedAt: string;
+  modelConfigId: string | null;
+  effort: string | null;
+  steps: number;
+  input: number;
+  cached: number;
+  output: number;
+  costMicros: number | null;
+  answer: string;
+  lastMessageId: number;
+}
+
+export type Row =
+  | { kind: "day"; key: string; at: string }
+  | { kind: "user"; key: string; message: Message; turn: number; inContext: boolean }
+  | { kind: "prose"; key: string; text: string; refusal: boolean; messageId: number }
+  | { kind: "reasoning"; key: string; id: string; text: string; startedAt: string | null; endedAt: string | null }
+  | { kind: "tool"; key: string; call: ToolView; active: boolean; latest: boolean }
+  | { kind: "group"; key: string; id: string; items: GroupItem[]; active: boolean }
+  | { kind: "sources"; key: string; id: string; sources: SourcePart[] }
+  | { kind: "files"; key: string; files: FilePart[] }
+  | { kind: "notice"; key: string; text: string }
+  | { kind: "unknown"; key: string; part: unknown }
+  | { kind: "compaction"; key: string; id: string; result: Record<string, unknown>; running: boolean }
+  | { kind: "interrupted"; key: string; at: string }
+  | { kind: "footer"; key: string; figures: TurnFigures };
+
+/** A block with the message it came from and its place there. */
+interface Placed {
+  block: Block;
+  message: Message;
+  index: number;
+}
+
+interface Turn {
+  user: Message | null;
+  rest: Message[];
+}
+
+/** Messages of one turn each: a user message and all that follows until the next. */
+export function turnsOf(messages: readonly Message[]): Turn[] {
+  const turns: Turn[] = [];
+  for (const message of messages) {
+    if (message.role === "user") turns.push({ user: message, rest: [] });
+    else if (turns.length === 0) turns.push({ user: null, rest: [message] });
+    else turns.at(-1)?.rest.push(message);
+  }
+  return turns;
+}
+
+const COMPACTION = "chat_summarized";
+
+/** The blocks of a turn in order, results joined to their calls. */
+function placedBlocks(messages: readonly Message[]): Placed[] {
+  const placed: Placed[] = [];
+  const calls = new Map<string, Placed>();
+  for (const message of messages) {
+    if (message.decode_error) {
+      placed.push({ block: { kind: "notice", text: "A message could not be read." }, message, index: 0 });
+      continue;
+    }
+    message.content.forEach((part, index) => {
+      const at = () => message.created_at;
+      switch (part.type) {
+        case "text":
+          if (part.text.trim())
+            placed.push({ block: { kind: "text", text: part.text, refusal: part.refusal ?? false }, message, index });
+          return;
+        case "reasoning":
+          if (part.text.trim()) {
+            const block: Block = {
+              kind: "reasoning",
+              text: part.text,
+              startedAt: part.created_at ?? null,
+              endedAt: part.completed_at ?? null,
+            };
+            placed.push({ block, message, index });
+          }
+          return;
+        case "tool-call": {
+          const call: ToolView = {
+            ...newTool(part.tool_call_id, part.tool_name),
+            args: part.args,
+            argsDone: true,
+            startedAt: part.created_at ?? message.created_at,
+            mcpServerId: part.mcp_server_id ?? null,
+            parsedCommands: part.parsed_commands ?? null,
+            providerExecuted: part.provider_executed ?? false,
+          };
+          const one: Placed = { block: { kind: call.providerExecuted ? "search" : "tool", call }, message, index };
+          placed.push(one);
+          calls.set(call.id, one);
+          return;
+        }
+        case "tool-result": {
+          const known = calls.get(part.tool_call_id);
+          if (known && (known.block.kind === "tool" || known.block.kind === "search")) {
+            known.block = { kind: known.block.kind, call: withResult(known.block.call, part, at) };
+            return;
+          }
+          const orphan = withResult(newTool(part.tool_call_id, part.tool_name), part, at);
+          placed.push({ block: { kind: part.provider_executed ? "search" : "tool", call: orphan }, message, index });
+          return;
+        }
+        case "source": {
+          const last = placed.at(-1);
+          if (last?.block.kind === "sources" && last.message.id === message.id) {
+            if (!last.block.sources.some((one) => one.url === part.url)) last.block.sources.push(part);
+          } else placed.push({ block: { kind: "sources", sources: [part] }, message, index });
+          return;
+        }
+        case "file":
+          if (part.file_id || part.data) placed.push({ block: { kind: "file", file: part }, message, index });
+          return;
+        case "hook-notice":
+          placed.push({ block: { kind: "notice", text: part.text }, message, index });
+          return;
+        case "hook-context":
+        case "file-reference":
+          return;
+        default:
+          placed.push({ block: { kind: "unknown", part }, message, index });
+      }
+    });
+  }
+  return placed;
+}
+
+export interface RowOptions {
+  grouped: boolean;
+  /** Day separators need to know where a day begins. */
+  dayOf: (at: string) => string;
+}
+
+/** A group is named by its first call: it stays the same while calls join at its end. */
+function pushRun(rows: Row[], run: Placed[], active: boolean, options: RowOptions): void {
+  let end = run.length;
+  // Thoughts after the last call are not part of what was done.
+  while (end > 0 && run[end - 1]?.block.kind === "reasoning") end -= 1;
+  const done = run.slice(0, end);
+  const calls = done.filter((one) => one.block.kind === "tool");
+  const first = calls[0];
+  if (options.grouped && calls.length >= 2 && first?.block.kind === "tool") {
+    const items = done.flatMap((one): GroupItem[] => {
+      if (one.block.kind === "tool") return [{ kind: "tool", call: one.block.call }];
+      if (one.block.kind !== "reasoning") return [];
+      const { text, startedAt, endedAt } = one.block;
+      return [{ kind: "reasoning", id: keyOf(one), text, startedAt, endedAt }];
+    });
+    rows.push({ kind: "group", key: keyOf(first), id: `g:${first.block.call.id}`, items, active });
+  } else for (const one of done) pushOne(rows, one, active);
+  for (const one of run.slice(end)) pushOne(rows, one, active);
+}
+
+function keyOf({ message, index }: Placed): string {
+  return `m${message.id}:${index}`;
+}
+
+function pushOne(rows: Row[], one: Placed, active: boolean): void {
+  const key = keyOf(one);
+  const { block } = one;
+  switch (block.kind) {
+    case "text":
+      rows.push({ kind: "prose", key, text: block.text, refusal: block.refusal, messageId: one.message.id });
+      return;
+    case "reasoning":
+      rows.push({
+        kind: "reasoning",
+        key,
+        id: key,
+        text: block.text,
+        startedAt: block.startedAt,
+        endedAt: block.endedAt,
+      });
+      return;
+    case "tool":
+      if (block.call.name === COMPACTION) {
+        const result = (block.call.result ?? {}) as Record<string, unknown>;
+        rows.push({ kind: "compaction", key, id: block.call.id, result, running: !block.call.hasResult });
+      } else if (!isQuiet(block.call)) rows.push({ kind: "tool", key, call: block.call, active, latest: false });
+      return;
+    case "search":
+      return;
+    case "sources":
+      rows.push({ kind: "sources", key, id: key, sources: block.sources });
+      return;
+    case "file": {
+      const last = rows.at(-1);
+      if (last?.kind === "files") rows[rows.length - 1] = { ...last, files: [...last.files, block.file] };
+      else rows.push({ kind: "files", key, files: [block.file] });
+      return;
+    }
+    case "notice":
+      rows.push({ kind: "notice", key, text: block.text });
+      return;
+    case "unknown":
+      rows.push({ kind: "unknown", key, part: block.part });
+  }
+}
+
+/** The rows of one turn without its user row. */
+function turnRows(turn: Turn, active: boolean, options: RowOptions): Row[] {
+  const rows: Row[] = [];
+  let run: Placed[] = [];
+  for (const one of placedBlocks(turn.rest)) {
+    const joins =
+      (one.block.kind === "tool" && isGroupable(one.block.call) && !isQuiet(one.block.call)) ||
+      (one.block.kind === "reasoning" && run.length > 0);
+    if (joins) run.push(one);
+    else if (one.block.kind !== "search") {
+      pushRun(rows, run, active, options);
+      run = [];
+      pushOne(rows, one, active);
+    }
+  }
+  pushRun(rows, run, active, options);
+  const last = turn.rest.at(-1);
+  const stopped = turn.rest.findLast((message) => message.finish_reason === "interrupted");
+  if (stopped && !active) rows.push({ kind: "interrupted", key: `m${stopped.id}:stopped`, at: stopped.created_at });
+  if (last && !active && turn.rest.some((message) => message.role === "assistant")) {
+    rows.push({ kind: "footer", key: `m${last.id}:footer`, figures: figuresOf(turn) });
+  }
+  return rows;
+}
+
+function figuresOf(turn: Turn): TurnFigures {
+  const steps = turn.rest.filter((message) => message.role === "assistant");
+  const sum = (pick: (message: Message) => number | null | undefined) =>
+    steps.reduce((total, message) => total + (pick(message) ?? 0), 0);
+  const last = turn.rest.at(-1);
+  const spoken = steps.findLast((message) => message.content.some((part) => part.type === "text"));
+  const priced = steps.filter((message) => message.cost_micros !== null);
+  return {
+    startedAt: turn.user?.created_at ?? turn.rest[0]?.created_at ?? "",
+    endedAt: last?.created_at ?? "",
+    modelConfigId: steps.at(-1)?.model_config_id ?? null,
+    effort: steps.at(-1)?.reasoning_effort ?? null,
+    steps: steps.length,
+    input: sum((m) => m.usage?.input_tokens),
+    cached: sum((m) => m.usage?.cache_read_tokens),
+    output: sum((m) => m.usage?.output_tokens),
+    costMicros: priced.length > 0 ? sum((m) => m.cost_micros) : null,
+    answer: (spoken?.content ?? []).flatMap((part) => (part.type === "text" ? [part.text] : [])).join("\n\n"),
+    lastMessageId: last?.id ?? 0,
+  };
+}
+
+interface CachedTurn {
+  first: Message;
+  last: Message;
+  length: number;
+  active: boolean;
+  latest: boolean;
+  rows: Row[];
+}
+
+/**
+ * Makes the rows of a chat again and again, and works only on what changed: a turn with the same messages keeps its
+ * rows, the last one keeps those that are equal.
+ */
+export class RowMaker {
+  private readonly cache = new Map<number, CachedTurn>();
+  private before: { rows: Row[]; options: RowOptions } | null = null;
+
+  make(messages: readonly Message[], active: boolean, options: RowOptions): Row[] {
+    if (this.before && this.before.options.grouped !== options.grouped) this.cache.clear();
+    const turns = turnsOf(messages);
+    const compactedAt = lastCompaction(messages);
+    const rows: Row[] = [];
+    let day = "";
+    turns.forEach((turn, number) => {
+      const first = turn.user ?? turn.rest[0];
+      if (!first) return;
+      const today = options.dayOf(first.created_at);
+      if (today !== day) {
+        rows.push(this.same({ kind: "day", key: `day:${today}`, at: first.created_at }));
+        day = today;
+      }
+      if (turn.user) {
+        const inContext = turn.user.id > compactedAt;
+        rows.push(this.same({ kind: "user", key: `m${turn.user.id}`, message: turn.user, turn: number, inContext }));
+      }
+      rows.push(...this.turn(turn, first, active && number === turns.length - 1, number === turns.length - 1, options));
+    });
+    this.before = { rows, options };
+    this.index = new Map(rows.map((row) => [row.key, row]));
+    return rows;
+  }
+
+  private index = new Map<string, Row>();
+
+  private turn(turn: Turn, first: Message, active: boolean, latest: boolean, options: RowOptions): Row[] {
+    const last = turn.rest.at(-1) ?? first;
+    const known = this.cache.get(first.id);
+    const unchanged =
+      known &&
+      known.first === first &&
+      known.last === last &&
+      known.length === turn.rest.length &&
+      known.active === active &&
+      known.latest === latest;
+    if (unchanged) return known.rows;
+    const rows = turnRows(turn, active, options).map((row) =>
+      this.same(row.kind === "tool" && latest ? { ...row, latest } : row),
+    );
+    this.cache.set(first.id, { first, last, length: turn.rest.length, active, latest, rows });
+    return rows;
+  }
+
+  /** The row as it was, if nothing about it changed. */
+  private same<T extends Row>(row: T): T {
+    const known = this.index.get(row.key);
+    return known && known.kind === row.kind && equal(known, row) ? (known as T) : row;
+  }
+}
+
+/** Equal in depth; rows are small and made of plain values. */
+function equal(a: unknown, b: unknown): boolean {
+  if (a === b) return true;
+  if (typeof a !== "object" || typeof b !== "object" || a === null || b === null) return false;
+  if (Array.isArray(a) !== Array.isArray(b)) return false;
+  const keys = Object.keys(a);
+  if (keys.length !== Object.keys(b).length) return false;
+  return keys.every((key) => equal((a as Record<string, unknown>)[key], (b as Record<string, unknown>)[key]));
+}
+
+function lastCompaction(messages: readonly Message[]): number {
+  for (let at = messages.length - 1; at >= 0; at -= 1) {
+    const message = messages[at];
+    if (message?.content.some((part) => part.type === "tool-result" && part.tool_name === COMPACTION))
+      return message.id;
+  }
+  return 0;
+}
+
+/** Rows of the running step, under keys of their own. */
+export function liveRows(blocks: readonly Block[], grouped: boolean): Row[] {
+  const message = { id: 0, created_at: "" } as Message;
+  const options: RowOptions = { grouped, dayOf: () => "" };
+  const rows: Row[] = [];
+  let run: Placed[] = [];
+  blocks.forEach((block, index) => {
+    const one: Placed = { block, message, index };
+    if (block.kind === "tool" && isGroupable(block.call) && !isQuiet(block.call)) run.push(one);
+    else if (block.kind === "reasoning" && run.length > 0) run.push(one);
+    else {
+      pushRun(rows, run, true, options);
+      run = [];
+      pushOne(rows, one, true);
+    }
+  });
+  pushRun(rows, run, true, options);
+  return rows.map((row) => ({ ...row, key: row.key.replace(/^m0:/, "live:") }));
+}

@@ -1,0 +1,310 @@
+/** What cards say about tool calls: labels, states, and the one line that stands for many. */
+import type { ToolView } from "@/chat/preview";
+
+export type ToolState =
+  | "preparing"
+  | "running"
+  | "streaming"
+  | "done"
+  | "failed"
+  | "stopped"
+  | "limit"
+  | "background"
+  | "needs_you"
+  | "lost";
+
+/** Names of tools.md: each has a module in features/tools. */
+export const TOOL_NAMES = [
+  "execute",
+  "process_output",
+  "process_list",
+  "process_signal",
+  "read_file",
+  "write_file",
+  "edit_files",
+  "attach_file",
+  "list_templates",
+  "read_template",
+  "create_workspace",
+  "start_workspace",
+  "stop_workspace",
+  "read_skill",
+  "read_skill_file",
+  "spawn_agent",
+  "wait_agent",
+  "message_agent",
+  "interrupt_agent",
+  "list_agents",
+  "list_subagent_models",
+  "advisor",
+  "find_tools",
+  "ask_user_question",
+  "propose_plan",
+  "web_search",
+] as const;
+
+const ALONE = new Set([
+  "propose_plan",
+  "ask_user_question",
+  "spawn_agent",
+  "wait_agent",
+  "message_agent",
+  "interrupt_agent",
+  "advisor",
+  "create_workspace",
+  "start_workspace",
+  "stop_workspace",
+  "attach_file",
+  "chat_summarized",
+]);
+
+export type Fields = Record<string, unknown>;
+
+export function fields(value: unknown): Fields {
+  return value !== null && typeof value === "object" && !Array.isArray(value) ? (value as Fields) : {};
+}
+
+export function text(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
+export function number(value: unknown): number | null {
+  return typeof value === "number" && Number.isFinite(value) ? value : null;
+}
+
+export function list(value: unknown): Fields[] {
+  return Array.isArray(value) ? value.map(fields) : [];
+}
+
+/** Whether a call may disappear into a group: plans, questions, agents and failures of workspaces must be seen. */
+export function isGroupable(call: ToolView): boolean {
+  return !ALONE.has(call.name);
+}
+
+/** Nothing to show yet: a command without words. */
+export function isQuiet(call: ToolView): boolean {
+  return call.name === "execute" && !call.argsDone && !text(fields(call.args).command);
+}
+
+const REASONS: Record<string, string> = {
+  new_user_message: "Replaced by your message",
+  queued_message: "Replaced by your message",
+  message_edited: "Removed by edit",
+  interrupted_by_user: "Stopped",
+  interrupted_by_message: "Replaced by your message",
+  action_timed_out: "Timed out waiting for you",
+  action_deadline_missing: "Timed out waiting for you",
+  interrupted: "Stopped",
+  invalid_state: "Stopped",
+};
+
+/** Why a call was closed without running to its end, in words. */
+export function closedBecause(call: ToolView): string | null {
+  const code = text(fields(call.result).reason);
+  return call.isError && Object.hasOwn(REASONS, code) ? (REASONS[code] ?? null) : null;
+}
+
+/** The state of a call; `active` says whether its turn still runs. */
+export function stateOf(call: ToolView, active: boolean): ToolState {
+  const result = fields(call.result);
+  if (!call.hasResult) {
+    if (!active) return "lost";
+    if (!call.argsDone) return "preparing";
+    return call.output ? "streaming" : "running";
+  }
+  if (closedBecause(call)) return "stopped";
+  if (text(result.type) === "limit_reached" || text(result.error_code) === "quota_exceeded") return "limit";
+  if (call.isError) return "failed";
+  if (text(result.background_process_id) && result.running !== false) return "background";
+  return "done";
+}
+
+/** Why it failed, in a line. */
+export function failureOf(call: ToolView): string {
+  const result = fields(call.result);
+  const said = text(result.message) || text(result.error) || text(call.result);
+  return said.split("\n", 1)[0] ?? "";
+}
+
+export function baseName(path: string): string {
+  return path.replace(/\/+$/, "").split("/").pop() || path;
+}
+
+/** The command in a few words: the programs it runs, or its first line. */
+export function commandOf(call: ToolView): string {
+  const command = text(fields(call.args).command) || text(fields(call.result).command);
+  const first = command.split("\n", 1)[0]?.trim() ?? "";
+  const words = call.parsedCommands?.map((one) => one.join(" ")).join(", ");
+  const shown = words && words.length < first.length ? words : first;
+  return shown.length > 80 ? `${shown.slice(0, 79)}…` : shown;
+}
+
+interface Counts {
+  added: number;
+  removed: number;
+}
+
+/** Lines added and removed by a unified diff. */
+export function diffCounts(diff: string): Counts {
+  let added = 0;
+  let removed = 0;
+  for (const line of diff.split("\n")) {
+    if (line.startsWith("+") && !line.startsWith("+++")) added += 1;
+    else if (line.startsWith("-") && !line.startsWith("---")) removed += 1;
+  }
+  return { added, removed };
+}
+
+/** "3.2 s", "41 s", "2 min 5 s". */
+export function duration(ms: number): string {
+  if (ms < 1000) return `${Math.max(0, Math.round(ms / 100)) / 10} s`;
+  if (ms < 10_000) return `${Math.round(ms / 100) / 10} s`;
+  const seconds = Math.round(ms / 1000);
+  if (seconds < 60) return `${seconds} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return seconds % 60 ? `${minutes} min ${seconds % 60} s` : `${minutes} min`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+export function took(call: ToolView): number | null {
+  const own = number(fields(call.result).wall_duration_ms);
+  if (own !== null) return own;
+  if (!call.startedAt || !call.endedAt) return null;
+  const ms = Date.parse(call.endedAt) - Date.parse(call.startedAt);
+  return Number.isFinite(ms) && ms >= 0 ? ms : null;
+}
+
+const some = (count: number, one: string, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
+
+/** What stands in the header of a card. */
+export function labelOf(call: ToolView, state: ToolState): string {
+  const args = fields(call.args);
+  const result = fields(call.result);
+  const intent = text(args.model_intent);
+  const over = state !== "preparing" && state !== "running" && state !== "streaming" && state !== "lost";
+  const failed = state === "failed" || state === "stopped";
+  const name = baseName(text(args.path));
+  switch (call.name) {
+    case "execute": {
+      if (intent) return intent;
+      const command = commandOf(call);
+      if (!over) return command ? `Running ${command}` : "Preparing a command";
+      return `Ran ${command}`;
+    }
+    case "process_output": {
+      const command = text(result.command).split("\n", 1)[0] || "a process";
+      return intent || `${over ? "Checked" : "Checking"} ${command}`;
+    }
+    case "process_list":
+      return over && !failed
+        ? `Listed ${some(list(result.processes).length, "process", "processes")}`
+        : "Listing processes";
+    case "process_signal":
+      return `${over ? "Sent" : "Sending"} ${text(args.signal) === "kill" ? "KILL" : "TERM"}`;
+    case "read_file": {
+      const from = number(args.offset) ?? 1;
+      const lines = number(result.lines_read);
+      const partial = lines !== null && (from > 1 || number(result.total_lines) !== lines);
+      return `${over ? "Read" : "Reading"} ${name || "a file"}${partial ? ` (lines ${from}-${from + lines - 1})` : ""}`;
+    }
+    case "write_file":
+      return `${over && !failed ? "Wrote" : failed ? "Could not write" : "Writing"} ${name || "a file"}`;
+    case "edit_files": {
+      const files = list(result.files).length > 0 ? list(result.files) : list(args.files);
+      const what = files.length === 1 ? baseName(text(files[0]?.path)) || "a file" : some(files.length, "file");
+      return `${over && !failed ? "Edited" : failed ? "Could not edit" : "Editing"} ${what}`;
+    }
+    case "attach_file":
+      return `${over ? "Attached" : "Attaching"} ${text(result.name) || name || "a file"}`;
+    case "list_templates":
+      return over && !failed ? `Found ${some(list(result.templates).length, "template")}` : "Looking for templates";
+    case "read_template": {
+      const template = fields(result.template);
+      const known = text(template.display_name) || text(template.name) || text(args.template_id);
+      return `${over ? "Read" : "Reading"} template ${known}`;
+    }
+    case "create_workspace": {
+      const known = text(result.workspace_name) || text(args.name) || text(args.template_id);
+      if (over && result.created === false) return `Workspace ${known} is there already`;
+      return `${over && !failed ? "Created" : failed ? "Could not create" : "Creating"} workspace ${known}`;
+    }
+    case "start_workspace":
+      return `${over && !failed ? "Started" : failed ? "Could not start" : "Starting"} workspace ${text(result.workspace_name)}`.trim();
+    case "stop_workspace":
+      return `${over && !failed ? "Stopped" : failed ? "Could not stop" : "Stopping"} workspace ${text(result.workspace_name)}`.trim();
+    case "read_skill":
+      return `${over ? "Read" : "Reading"} skill ${text(args.name)}`;
+    case "read_skill_file":
+      return `${over ? "Read" : "Reading"} ${text(args.path)} of skill ${text(args.name)}`;
+    case "spawn_agent":
+    case "wait_agent":
+    case "message_agent":
+    case "interrupt_agent":
+      return `Agent: ${text(result.title) || text(args.title) || text(args.prompt).split("\n", 1)[0]?.slice(0, 60) || "subagent"}`;
+    case "list_agents":
+      return over && !failed ? some(list(result.agents).length, "agent") : "Listing agents";
+    case "list_subagent_models":
+      return over && !failed ? some(list(result.models).length, "model") : "Listing models";
+    case "advisor":
+      return over ? "Consulted the advisor" : "Consulting the advisor";
+    case "find_tools":
+      return over && !failed ? `Found ${some(list(result.matches).length, "tool")}` : "Searching for tools";
+    case "ask_user_question":
+      return "Asks you";
+    case "propose_plan":
+      return over && !failed ? "Plan ready" : failed ? "Plan not accepted" : "Writing a plan";
+    case "web_search":
+      return over ? "Searched the web" : "Searching the web";
+    default:
+      return intent || words(call.name);
+  }
+}
+
+/** `github__create_issue` as "github: create issue". */
+export function words(name: string): string {
+  const [server, ...rest] = name.split("__");
+  const said = (value: string) => value.replace(/[_-]+/g, " ").trim();
+  return rest.length > 0 ? `${said(server ?? "")}: ${said(rest.join(" "))}` : said(name);
+}
+
+const VERBS: Record<string, (count: number) => string> = {
+  read_file: (n) => `read ${some(n, "file")}`,
+  write_file: (n) => `wrote ${some(n, "file")}`,
+  edit_files: (n) => `edited ${some(n, "file")}`,
+  execute: (n) => `ran ${some(n, "command")}`,
+  process_output: (n) => `checked ${some(n, "process", "processes")}`,
+  process_list: () => "listed processes",
+  process_signal: (n) => `stopped ${some(n, "process", "processes")}`,
+  list_templates: () => "looked for templates",
+  read_template: (n) => `read ${some(n, "template")}`,
+  read_skill: (n) => `read ${some(n, "skill")}`,
+  read_skill_file: (n) => `read ${some(n, "skill file")}`,
+  find_tools: () => "searched for tools",
+};
+
+/** "Read 8 files, edited 2 files, ran 3 commands". */
+export function summaryOf(calls: readonly ToolView[]): string {
+  const counts = new Map<string, number>();
+  let others = 0;
+  for (const call of calls) {
+    if (!Object.hasOwn(VERBS, call.name)) {
+      others += 1;
+      continue;
+    }
+    const edited = list(fields(call.args).files).length;
+    counts.set(call.name, (counts.get(call.name) ?? 0) + (call.name === "edit_files" ? Math.max(1, edited) : 1));
+  }
+  const said = [...counts].map(([name, count]) => VERBS[name]?.(count) ?? "");
+  if (others > 0) said.push(`used ${some(others, "tool")}`);
+  const line = said.join(", ");
+  return line.charAt(0).toUpperCase() + line.slice(1);
+}
+
+/** From the first call's start to the last one's end. */
+export function groupTook(calls: readonly ToolView[]): number | null {
+  const starts = calls.flatMap((call) => (call.startedAt ? [Date.parse(call.startedAt)] : []));
+  const ends = calls.flatMap((call) => (call.endedAt ? [Date.parse(call.endedAt)] : []));
+  if (starts.length === 0 || ends.length === 0) return null;
+  const ms = Math.max(...ends) - Math.min(...starts);
+  return ms >= 0 ? ms : null;
+}

@@ -1,0 +1,97 @@
+/** Files of a draft: uploaded as soon as they are chosen, with progress; sent by id. */
+import { useCallback, useRef, useState } from "react";
+import { sentence } from "@/api/errors";
+import { type Upload, upload } from "@/api/files";
+import type { DraftFile } from "@/state/drafts";
+
+const MAX_BYTES = 10 * 1024 * 1024;
+export const MAX_FILES = 50;
+
+export interface Attachment {
+  key: string;
+  name: string;
+  mimeType: string;
+  size: number;
+  progress: number;
+  /** Set once the server has it. */
+  id: string | null;
+  error: string | null;
+  /** A pasted text that can be put back into the box. */
+  pasted?: string;
+}
+
+let last = 0;
+
+export function useAttachments(initial: readonly DraftFile[]) {
+  const [items, setItems] = useState<Attachment[]>(() => initial.map(fromDraft));
+  const uploads = useRef(new Map<string, Upload>());
+
+  const change = useCallback((key: string, part: Partial<Attachment>) => {
+    setItems((all) => all.map((one) => (one.key === key ? { ...one, ...part } : one)));
+  }, []);
+
+  const add = useCallback(
+    (file: Blob, name: string, pasted?: string) => {
+      last += 1;
+      const key = `a${last}`;
+      const item: Attachment = {
+        key,
+        name,
+        mimeType: file.type || "application/octet-stream",
+        size: file.size,
+        progress: 0,
+        id: null,
+        error: null,
+        ...(pasted === undefined ? {} : { pasted }),
+      };
+      if (file.size > MAX_BYTES) {
+        setItems((all) => [...all, { ...item, error: `${name} is larger than 10 MB.` }]);
+        return;
+      }
+      setItems((all) => (all.length >= MAX_FILES ? all : [...all, item]));
+      const running = upload(file, name, (progress) => change(key, { progress }));
+      uploads.current.set(key, running);
+      running.done
+        .then((stored) => change(key, { id: stored.id, progress: 1, mimeType: stored.mime_type, name: stored.name }))
+        .catch((error: unknown) => {
+          if (error instanceof DOMException && error.name === "AbortError") return;
+          change(key, { error: sentence(error) });
+        })
+        .finally(() => uploads.current.delete(key));
+    },
+    [change],
+  );
+
+  const remove = useCallback((key: string) => {
+    uploads.current.get(key)?.cancel();
+    setItems((all) => all.filter((one) => one.key !== key));
+  }, []);
+
+  const set = useCallback((files: readonly DraftFile[]) => setItems(files.map(fromDraft)), []);
+
+  /** Resolves when nothing is on its way any more. */
+  const settled = useCallback(async () => {
+    await Promise.allSettled([...uploads.current.values()].map((one) => one.done));
+  }, []);
+
+  return { items, add, remove, set, settled };
+}
+
+function fromDraft(file: DraftFile): Attachment {
+  last += 1;
+  return {
+    key: `a${last}`,
+    name: file.name,
+    mimeType: file.mimeType,
+    size: file.size,
+    progress: 1,
+    id: file.id,
+    error: null,
+  };
+}
+
+export function toDraft(items: readonly Attachment[]): DraftFile[] {
+  return items.flatMap((one) =>
+    one.id ? [{ id: one.id, name: one.name, mimeType: one.mimeType, size: one.size }] : [],
+  );
+}

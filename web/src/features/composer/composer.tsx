@@ -1,0 +1,457 @@
+import { ClipboardList, Plus, SendHorizontal, Square } from "lucide-react";
+import {
+  type ClipboardEvent,
+  type KeyboardEvent,
+  type ReactNode,
+  type Ref,
+  useEffect,
+  useId,
+  useImperativeHandle,
+  useRef,
+  useState,
+} from "react";
+import type { SendBody } from "@/api/types.gen";
+import type { Part } from "@/chat/types";
+import { AttachmentList } from "@/features/composer/attachment_list";
+import { toDraft, useAttachments } from "@/features/composer/attachments";
+import {
+  asCommand,
+  COMMANDS,
+  commandQuery,
+  hiddenCharacters,
+  isLongPaste,
+  withoutHidden,
+} from "@/features/composer/commands";
+import { drafts } from "@/features/composer/draft_store";
+import { useHistory } from "@/features/composer/history";
+import { limitFor, shrink } from "@/features/composer/images";
+import { type ModelChoice, ModelPicker } from "@/features/composer/model_picker";
+import { sizeOf } from "@/features/timeline/files";
+import { EMPTY_DRAFT, isBlank } from "@/state/drafts";
+import { useDisplay, useKnownModels } from "@/state/queries";
+import { announce } from "@/ui/announcer";
+import { Button, IconButton } from "@/ui/button";
+import { OptionList, step } from "@/ui/combobox";
+import { cx } from "@/ui/cx";
+import { toast } from "@/ui/toast";
+
+export interface Submission {
+  content: SendBody["content"];
+  parts: Part[];
+  choice: ModelChoice;
+  planMode: boolean;
+  /** Interrupt what runs and go first. */
+  now: boolean;
+}
+
+/** What others may do with the box. */
+export interface ComposerHandle {
+  insert: (text: string) => void;
+  focus: () => void;
+  openModels: () => void;
+  /** Take over a text for editing; the draft is kept aside until the editing ends. */
+  beginEdit: (text: string, files: { id: string; name: string; mimeType: string; size: number }[]) => void;
+  endEdit: () => void;
+  addFiles: (files: File[]) => void;
+}
+
+interface Props {
+  ref?: Ref<ComposerHandle>;
+  userId: string;
+  chatId: string | null;
+  busy: boolean;
+  stopping: boolean;
+  placeholder: string;
+  choice: ModelChoice;
+  onChoose: (choice: ModelChoice) => void;
+  planMode: boolean;
+  onPlanMode: (on: boolean) => void;
+  /** Resolves false when the text must stay in the box. */
+  onSubmit: (submission: Submission) => Promise<boolean>;
+  onStop: () => void;
+  onPromoteFirst: () => void;
+  onCommand: (name: string) => void;
+  /** Editing something that exists: the banner above the box, and how to leave it. */
+  editing: { banner: ReactNode; onCancel: () => void } | null;
+  /** Controls between model and send. */
+  extra?: ReactNode;
+  autoFocus?: boolean;
+}
+
+const DRAFT_MS = 300;
+const ESC_MS = 2_000;
+
+/** The box where messages are written. A keystroke renders nothing outside of it. */
+export function Composer(props: Props) {
+  const { userId, chatId, busy, stopping, choice, planMode, editing } = props;
+  const draftKey = chatId ?? "new";
+  const [initial] = useState(() => drafts.load(userId, draftKey));
+  const [text, setText] = useState(initial.text);
+  const [modelsOpen, setModelsOpen] = useState(false);
+  const [dragging, setDragging] = useState(false);
+  const [active, setActive] = useState(0);
+  const [menuClosed, setMenuClosed] = useState(false);
+  const [sending, setSending] = useState(false);
+  const attachments = useAttachments(initial.files);
+  const history = useHistory(chatId);
+  const box = useRef<HTMLTextAreaElement>(null);
+  const picker = useRef<HTMLInputElement>(null);
+  const aside = useRef<{ text: string; files: ReturnType<typeof toDraft> } | null>(null);
+  const composing = useRef(false);
+  const escAt = useRef(Number.NEGATIVE_INFINITY);
+  const display = useDisplay();
+  const models = useKnownModels();
+  const listId = useId();
+
+  const latest = useRef({ text, files: attachments.items });
+  latest.current = { text, files: attachments.items };
+
+  // biome-ignore lint/correctness/useExhaustiveDependencies: saved whenever what is typed changes
+  useEffect(() => {
+    const save = () => {
+      if (aside.current) return;
+      drafts.save(userId, draftKey, {
+        ...EMPTY_DRAFT,
+        text: latest.current.text,
+        files: toDraft(latest.current.files),
+      });
+    };
+    const timer = setTimeout(save, DRAFT_MS);
+    window.addEventListener("pagehide", save);
+    return () => {
+      clearTimeout(timer);
+      window.removeEventListener("pagehide", save);
+      save();
+    };
+  }, [userId, draftKey, text, attachments.items]);
+
+  useEffect(() => {
+    if (props.autoFocus && matchMedia("(pointer: fine)").matches) box.current?.focus();
+  }, [props.autoFocus]);
+
+  // Browsers without field-sizing: the box is measured.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: whenever the text changes
+  useEffect(() => {
+    const element = box.current;
+    if (!element || CSS.supports("field-sizing", "content")) return;
+    element.style.height = "auto";
+    element.style.height = `${element.scrollHeight}px`;
+  }, [text]);
+
+  const providerType = models.find((one) => one.id === choice.modelConfigId)?.provider.type ?? null;
+  const addFiles = (files: File[]) => {
+    void (async () => {
+      for (const file of files) {
+        const limit = limitFor(providerType);
+        const small = await shrink(file, limit);
+        if (small) attachments.add(small, small === file ? file.name : file.name.replace(/\.\w+$/, ".webp"));
+        else
+          toast(`${file.name} has ${sizeOf(file.size)}; it could not be made smaller than ${sizeOf(limit)}.`, {
+            kind: "error",
+          });
+      }
+    })();
+  };
+
+  useImperativeHandle(props.ref, () => ({
+    insert: (more) => {
+      setText((before) => (before ? `${before.replace(/\s*$/, "")}\n\n${more}` : more));
+      requestAnimationFrame(() => box.current?.focus());
+    },
+    focus: () => box.current?.focus(),
+    openModels: () => setModelsOpen(true),
+    beginEdit: (words, files) => {
+      aside.current ??= { text: latest.current.text, files: toDraft(latest.current.files) };
+      setText(words);
+      attachments.set(files);
+      requestAnimationFrame(() => box.current?.focus());
+    },
+    endEdit: () => {
+      if (!aside.current) return;
+      setText(aside.current.text);
+      attachments.set(aside.current.files);
+      aside.current = null;
+    },
+    addFiles,
+  }));
+
+  const hasContent = text.trim() !== "" || attachments.items.some((one) => !one.error);
+  const query = menuClosed ? null : commandQuery(text);
+  const commands =
+    query === null ? [] : COMMANDS.filter((one) => one.name.startsWith(query) && (chatId !== null || !one.needsChat));
+  const options = commands.map((one) => ({ id: one.name, label: `/${one.name}`, detail: one.help }));
+
+  const runCommand = (name: string) => {
+    setText("");
+    if (name === "model" || name === "effort") setModelsOpen(true);
+    else if (name === "plan") props.onPlanMode(!planMode);
+    else props.onCommand(name);
+  };
+
+  async function submit(now: boolean): Promise<void> {
+    const command = asCommand(text);
+    if (command && (chatId !== null || !command.needsChat)) {
+      runCommand(command.name);
+      return;
+    }
+    if (!hasContent || sending) return;
+    const words = text;
+    setSending(true);
+    await attachments.settled();
+    // The state after the uploads, not that of the click.
+    const files = latest.current.files;
+    const broken = files.find((one) => one.error);
+    if (broken) {
+      toast(broken.error ?? "A file could not be uploaded.", { kind: "error" });
+      setSending(false);
+      return;
+    }
+    const stored = toDraft(files);
+    const parts: Part[] = [
+      ...(words.trim() ? [{ type: "text" as const, text: words.trim() }] : []),
+      ...stored.map((file) => ({
+        type: "file" as const,
+        file_id: file.id,
+        name: file.name,
+        media_type: file.mimeType,
+      })),
+    ];
+    const content: SendBody["content"] = [
+      ...(words.trim() ? [{ type: "text" as const, text: words.trim() }] : []),
+      ...stored.map((file) => ({ type: "file" as const, file_id: file.id })),
+    ];
+    setText("");
+    attachments.set([]);
+    setSending(false);
+    history.leave(true);
+    const accepted = await props.onSubmit({ content, parts, choice, planMode, now });
+    if (accepted) {
+      if (latest.current.text === "" && !aside.current) drafts.remove(userId, draftKey);
+    } else {
+      // Nothing typed is lost: back into the box, before what was typed meanwhile.
+      setText((typed) => (typed ? `${words}\n\n${typed}` : words));
+      attachments.set(stored);
+    }
+  }
+
+  function onEscape(): void {
+    if (query !== null) setMenuClosed(true);
+    else if (editing) editing.onCancel();
+    else if (history.isBrowsing) {
+      history.leave();
+      setText("");
+    } else if (busy && !stopping) {
+      const now = performance.now();
+      if (now - escAt.current < ESC_MS) {
+        escAt.current = Number.NEGATIVE_INFINITY;
+        props.onStop();
+      } else {
+        escAt.current = now;
+        toast("Esc again to stop the agent", { ms: ESC_MS });
+        announce("Press Escape again to stop the agent");
+      }
+    }
+  }
+
+  function onKeyDown(event: KeyboardEvent<HTMLTextAreaElement>): void {
+    // Enter that ends an input method's composition is not a wish to send (229 where `isComposing` came too late).
+    if (event.nativeEvent.isComposing || composing.current || event.keyCode === 229) return;
+    const mod = event.ctrlKey || event.metaKey;
+    if (options.length > 0 && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
+      event.preventDefault();
+      setActive(step(options, Math.min(active, options.length - 1), event.key === "ArrowDown" ? 1 : -1));
+      return;
+    }
+    if (options.length > 0 && (event.key === "Enter" || event.key === "Tab") && !event.shiftKey) {
+      event.preventDefault();
+      const picked = options[Math.min(active, options.length - 1)];
+      if (picked) runCommand(picked.id);
+      return;
+    }
+    if (event.key === "Escape") {
+      event.preventDefault();
+      onEscape();
+      return;
+    }
+    if (event.key === "Enter") {
+      const coarse = matchMedia("(pointer: coarse)").matches;
+      if (mod && !event.shiftKey && display.enterSends) {
+        event.preventDefault();
+        if (hasContent) void submit(busy);
+        else if (busy) props.onPromoteFirst();
+      } else if (mod && !display.enterSends) {
+        event.preventDefault();
+        if (hasContent) void submit(busy && event.shiftKey);
+      } else if (!event.shiftKey && !event.altKey && !coarse && display.enterSends && display.loaded) {
+        event.preventDefault();
+        void submit(false);
+      }
+      return;
+    }
+    const empty = text === "" || history.isBrowsing;
+    if (event.key === "ArrowUp" && empty && !editing) {
+      event.preventDefault();
+      void history.older().then((prompt) => prompt !== null && setText(prompt));
+    } else if (event.key === "ArrowDown" && history.isBrowsing) {
+      event.preventDefault();
+      const newer = history.newer();
+      if (newer !== null) setText(newer);
+    }
+  }
+
+  function onPaste(event: ClipboardEvent<HTMLTextAreaElement>): void {
+    const files = [...event.clipboardData.files];
+    if (files.length > 0) {
+      event.preventDefault();
+      addFiles(files);
+      return;
+    }
+    const pasted = event.clipboardData.getData("text/plain");
+    if (!isLongPaste(pasted)) return;
+    event.preventDefault();
+    attachments.add(
+      new Blob([pasted], { type: "text/plain" }),
+      `pasted-${pasted.split("\n").length}-lines.txt`,
+      pasted,
+    );
+  }
+
+  const hidden = hiddenCharacters(text);
+  const uploading = attachments.items.some((one) => !one.id && !one.error);
+  return (
+    // biome-ignore lint/a11y/noStaticElementInteractions: files may be dropped here; the picker is the way by keys
+    <div
+      className={cx(
+        "relative rounded-2xl border bg-bg1 shadow-sm transition-colors focus-within:border-control",
+        dragging ? "border-accent" : editing ? "border-accent" : "border-line",
+      )}
+      onDragOver={(event) => {
+        if (!event.dataTransfer.types.includes("Files")) return;
+        event.preventDefault();
+        setDragging(true);
+      }}
+      onDragLeave={() => setDragging(false)}
+      onDrop={(event) => {
+        event.preventDefault();
+        setDragging(false);
+        addFiles([...event.dataTransfer.files]);
+      }}
+    >
+      {editing && (
+        <div className="flex items-start gap-3 rounded-t-2xl border-b border-line bg-bg2 px-4 py-2 text-small">
+          <div className="min-w-0 flex-1">{editing.banner}</div>
+          <Button size="small" onClick={editing.onCancel}>
+            Cancel
+          </Button>
+        </div>
+      )}
+      {options.length > 0 && (
+        <div className="absolute bottom-full left-0 z-20 mb-2 w-full max-w-md rounded-xl border border-line bg-bg1 shadow-pop">
+          <OptionList
+            id={listId}
+            label="Commands"
+            options={options}
+            active={Math.min(active, options.length - 1)}
+            onActive={setActive}
+            onPick={(one) => runCommand(one.id)}
+            empty=""
+          />
+        </div>
+      )}
+      <AttachmentList
+        items={attachments.items}
+        onRemove={attachments.remove}
+        onInsert={(item) => {
+          attachments.remove(item.key);
+          setText((before) => before + (item.pasted ?? ""));
+          box.current?.focus();
+        }}
+      />
+      <textarea
+        ref={box}
+        data-composer
+        aria-label="Message"
+        aria-autocomplete="list"
+        aria-controls={options.length > 0 ? listId : undefined}
+        aria-activedescendant={options.length > 0 ? `${listId}-${Math.min(active, options.length - 1)}` : undefined}
+        rows={1}
+        value={text}
+        placeholder={props.placeholder}
+        onChange={(event) => {
+          setText(event.target.value);
+          setMenuClosed(false);
+          setActive(0);
+          history.leave();
+        }}
+        onCompositionStart={() => {
+          composing.current = true;
+        }}
+        onCompositionEnd={() => {
+          // The key that ends a composition arrives after this event in some browsers.
+          setTimeout(() => {
+            composing.current = false;
+          }, 0);
+        }}
+        onKeyDown={onKeyDown}
+        onPaste={onPaste}
+        className="block max-h-[40vh] min-h-12 w-full resize-none overflow-y-auto bg-transparent px-4 pt-3 pb-1 text-prose outline-none [field-sizing:content] placeholder:text-muted pointer-coarse:text-[16px]"
+      />
+      {hidden > 0 && (
+        <p role="alert" className="flex items-center gap-2 px-4 text-small text-warn">
+          {hidden} invisible {hidden === 1 ? "character" : "characters"} in the text.
+          <Button size="small" onClick={() => setText(withoutHidden(text))}>
+            Remove
+          </Button>
+        </p>
+      )}
+      <div className="flex items-center gap-1 px-2 pb-2">
+        <input
+          ref={picker}
+          type="file"
+          multiple
+          hidden
+          onChange={(event) => {
+            addFiles([...(event.target.files ?? [])]);
+            event.target.value = "";
+          }}
+        />
+        <IconButton label="Attach files" onClick={() => picker.current?.click()}>
+          <Plus />
+        </IconButton>
+        <ModelPicker choice={choice} onChoose={props.onChoose} open={modelsOpen} onOpenChange={setModelsOpen} />
+        <Button
+          size="small"
+          kind="ghost"
+          aria-pressed={planMode}
+          onClick={() => props.onPlanMode(!planMode)}
+          className={cx(planMode ? "bg-bg3 text-accent" : "text-muted")}
+        >
+          <ClipboardList aria-hidden className="size-3.5" />
+          Plan
+        </Button>
+        <span className="flex-1" />
+        {props.extra}
+        {busy && (
+          <Button size="small" onClick={props.onStop} disabled={stopping} aria-keyshortcuts="Escape">
+            <Square aria-hidden className="size-3 fill-current" />
+            {stopping ? "Stopping" : "Stop"}
+          </Button>
+        )}
+        <IconButton
+          label={editing ? "Save" : busy ? "Queue message" : "Send message"}
+          kind="primary"
+          disabled={!hasContent || sending}
+          onClick={() => void submit(false)}
+          className="rounded-full"
+        >
+          <SendHorizontal className={cx((sending || uploading) && "pulse")} />
+        </IconButton>
+      </div>
+    </div>
+  );
+}
+
+/** Whether somebody left something unsent in a chat. */
+export function hasDraft(userId: string, chatId: string): boolean {
+  return !isBlank(drafts.load(userId, chatId));
+}

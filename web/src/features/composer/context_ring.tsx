@@ -1,0 +1,97 @@
+import { useState } from "react";
+import { sentence } from "@/api/errors";
+import type { ChatView } from "@/api/types.gen";
+import { money, tokens } from "@/features/timeline/row";
+import type { ChatSession } from "@/state/chat_session";
+import { useCost } from "@/state/queries";
+import { Button } from "@/ui/button";
+import { cx } from "@/ui/cx";
+import { Popover } from "@/ui/popover";
+import { toast } from "@/ui/toast";
+
+interface Props {
+  chat: ChatView;
+  session: ChatSession;
+  /** When the agent compacts by itself, in percent. */
+  threshold: number;
+  canAct: boolean;
+}
+
+/** How full the context is, and what the chat has cost, before it hurts. */
+export function ContextRing({ chat, session, threshold, canAct }: Props) {
+  const [open, setOpen] = useState(false);
+  const cost = useCost(chat.id, open);
+  const used = chat.usage.context_tokens ?? null;
+  const limit = chat.usage.context_limit ?? null;
+  const share = used !== null && limit ? Math.min(1, used / limit) : null;
+  const percent = share === null ? null : Math.round(share * 100);
+  const color =
+    percent === null
+      ? "text-control"
+      : percent >= 95
+        ? "text-danger"
+        : percent >= threshold - 10
+          ? "text-warn"
+          : "text-accent";
+  const radius = 7;
+  const around = 2 * Math.PI * radius;
+  return (
+    <Popover
+      label="Context"
+      side="top"
+      align="end"
+      open={open}
+      onOpenChange={setOpen}
+      className="w-72"
+      trigger={
+        <Button
+          size="small"
+          kind="ghost"
+          aria-label={percent === null ? "Context: not known yet" : `Context: ${percent} % full`}
+          className="text-muted"
+        >
+          <svg aria-hidden viewBox="0 0 18 18" className={cx("size-4 -rotate-90", color)}>
+            <circle cx="9" cy="9" r={radius} fill="none" stroke="var(--line)" strokeWidth="3" />
+            {share !== null && (
+              <circle
+                cx="9"
+                cy="9"
+                r={radius}
+                fill="none"
+                stroke="currentColor"
+                strokeWidth="3"
+                strokeDasharray={`${around * share} ${around}`}
+              />
+            )}
+          </svg>
+          <span className="tabular-nums">{percent === null ? "" : `${percent} %`}</span>
+        </Button>
+      }
+    >
+      <p className="font-medium">Context</p>
+      <p className="text-small text-muted">
+        {used === null
+          ? "Known after the next answer."
+          : `${tokens(used)} of ${limit ? tokens(limit) : "?"} tokens. Compacts at ${threshold} %.`}
+      </p>
+      {cost.data && (
+        <p className="mt-2 text-small text-muted">
+          This chat has cost {money(cost.data.total_cost_micros)} in {cost.data.request_count} requests
+          {cost.data.unpriced_request_count > 0 ? `, ${cost.data.unpriced_request_count} of them without a price` : ""}.
+        </p>
+      )}
+      {canAct && (
+        <Button
+          size="small"
+          className="mt-3"
+          onClick={() => {
+            setOpen(false);
+            session.compact().catch((error: unknown) => toast(sentence(error), { kind: "error" }));
+          }}
+        >
+          Compact now
+        </Button>
+      )}
+    </Popover>
+  );
+}

@@ -1,0 +1,17 @@
+import { Drafts } from "@/state/drafts";
+import { toast } from "@/ui/toast";
+
+function storage() {
+  try {
+    return localStorage;
+  } catch {
+    return null;
+  }
+}
+
+/** What was typed and not sent, of everybody who uses this browser. */
+export const drafts = new Drafts(
+  storage(),
+  () => Date.now(),
+  () => toast("The browser's storage is full: what you type is kept until this page is closed."),
+);

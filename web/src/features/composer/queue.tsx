@@ -1,0 +1,112 @@
+import { ArrowDown, ArrowUp, Paperclip, Pencil, SendHorizontal, Trash2 } from "lucide-react";
+import { useRef } from "react";
+import { isStatus, sentence } from "@/api/errors";
+import { filesOf, plainText, type QueueRow } from "@/chat/pending";
+import { useConversation } from "@/features/conversation/context";
+import type { ChatSession } from "@/state/chat_session";
+import { useShownQueue } from "@/state/hooks";
+import { IconButton } from "@/ui/button";
+import { cx } from "@/ui/cx";
+import { toast } from "@/ui/toast";
+
+interface Props {
+  session: ChatSession;
+  editing: number | null;
+  onEdit: (row: QueueRow, place: number) => void;
+}
+
+/** Messages that wait for the agent: see, edit, reorder, delete, send now. */
+export function Queue({ session, editing, onEdit }: Props) {
+  const rows = useShownQueue(session);
+  const { isOwner, modelName } = useConversation();
+  const list = useRef<HTMLOListElement>(null);
+  if (rows.length === 0) return null;
+  const run = (act: Promise<void>) =>
+    act.catch((error: unknown) =>
+      toast(isStatus(error, 404) ? "This message was already sent." : sentence(error), { kind: "error" }),
+    );
+  const focusPlace = (place: number, label: string) =>
+    requestAnimationFrame(() =>
+      list.current?.children[place]?.querySelector<HTMLElement>(`[aria-label^="${label}"]`)?.focus(),
+    );
+  return (
+    <section aria-label="Queued messages" className="mb-2">
+      <p className="mb-1 px-1 text-small text-muted">
+        {rows.length} queued. {rows.length === 1 ? "It is" : "They are"} sent when the agent is done.
+      </p>
+      <ol ref={list} className="max-h-[40vh] space-y-1 overflow-y-auto">
+        {rows.map((row, place) => {
+          const words = plainText(row.parts).split("\n", 1)[0] ?? "";
+          const files = filesOf(row.parts).length;
+          const id = row.id;
+          return (
+            <li
+              key={row.key}
+              className={cx(
+                "flex items-center gap-1 rounded-lg border bg-bg2 py-0.5 pr-1 pl-3",
+                row.faint && "opacity-60",
+                editing === id && id !== null ? "border-accent" : "border-line",
+              )}
+            >
+              <span className="w-4 shrink-0 text-small text-muted tabular-nums">{place + 1}</span>
+              <span className="min-w-0 flex-1 truncate">{words || "Attachment"}</span>
+              {files > 0 && (
+                <span className="flex items-center gap-0.5 text-small text-muted">
+                  <Paperclip aria-hidden className="size-3" />
+                  {files}
+                </span>
+              )}
+              {row.modelConfigId && (
+                <span className="hidden max-w-24 truncate text-small text-muted sm:block">
+                  {modelName(row.modelConfigId)}
+                </span>
+              )}
+              {isOwner && id !== null && (
+                <span className="flex shrink-0">
+                  <IconButton label="Send now" size="small" onClick={() => void run(session.promote(id))}>
+                    <SendHorizontal />
+                  </IconButton>
+                  <IconButton
+                    label="Move up"
+                    size="small"
+                    disabled={place === 0}
+                    onClick={() => {
+                      void run(session.move(id, -1));
+                      focusPlace(place - 1, "Move up");
+                    }}
+                  >
+                    <ArrowUp />
+                  </IconButton>
+                  <IconButton
+                    label="Move down"
+                    size="small"
+                    disabled={place === rows.length - 1}
+                    onClick={() => {
+                      void run(session.move(id, 1));
+                      focusPlace(place + 1, "Move down");
+                    }}
+                  >
+                    <ArrowDown />
+                  </IconButton>
+                  <IconButton label="Edit" size="small" onClick={() => onEdit(row, place + 1)}>
+                    <Pencil />
+                  </IconButton>
+                  <IconButton
+                    label="Delete"
+                    size="small"
+                    onClick={() => {
+                      void run(session.deleteQueued(id));
+                      focusPlace(Math.max(0, place - 1), "Delete");
+                    }}
+                  >
+                    <Trash2 />
+                  </IconButton>
+                </span>
+              )}
+            </li>
+          );
+        })}
+      </ol>
+    </section>
+  );
+}

@@ -1,0 +1,29 @@
+import { plainText } from "@/chat/pending";
+import type { Message } from "@/chat/types";
+import { download } from "@/features/timeline/code";
+import type { ChatSession } from "@/state/chat_session";
+
+/** A conversation as Markdown: what was said, and one line for each tool. */
+export function toMarkdown(title: string, messages: readonly Message[]): string {
+  const parts = [`# ${title}`];
+  for (const message of messages) {
+    if (message.role === "user") {
+      parts.push(`## You\n\n${plainText(message.content)}`);
+      continue;
+    }
+    for (const part of message.content) {
+      if (part.type === "text" && part.text.trim()) parts.push(part.text);
+      else if (part.type === "tool-call")
+        parts.push(`> ${part.tool_name}: \`${JSON.stringify(part.args ?? {}).slice(0, 200)}\``);
+    }
+  }
+  return `${parts.join("\n\n")}\n`;
+}
+
+/** Load everything and hand it over as a file. */
+export async function exportMarkdown(session: ChatSession, title: string): Promise<void> {
+  await session.loadUntil(0);
+  const { messages, order } = session.store.getState().data;
+  const all = order.flatMap((id) => messages.get(id) ?? []);
+  download(toMarkdown(title, all), `${title.replace(/[^\w -]+/g, "").trim() || "chat"}.md`, "text/markdown");
+}

@@ -1,0 +1,106 @@
+import { useRef, useState } from "react";
+import { useNavigate } from "react-router";
+import { createChat } from "@/api/chats";
+import { sentence, Unreachable } from "@/api/errors";
+import type { Effort } from "@/api/types.gen";
+import { Composer, type ComposerHandle, type Submission } from "@/features/composer/composer";
+import { effortKey, type ModelChoice, read } from "@/features/composer/model_picker";
+import { newId } from "@/state/chat_session";
+import { noteChat, useKnownModels, useMe, useModels } from "@/state/queries";
+import { Button } from "@/ui/button";
+import { toast } from "@/ui/toast";
+
+const PROMPTS = [
+  "Explain what you can do here",
+  "Plan a small project with me",
+  "Write a Python script that renames photos by date",
+];
+
+/** A greeting and the box: the first message makes the chat. */
+export function NewChatPage() {
+  const { data: me } = useMe();
+  const navigate = useNavigate();
+  const models = useKnownModels();
+  const { isSuccess } = useModels();
+  const composer = useRef<ComposerHandle>(null);
+  const [chosen, setChosen] = useState<ModelChoice | null>(null);
+  const [planMode, setPlanMode] = useState(false);
+  // One name for one message: sending it again after a lost answer makes no second chat.
+  const key = useRef(newId());
+  const usable = models.filter((one) => one.provider.available);
+  const remembered =
+    usable.find((one) => one.id === read("rookery.model")) ?? usable.find((one) => one.is_default) ?? usable[0];
+  const choice: ModelChoice = chosen ?? {
+    modelConfigId: remembered?.id ?? null,
+    effort: remembered ? (read(effortKey(remembered.id)) as Effort | null) : null,
+  };
+
+  async function submit(submission: Submission): Promise<boolean> {
+    try {
+      const chat = await createChat(
+        {
+          content: submission.content,
+          client_type: "ui",
+          ...(submission.choice.modelConfigId ? { model_config_id: submission.choice.modelConfigId } : {}),
+          ...(submission.choice.effort ? { reasoning_effort: submission.choice.effort } : {}),
+          ...(submission.planMode ? { plan_mode: true } : {}),
+        },
+        key.current,
+      );
+      key.current = newId();
+      noteChat(chat);
+      void navigate(`/c/${chat.id}`);
+      return true;
+    } catch (error) {
+      if (!(error instanceof Unreachable)) key.current = newId();
+      toast(sentence(error), { kind: "error" });
+      return false;
+    }
+  }
+
+  if (!me) return null;
+  return (
+    <div className="flex min-h-0 flex-1 flex-col overflow-y-auto px-4">
+      <div className="m-auto w-full max-w-[44rem] py-8">
+        <h1 className="mb-6 text-center text-[24px] font-semibold">What should be done, {me.name || me.username}?</h1>
+        {isSuccess && usable.length === 0 && (
+          <p role="status" className="mb-3 rounded-lg border border-warn px-4 py-2 text-center">
+            {me.role === "admin"
+              ? "No model is set up yet. Add one in the settings."
+              : "No model is set up yet. Ask an administrator."}
+          </p>
+        )}
+        <Composer
+          ref={composer}
+          userId={me.id}
+          chatId={null}
+          busy={false}
+          stopping={false}
+          placeholder="Message the agent"
+          choice={choice}
+          onChoose={setChosen}
+          planMode={planMode}
+          onPlanMode={setPlanMode}
+          onSubmit={submit}
+          onStop={() => {}}
+          onPromoteFirst={() => {}}
+          onCommand={() => {}}
+          editing={null}
+          autoFocus
+        />
+        <div className="mt-4 flex flex-wrap justify-center gap-2">
+          {PROMPTS.map((prompt) => (
+            <Button
+              key={prompt}
+              size="small"
+              className="rounded-full text-muted"
+              onClick={() => composer.current?.insert(prompt)}
+            >
+              {prompt}
+            </Button>
+          ))}
+        </div>
+      </div>
+    </div>
+  );
+}

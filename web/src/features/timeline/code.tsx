@@ -1,0 +1,150 @@
+import { Check, Copy, Download, WrapText } from "lucide-react";
+import { memo, useEffect, useRef, useState } from "react";
+import { cachedLines, highlight, type Lines } from "@/features/timeline/highlighter";
+import { IconButton } from "@/ui/button";
+import { cx } from "@/ui/cx";
+
+const FOLD_ABOVE = 200;
+const FOLDED = 40;
+
+interface CodeTextProps {
+  code: string;
+  language: string;
+  /** Still arriving: coloured lines stay, new ones are plain until there is a moment. */
+  live?: boolean;
+  firstLine?: number;
+}
+
+/** Code with colours. While it grows, the coloured beginning stays and only new lines are plain: nothing flickers. */
+export const CodeText = memo(function CodeText({ code, language, live, firstLine }: CodeTextProps) {
+  const [colored, setColored] = useState<{ code: string; lines: Lines } | null>(() => {
+    const lines = cachedLines(code, language);
+    return lines ? { code, lines } : null;
+  });
+  const asked = useRef(0);
+  useEffect(() => {
+    let gone = false;
+    const since = performance.now() - asked.current;
+    // Three times a second is enough while it grows; every delta would keep the worker busy for nothing.
+    const wait = live ? Math.max(0, 330 - since) : 0;
+    const timer = setTimeout(() => {
+      asked.current = performance.now();
+      void highlight(code, language).then((lines) => {
+        if (!gone && lines) setColored({ code, lines });
+      });
+    }, wait);
+    return () => {
+      gone = true;
+      clearTimeout(timer);
+    };
+  }, [code, language, live]);
+
+  const source = code.split("\n");
+  const usable = colored && (colored.code === code || code.startsWith(colored.code));
+  // The last coloured line may have grown since.
+  const whole = usable ? (colored.code === code ? colored.lines.length : colored.lines.length - 1) : 0;
+  return (
+    <code className="block w-fit min-w-full font-mono text-code">
+      {source.map((line, index) => (
+        <span key={index} className={cx("block", firstLine !== undefined && "flex")}>
+          {firstLine !== undefined && (
+            <span aria-hidden className="w-12 shrink-0 pr-4 text-right text-muted select-none">
+              {firstLine + index}
+            </span>
+          )}
+          <span className="min-w-0">
+            {index < whole
+              ? colored?.lines[index]?.map(([text, color], at) => (
+                  <span key={at} style={color ? { color } : undefined}>
+                    {text}
+                  </span>
+                ))
+              : line}
+            {"\n"}
+          </span>
+        </span>
+      ))}
+    </code>
+  );
+});
+
+interface CodeBlockProps {
+  code: string;
+  language: string;
+  live?: boolean;
+}
+
+/** A fence of an answer: language, wrap, copy, download. */
+export const CodeBlock = memo(function CodeBlock({ code, language, live }: CodeBlockProps) {
+  const [wraps, setWraps] = useState(false);
+  const [open, setOpen] = useState(false);
+  const lines = code.split("\n").length;
+  const folded = !open && !live && lines > FOLD_ABOVE;
+  const shown = folded ? code.split("\n").slice(0, FOLDED).join("\n") : code;
+  return (
+    <div className="my-3 overflow-hidden rounded-lg border border-line bg-bg2">
+      <div className="flex h-8 items-center gap-1 border-b border-line pr-1 pl-3 text-small text-muted">
+        <span className="min-w-0 flex-1 truncate">{language || "text"}</span>
+        <IconButton label={wraps ? "Do not wrap lines" : "Wrap lines"} size="small" onClick={() => setWraps(!wraps)}>
+          <WrapText />
+        </IconButton>
+        <IconButton label="Download code" size="small" onClick={() => download(code, `code.${language || "txt"}`)}>
+          <Download />
+        </IconButton>
+        <CopyButton text={code} label="Copy code" />
+      </div>
+      <pre tabIndex={0} className={cx("overflow-x-auto px-3 py-2", wraps && "break-words whitespace-pre-wrap")}>
+        <CodeText code={shown} language={language} {...(live ? { live } : {})} />
+      </pre>
+      {folded && (
+        <button
+          type="button"
+          className="w-full border-t border-line py-1 text-small text-muted hover:bg-bg3"
+          onClick={() => setOpen(true)}
+        >
+          Show all {lines} lines
+        </button>
+      )}
+    </div>
+  );
+});
+
+/** Copies, and says for a moment that it did. */
+export function CopyButton({
+  text,
+  label,
+  className,
+}: {
+  text: string | (() => string);
+  label: string;
+  className?: string;
+}) {
+  const [done, setDone] = useState(false);
+  useEffect(() => {
+    if (!done) return;
+    const timer = setTimeout(() => setDone(false), 1500);
+    return () => clearTimeout(timer);
+  }, [done]);
+  return (
+    <IconButton
+      label={done ? "Copied" : label}
+      size="small"
+      {...(className ? { className } : {})}
+      onClick={() => {
+        void navigator.clipboard?.writeText(typeof text === "string" ? text : text()).then(() => setDone(true));
+      }}
+    >
+      {done ? <Check className="text-ok" /> : <Copy />}
+    </IconButton>
+  );
+}
+
+/** Hand a text over as a file. */
+export function download(content: string, name: string, type = "text/plain"): void {
+  const url = URL.createObjectURL(new Blob([content], { type }));
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}

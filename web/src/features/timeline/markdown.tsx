@@ -1,0 +1,290 @@
+import { Copy, ImageIcon } from "lucide-react";
+import { createElement, lazy, memo, type ReactNode, Suspense, useMemo, useRef, useState } from "react";
+import {
+  completed,
+  hostOf,
+  isMisleading,
+  type Lexed,
+  lex,
+  lexTail,
+  NOTHING,
+  safeHref,
+  type Token,
+  type Tokens,
+} from "@/chat/markdown";
+import { CodeBlock } from "@/features/timeline/code";
+import { languageOf } from "@/features/timeline/highlighter";
+import { Confirm } from "@/ui/dialog";
+import { Menu } from "@/ui/menu";
+
+const Formula = lazy(() => import("@/features/timeline/formula").then((module) => ({ default: module.Formula })));
+
+/** Markdown as elements. No HTML string is ever parsed: what looks like HTML is shown as the text it is. */
+export const Markdown = memo(function Markdown({ text }: { text: string }) {
+  const tokens = useMemo(() => lex(text), [text]);
+  return <Blocks tokens={tokens} />;
+});
+
+/** Markdown that is still arriving: only its tail is read and rendered again. */
+export const LiveMarkdown = memo(function LiveMarkdown({ text }: { text: string }) {
+  const before = useRef<Lexed>(NOTHING);
+  before.current = lexTail(before.current, text);
+  return <Blocks tokens={completed(before.current)} live />;
+});
+
+function Blocks({ tokens, live }: { tokens: readonly Token[]; live?: boolean }) {
+  const shown = tokens.filter((token) => token.type !== "space" && token.type !== "def");
+  return (
+    <div className="prose-flow">
+      {shown.map((token, index) => (
+        <Block key={index} raw={token.raw} token={token} live={Boolean(live) && index === shown.length - 1} />
+      ))}
+    </div>
+  );
+}
+
+/** One block; rendered again only when its own text changed. */
+const Block = memo(
+  function Block({ token, live }: { raw: string; token: Token; live: boolean }) {
+    return <>{block(token as Tokens.Generic, live)}</>;
+  },
+  (before, after) => before.raw === after.raw && before.live === after.live && before.token.type === after.token.type,
+);
+
+function block(token: Tokens.Generic, live: boolean): ReactNode {
+  switch (token.type) {
+    case "heading":
+      return createElement(
+        `h${Math.min(6, token.depth + 1)}`,
+        { className: HEADINGS[token.depth] ?? HEADINGS[4] },
+        inline(token.tokens),
+      );
+    case "paragraph":
+      return <p>{inline(token.tokens)}</p>;
+    case "code":
+      return <CodeBlock code={token.text} language={languageOf(token.lang ?? "")} live={live} />;
+    case "blockquote":
+      return (
+        <blockquote className="border-l-2 border-control pl-3 text-muted">
+          <Blocks tokens={token.tokens ?? []} />
+        </blockquote>
+      );
+    case "list":
+      return <List token={token as Tokens.List} />;
+    case "table":
+      return <Table token={token as Tokens.Table} />;
+    case "hr":
+      return <hr className="border-line" />;
+    case "math":
+      return <LazyFormula source={token.text} display />;
+    case "html":
+      return <p className="whitespace-pre-wrap">{token.raw}</p>;
+    case "text":
+      return <p>{token.tokens ? inline(token.tokens) : token.text}</p>;
+    default:
+      return <p className="whitespace-pre-wrap">{token.raw}</p>;
+  }
+}
+
+const HEADINGS: Record<number, string> = {
+  1: "text-[20px] font-semibold leading-snug",
+  2: "text-[18px] font-semibold leading-snug",
+  3: "text-[16px] font-semibold leading-snug",
+  4: "text-prose font-semibold",
+};
+
+function List({ token }: { token: Tokens.List }) {
+  const Kind = token.ordered ? "ol" : "ul";
+  const start = token.ordered && typeof token.start === "number" && token.start !== 1 ? { start: token.start } : {};
+  return (
+    <Kind className={token.ordered ? "list-decimal pl-6" : "list-disc pl-5"} {...start}>
+      {token.items.map((item, index) => (
+        <li key={index} className={item.task ? "-ml-5 list-none" : "my-0.5"}>
+          {item.task && (
+            <input
+              type="checkbox"
+              checked={item.checked ?? false}
+              readOnly
+              disabled
+              className="mr-2"
+              aria-label={item.checked ? "done" : "open"}
+            />
+          )}
+          {item.tokens.map((child, at) =>
+            child.type === "text" ? (
+              <span key={at}>
+                {(child as Tokens.Text).tokens ? inline((child as Tokens.Text).tokens) : (child as Tokens.Text).text}
+              </span>
+            ) : (
+              <Block key={at} raw={child.raw} token={child} live={false} />
+            ),
+          )}
+        </li>
+      ))}
+    </Kind>
+  );
+}
+
+function Table({ token }: { token: Tokens.Table }) {
+  const rows = [token.header, ...token.rows].map((row) => row.map((cell) => cell.text));
+  const csv = () =>
+    rows
+      .map((row) => row.map((cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(","))
+      .join("\n");
+  const copy = (text: string) => void navigator.clipboard?.writeText(text);
+  return (
+    <div className="group/table relative my-3">
+      <div className="overflow-x-auto rounded-lg border border-line" tabIndex={0}>
+        <table className="w-full border-collapse text-ui">
+          <thead className="bg-bg2">
+            <tr>
+              {token.header.map((cell, index) => (
+                <th
+                  key={index}
+                  className="border-b border-line px-3 py-1.5 font-semibold"
+                  style={{ textAlign: cell.align ?? "left" }}
+                >
+                  {inline(cell.tokens)}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {token.rows.map((row, at) => (
+              <tr key={at} className="border-b border-line last:border-0">
+                {row.map((cell, index) => (
+                  <td key={index} className="px-3 py-1.5 align-top" style={{ textAlign: cell.align ?? "left" }}>
+                    {inline(cell.tokens)}
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <Menu
+        label="Copy table"
+        align="end"
+        trigger={
+          <button
+            type="button"
+            aria-label="Copy table"
+            className="absolute top-1 right-1 rounded-md border border-line bg-bg1 p-1 text-muted opacity-0 group-hover/table:opacity-100 focus-visible:opacity-100 data-[state=open]:opacity-100 [&_svg]:size-3.5"
+          >
+            <Copy />
+          </button>
+        }
+        items={[
+          { label: "Copy as Markdown", onSelect: () => copy(token.raw.trim()) },
+          { label: "Copy as CSV", onSelect: () => copy(csv()) },
+        ]}
+      />
+    </div>
+  );
+}
+
+function LazyFormula({ source, display }: { source: string; display: boolean }) {
+  return (
+    <Suspense fallback={<code className="text-code">{source}</code>}>
+      <Formula source={source} display={display} />
+    </Suspense>
+  );
+}
+
+function inline(tokens: readonly Token[] | undefined): ReactNode {
+  return tokens?.map((token, index) => <Inline key={index} token={token as Tokens.Generic} />);
+}
+
+function Inline({ token }: { token: Tokens.Generic }): ReactNode {
+  switch (token.type) {
+    case "strong":
+      return <strong className="font-semibold">{inline(token.tokens)}</strong>;
+    case "em":
+      return <em>{inline(token.tokens)}</em>;
+    case "del":
+      return <del>{inline(token.tokens)}</del>;
+    case "codespan":
+      return <code className="rounded bg-bg3 px-1 py-0.5 font-mono text-[0.87em] break-words">{token.text}</code>;
+    case "br":
+      return <br />;
+    case "link":
+      return (
+        <Link href={token.href} text={token.text}>
+          {inline(token.tokens)}
+        </Link>
+      );
+    case "image":
+      return <RemoteImage href={token.href} text={token.text} />;
+    case "math":
+      return <LazyFormula source={token.text} display={token.display} />;
+    case "escape":
+      return token.text;
+    case "html":
+      return token.raw;
+    case "text":
+      return token.tokens ? inline(token.tokens) : unescaped(token.text);
+    default:
+      return token.raw;
+  }
+}
+
+/** The lexer leaves entities of plain text as they are written. */
+function unescaped(text: string): string {
+  if (!text.includes("&")) return text;
+  return text.replace(/&(amp|lt|gt|quot|#39|nbsp);/g, (whole) => ENTITIES[whole] ?? whole);
+}
+const ENTITIES: Record<string, string> = {
+  "&amp;": "&",
+  "&lt;": "<",
+  "&gt;": ">",
+  "&quot;": '"',
+  "&#39;": "'",
+  "&nbsp;": "\u00a0",
+};
+
+/** A link leads out only by http, https and mailto; one whose words name another host asks first. */
+export function Link({ href, text, children }: { href: string; text: string; children: ReactNode }) {
+  const [asks, setAsks] = useState(false);
+  const safe = safeHref(href);
+  if (!safe) return <span>{children}</span>;
+  const misleads = isMisleading(text, safe);
+  return (
+    <>
+      <a
+        href={safe}
+        target="_blank"
+        rel="noopener noreferrer nofollow"
+        className="text-accent underline decoration-1 underline-offset-2 break-words hover:decoration-2"
+        onClick={(event) => {
+          if (!misleads) return;
+          event.preventDefault();
+          setAsks(true);
+        }}
+      >
+        {children}
+      </a>
+      {asks && (
+        <Confirm
+          open
+          onOpenChange={setAsks}
+          title={`This link leads to ${hostOf(safe)}`}
+          text={<span className="break-all">{`Its text says “${text}”. The address is ${safe}`}</span>}
+          action="Open it"
+          onConfirm={() => window.open(safe, "_blank", "noopener,noreferrer")}
+        />
+      )}
+    </>
+  );
+}
+
+/** Nothing is fetched from elsewhere: a picture of another host is a link to it. */
+function RemoteImage({ href, text }: { href: string; text: string }) {
+  const safe = safeHref(href);
+  if (!safe) return <span>{text}</span>;
+  return (
+    <Link href={safe} text="">
+      <ImageIcon aria-hidden className="mr-1 inline size-3.5" />
+      {text ? `${text} (image at ${hostOf(safe)})` : `Image at ${hostOf(safe)}`}
+    </Link>
+  );
+}

@@ -1,0 +1,76 @@
+import { Brain, ChevronRight } from "lucide-react";
+import { memo, useEffect, useRef } from "react";
+import { duration } from "@/chat/tools";
+import { LiveMarkdown, Markdown } from "@/features/timeline/markdown";
+import { useOpen } from "@/state/open_state";
+import { useDisplay } from "@/state/queries";
+import { cx } from "@/ui/cx";
+
+/** What a thought is about: its first heading or bold line. */
+export function topicOf(text: string): string {
+  const found = /^\s*(?:#{1,6}\s+(.+)|\*\*(.+?)\*\*)/.exec(text);
+  return (found?.[1] ?? found?.[2] ?? "").trim().slice(0, 80);
+}
+
+interface Props {
+  id: string;
+  text: string;
+  startedAt: string | null;
+  endedAt: string | null;
+  live: boolean;
+}
+
+/** Thoughts of the model, folded once they are over. */
+export const ReasoningRow = memo(function ReasoningRow({ id, text, startedAt, endedAt, live }: Props) {
+  const { reasoningMode } = useDisplay();
+  const otherwise = reasoningMode === "open" || (live && (reasoningMode === "auto" || reasoningMode === "preview"));
+  const [open, setOpen] = useOpen(id, otherwise);
+  const topic = topicOf(text);
+  const ms = startedAt && endedAt ? Date.parse(endedAt) - Date.parse(startedAt) : null;
+  const label = live
+    ? topic
+      ? `Thinking about ${topic}`
+      : "Thinking"
+    : ms !== null && ms >= 1000
+      ? `Thought for ${duration(ms)}`
+      : "Thought";
+  return (
+    <div data-testid="reasoning">
+      <button
+        type="button"
+        aria-expanded={open}
+        onClick={() => setOpen(!open)}
+        className="flex items-center gap-2 rounded-md py-1 pr-2 text-muted hover:text-text"
+      >
+        <Brain aria-hidden className="size-4" />
+        <span className={cx(live && "pulse")}>{label}</span>
+        {!live && topic && <span className="truncate">· {topic}</span>}
+        <ChevronRight aria-hidden className={cx("size-4 transition-transform", open && "rotate-90")} />
+      </button>
+      {open && (
+        <Thoughts live={live} preview={live && reasoningMode !== "open"}>
+          {live ? <LiveMarkdown text={text} /> : <Markdown text={text} />}
+        </Thoughts>
+      )}
+    </div>
+  );
+});
+
+function Thoughts({ live, preview, children }: { live: boolean; preview: boolean; children: React.ReactNode }) {
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    // The preview follows its own end; the page does not move.
+    if (live && preview && box.current) box.current.scrollTop = box.current.scrollHeight;
+  });
+  return (
+    <div
+      ref={box}
+      className={cx(
+        "mt-1 ml-2 border-l-2 border-line pl-4 text-muted [&_.prose-flow]:text-ui",
+        preview && "max-h-24 overflow-y-auto",
+      )}
+    >
+      {children}
+    </div>
+  );
+}

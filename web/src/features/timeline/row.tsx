@@ -1,0 +1,186 @@
+import { CircleStop, Globe, Info, Rows3 } from "lucide-react";
+import { memo } from "react";
+import { hostOf } from "@/chat/markdown";
+import type { Row, TurnFigures } from "@/chat/rows";
+import { duration, number, text } from "@/chat/tools";
+import { useConversation } from "@/features/conversation/context";
+import { CopyButton } from "@/features/timeline/code";
+import { Files } from "@/features/timeline/files";
+import { Link, Markdown } from "@/features/timeline/markdown";
+import { ReasoningRow } from "@/features/timeline/reasoning";
+import { UserRow } from "@/features/timeline/user_row";
+import { dayName, When } from "@/features/timeline/when";
+import { ToolCard } from "@/features/tools/card";
+import { ToolGroup } from "@/features/tools/group";
+import { useOpen } from "@/state/open_state";
+import { Button } from "@/ui/button";
+
+/** One row of a timeline. Memoized: rows that did not change keep their identity. */
+export const RowView = memo(function RowView({ row }: { row: Row }) {
+  switch (row.kind) {
+    case "day":
+      return (
+        <div className="flex items-center gap-3 py-1 text-small text-muted">
+          <span className="h-px flex-1 bg-line" />
+          <time dateTime={row.at}>{dayName(row.at)}</time>
+          <span className="h-px flex-1 bg-line" />
+        </div>
+      );
+    case "user":
+      return <UserRow message={row.message} inContext={row.inContext} />;
+    case "prose":
+      return row.refusal ? (
+        <div className="border-l-2 border-warn pl-3">
+          <Markdown text={row.text} />
+        </div>
+      ) : (
+        <Markdown text={row.text} />
+      );
+    case "reasoning":
+      return <ReasoningRow id={row.id} text={row.text} startedAt={row.startedAt} endedAt={row.endedAt} live={false} />;
+    case "tool":
+      return <ToolCard call={row.call} active={row.active} latest={row.latest} />;
+    case "group":
+      return <ToolGroup id={row.id} items={row.items} active={row.active} />;
+    case "sources":
+      return <Sources id={row.id} sources={row.sources} />;
+    case "files":
+      return <Files files={row.files} />;
+    case "notice":
+      return (
+        <p role="note" className="flex items-start gap-2 rounded-lg bg-bg2 px-3 py-2 text-small text-muted">
+          <Info aria-hidden className="mt-0.5 size-3.5 shrink-0" />
+          <span className="min-w-0 break-words whitespace-pre-wrap">{row.text}</span>
+        </p>
+      );
+    case "unknown":
+      return <span className="rounded bg-bg3 px-2 py-0.5 text-small text-muted">Unsupported content</span>;
+    case "compaction":
+      return <Compaction id={row.id} result={row.result} running={row.running} />;
+    case "interrupted":
+      return <Interrupted at={row.at} />;
+    case "footer":
+      return <Footer figures={row.figures} />;
+  }
+});
+
+function Sources({ id, sources }: { id: string; sources: Extract<Row, { kind: "sources" }>["sources"] }) {
+  const [open, setOpen] = useOpen(id, false);
+  return (
+    <div>
+      <button
+        type="button"
+        aria-expanded={open}
+        className="flex items-center gap-2 py-1 text-muted hover:text-text"
+        onClick={() => setOpen(!open)}
+      >
+        <Globe aria-hidden className="size-4" />
+        Searched the web: {sources.length} {sources.length === 1 ? "result" : "results"}
+      </button>
+      {open && (
+        <ol className="mt-1 space-y-1.5 pl-1">
+          {sources.map((one, index) => {
+            const host = hostOf(one.url);
+            return (
+              <li key={one.url} className="flex items-start gap-2">
+                <span
+                  aria-hidden
+                  className="grid size-5 shrink-0 place-items-center rounded bg-bg3 text-small uppercase"
+                >
+                  {host.replace(/^www\./, "").charAt(0) || index + 1}
+                </span>
+                <span className="min-w-0">
+                  <Link href={one.url} text="">
+                    {one.title || one.url}
+                  </Link>
+                  <span className="block text-small text-muted">{host}</span>
+                </span>
+              </li>
+            );
+          })}
+        </ol>
+      )}
+    </div>
+  );
+}
+
+const COMPACTED: Record<string, string> = { manual: "on request", user: "on request", overflow: "after an overflow" };
+
+function Compaction({ id, result, running }: { id: string; result: Record<string, unknown>; running: boolean }) {
+  const [open, setOpen] = useOpen(id, false);
+  const percent = number(result.percent) ?? number(result.usage_percent);
+  const why =
+    COMPACTED[text(result.source)] ?? `automatically${percent === null ? "" : ` at ${Math.round(percent)} %`}`;
+  return (
+    <div className="py-2">
+      <button
+        type="button"
+        aria-expanded={open}
+        onClick={() => setOpen(!open)}
+        className="flex w-full items-center gap-3 text-small text-muted hover:text-text"
+      >
+        <span className="h-px flex-1 bg-line" />
+        <Rows3 aria-hidden className="size-3.5" />
+        {running ? "Summarizing the conversation" : `Summarized ${why}`}
+        <span className="h-px flex-1 bg-line" />
+      </button>
+      {open && text(result.summary) && (
+        <div className="mt-2 rounded-lg bg-bg2 px-4 py-3">
+          <Markdown text={text(result.summary)} />
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Interrupted({ at }: { at: string }) {
+  const { isOwner, isArchived, sendText } = useConversation();
+  return (
+    <p className="flex items-center gap-2 text-muted">
+      <CircleStop aria-hidden className="size-4" />
+      Stopped, <When at={at} />
+      {isOwner && !isArchived && (
+        <Button size="small" onClick={() => void sendText("Continue.")}>
+          Continue
+        </Button>
+      )}
+    </p>
+  );
+}
+
+export function money(micros: number): string {
+  const dollars = micros / 1_000_000;
+  return dollars > 0 && dollars < 0.01 ? `$${dollars.toFixed(4)}` : `$${dollars.toFixed(2)}`;
+}
+
+export function tokens(count: number): string {
+  return count < 1000
+    ? String(count)
+    : count < 100_000
+      ? `${(count / 1000).toFixed(1)}k`
+      : `${Math.round(count / 1000)}k`;
+}
+
+/** Time, model, steps, tokens and cost of a turn; faint until the pointer or focus is there. */
+function Footer({ figures }: { figures: TurnFigures }) {
+  const { modelName } = useConversation();
+  const ms = Date.parse(figures.endedAt) - Date.parse(figures.startedAt);
+  const parts = [
+    Number.isFinite(ms) && ms >= 1000 ? duration(ms) : null,
+    [modelName(figures.modelConfigId), figures.effort].filter(Boolean).join(" ") || null,
+    figures.steps > 1 ? `${figures.steps} steps` : null,
+    figures.input + figures.output > 0
+      ? `${tokens(figures.input)} in${figures.cached > 0 ? ` (${tokens(figures.cached)} cached)` : ""}, ${tokens(figures.output)} out`
+      : null,
+    figures.costMicros !== null ? money(figures.costMicros) : null,
+  ].filter(Boolean);
+  return (
+    <footer className="flex flex-wrap items-center gap-x-2 gap-y-1 pb-2 text-small text-muted opacity-70 transition-opacity focus-within:opacity-100 hover:opacity-100">
+      <When at={figures.endedAt} />
+      {parts.map((part, index) => (
+        <span key={index}>· {part}</span>
+      ))}
+      {figures.answer && <CopyButton text={figures.answer} label="Copy answer" />}
+    </footer>
+  );
+}

@@ -1,0 +1,167 @@
+/** The scroll of a timeline: three modes, and the row that keeps its place. DOM only; React renders nothing for it. */
+export type Mode = "opening" | "anchored" | "following" | "reading";
+
+const NEAR_END_PX = 48;
+const USER_ACT_MS = 600;
+
+export interface ScrollerState {
+  mode: Mode;
+  /** How far the end of the content is below the view. */
+  below: number;
+}
+
+interface Anchor {
+  key: string;
+  offset: number;
+}
+
+export class Scroller {
+  mode: Mode = "opening";
+  private anchor: Anchor | null = null;
+  private lastTop = 0;
+  private actedAt = Number.NEGATIVE_INFINITY;
+  private promptKey: string | null = null;
+  private readonly box: HTMLElement;
+  private readonly tail: HTMLElement;
+  private readonly onChange: (state: ScrollerState) => void;
+
+  constructor(box: HTMLElement, tail: HTMLElement, onChange: (state: ScrollerState) => void) {
+    this.box = box;
+    this.tail = tail;
+    this.onChange = onChange;
+  }
+
+  /** A wheel, a touch or a key of the reader: what scrolls now is wanted. */
+  acted(): void {
+    this.actedAt = performance.now();
+    if (this.mode === "opening") this.mode = "reading";
+  }
+
+  scrolled(): void {
+    const top = this.box.scrollTop;
+    const byUser = performance.now() - this.actedAt < USER_ACT_MS;
+    if (byUser) {
+      if (top < this.lastTop - 1) this.setMode("reading");
+      else if (top > this.lastTop && this.below() < NEAR_END_PX) this.setMode("following");
+    }
+    this.lastTop = top;
+    this.remember();
+    this.tell();
+  }
+
+  /** Content changed its size: keep the place, or the end, in view. */
+  changed(): void {
+    this.layTail();
+    if (this.mode === "following" || this.mode === "opening") this.toEnd();
+    else this.restore();
+    this.lastTop = this.box.scrollTop;
+    this.remember();
+    this.tell();
+  }
+
+  /** The reader sent something: its row goes to the top, the answer grows below it. */
+  anchorTo(key: string): void {
+    this.promptKey = key;
+    this.mode = "anchored";
+    this.layTail();
+    const row = this.row(key);
+    if (row) this.box.scrollTop += row.getBoundingClientRect().top - this.box.getBoundingClientRect().top - 12;
+    this.lastTop = this.box.scrollTop;
+    this.remember();
+    this.tell();
+  }
+
+  /** The row of a prompt got another name when it was stored. */
+  renameAnchor(key: string): void {
+    if (this.promptKey) this.promptKey = key;
+  }
+
+  follow(): void {
+    this.promptKey = null;
+    this.mode = "following";
+    this.layTail();
+    this.toEnd();
+    this.tell();
+  }
+
+  setMode(mode: Mode): void {
+    if (mode === "following") this.promptKey = null;
+    if (this.mode !== mode) {
+      this.mode = mode;
+      this.layTail();
+    }
+  }
+
+  /** Show a row, a little under the top. */
+  show(key: string, prefix = false): boolean {
+    const row = prefix ? this.box.querySelector<HTMLElement>(`[data-key^="${CSS.escape(key)}"]`) : this.row(key);
+    if (!row) return false;
+    this.mode = "reading";
+    this.box.scrollTop += row.getBoundingClientRect().top - this.box.getBoundingClientRect().top - 48;
+    this.lastTop = this.box.scrollTop;
+    this.remember();
+    this.tell();
+    return true;
+  }
+
+  place(): Anchor | null {
+    return this.mode === "following" || this.below() < NEAR_END_PX ? null : this.anchor;
+  }
+
+  restorePlace(place: Anchor): void {
+    this.mode = "reading";
+    this.anchor = place;
+    this.restore();
+  }
+
+  private row(key: string): HTMLElement | null {
+    return this.box.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"]`);
+  }
+
+  private toEnd(): void {
+    this.box.scrollTop = this.box.scrollHeight;
+    this.lastTop = this.box.scrollTop;
+  }
+
+  private below(): number {
+    const spacer = this.tail.offsetHeight;
+    return this.box.scrollHeight - spacer - this.box.scrollTop - this.box.clientHeight;
+  }
+
+  /** Room below the prompt, so that it can stand at the top while its answer is short. */
+  private layTail(): void {
+    let room = 0;
+    const row = this.promptKey ? this.row(this.promptKey) : null;
+    if (row && this.mode !== "following") {
+      const used = this.tail.getBoundingClientRect().top - row.getBoundingClientRect().top;
+      room = Math.max(0, this.box.clientHeight - used - 24);
+    }
+    this.tail.style.height = `${Math.floor(room)}px`;
+  }
+
+  /** Which row is under the eye, and where. */
+  private remember(): void {
+    const top = this.box.getBoundingClientRect().top;
+    for (const row of this.box.querySelectorAll<HTMLElement>("[data-key]")) {
+      const rect = row.getBoundingClientRect();
+      if (rect.bottom > top + 1) {
+        this.anchor = { key: row.dataset.key ?? "", offset: rect.top - top };
+        return;
+      }
+    }
+    this.anchor = null;
+  }
+
+  private restore(): void {
+    if (!this.anchor) return;
+    const row = this.row(this.anchor.key);
+    if (!row) return;
+    const now = row.getBoundingClientRect().top - this.box.getBoundingClientRect().top;
+    const moved = now - this.anchor.offset;
+    if (Math.abs(moved) >= 1) this.box.scrollTop += moved;
+  }
+
+  private tell(): void {
+    this.onChange({ mode: this.mode, below: this.below() });
+  }
+}

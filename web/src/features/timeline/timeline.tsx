@@ -1,0 +1,432 @@
+import { ArrowDown } from "lucide-react";
+import { Component, type ReactNode, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { useStore } from "zustand";
+import { plainText, sendRows, shownOrder } from "@/chat/pending";
+import { type Row, RowMaker } from "@/chat/rows";
+import { isActive } from "@/chat/types";
+import { useConversation } from "@/features/conversation/context";
+import { Find } from "@/features/timeline/find";
+import { LiveRow } from "@/features/timeline/live_row";
+import { Prompts } from "@/features/timeline/prompts";
+import { RowView } from "@/features/timeline/row";
+import { Scroller, type ScrollerState } from "@/features/timeline/scroller";
+import { ErrorRow, RetryBanner } from "@/features/timeline/trouble";
+import { PendingRow } from "@/features/timeline/user_row";
+import { dayKey } from "@/features/timeline/when";
+import { ALL_UP_TO, type Range, rangeFor, spacer } from "@/features/timeline/windowed";
+import { ApprovalCard, isApproval } from "@/features/tools/approval_card";
+import { DynamicCard } from "@/features/tools/dynamic_card";
+import type { ChatSession } from "@/state/chat_session";
+import { useShownStatus } from "@/state/hooks";
+import { useDisplay } from "@/state/queries";
+import { Button } from "@/ui/button";
+import { cx } from "@/ui/cx";
+
+// Where chats were left in this tab.
+const places = new Map<string, { key: string; offset: number }>();
+
+interface Props {
+  session: ChatSession;
+  /** A message to open at. */
+  target: number | null;
+  /** From here on rows are about to be replaced by an edit. */
+  dimFrom: number | null;
+}
+
+/** Make the rows of a session; those that did not change keep their identity. */
+export function useRows(session: ChatSession): Row[] {
+  const messages = useStore(session.store, (state) => state.data.messages);
+  const order = useStore(session.store, (state) => shownOrder(state.data, state.pending));
+  const status = useShownStatus(session);
+  const { groupTools } = useDisplay();
+  const maker = useRef(new RowMaker());
+  return useMemo(() => {
+    const held = order.flatMap((id) => messages.get(id) ?? []);
+    return maker.current.make(held, isActive(status), { grouped: groupTools, dayOf: dayKey });
+  }, [messages, order, status, groupTools]);
+}
+
+/** The transcript of a chat. */
+export function Timeline({ session, target, dimFrom }: Props) {
+  const rows = useRows(session);
+  const box = useRef<HTMLDivElement>(null);
+  const content = useRef<HTMLDivElement>(null);
+  const tail = useRef<HTMLDivElement>(null);
+  const scroller = useRef<Scroller | null>(null);
+  const heights = useRef(new Map<string, number>());
+  const [view, setView] = useState<ScrollerState>({ mode: "opening", below: 0 });
+  const [keys, setKeys] = useState<{ start: string | null; end: string | null }>({ start: null, end: null });
+  const [top, setTop] = useState<string | null>(null);
+  const loaded = useStore(session.store, (state) => state.data.loaded);
+  const { fullWidth, followAgent } = useDisplay();
+  const range = useRange(rows, keys);
+  const rowsNow = useRef(rows);
+  rowsNow.current = rows;
+
+  // Rows around a place; quick to compute, and renders only when the edges move.
+  const window_ = useCallback(() => {
+    const element = box.current;
+    const all = rowsNow.current;
+    if (!element || all.length <= ALL_UP_TO) return;
+    const next = rangeFor(all, heights.current, element.scrollTop, element.clientHeight);
+    const selected = !(document.getSelection()?.isCollapsed ?? true);
+    setKeys((before) => {
+      const old = rangeOf(all, before);
+      const start = selected ? Math.min(old.start, next.start) : next.start;
+      const end = selected ? Math.max(old.end, next.end) : next.end;
+      const wanted = { start: all[start]?.key ?? null, end: end >= all.length ? null : (all[end]?.key ?? null) };
+      return wanted.start === before.start && wanted.end === before.end ? before : wanted;
+    });
+  }, []);
+
+  useLayoutEffect(() => {
+    const element = box.current;
+    const end = tail.current;
+    if (!element || !end) return;
+    const own = new Scroller(element, end, (state) => {
+      setView((before) =>
+        before.mode === state.mode && Math.abs(before.below - state.below) < 24
+          ? before
+          : { mode: state.mode, below: state.below },
+      );
+      setTop(topKey(element));
+    });
+    scroller.current = own;
+    const place = places.get(session.id);
+    if (place) own.restorePlace(place);
+    const settle = setTimeout(() => own.mode === "opening" && own.setMode("reading"), 1500);
+    return () => {
+      clearTimeout(settle);
+      const left = own.place();
+      if (left) places.set(session.id, left);
+      else places.delete(session.id);
+    };
+  }, [session]);
+
+  // Any change of size above or at the end: the place is kept.
+  useEffect(() => {
+    const inner = content.current;
+    const element = box.current;
+    if (!inner || !element) return;
+    const observer = new ResizeObserver((entries) => {
+      for (const entry of entries) {
+        const key = (entry.target as HTMLElement).dataset.key;
+        if (key) heights.current.set(key, entry.borderBoxSize[0]?.blockSize ?? entry.contentRect.height);
+      }
+      scroller.current?.changed();
+    });
+    const watchRows = () => {
+      observer.disconnect();
+      observer.observe(inner);
+      observer.observe(element);
+      for (const row of inner.querySelectorAll("[data-key]")) observer.observe(row);
+    };
+    watchRows();
+    const added = new MutationObserver(watchRows);
+    const list = inner.querySelector("[data-rows]");
+    if (list) added.observe(list, { childList: true });
+    return () => {
+      observer.disconnect();
+      added.disconnect();
+    };
+  }, []);
+
+  // biome-ignore lint/correctness/useExhaustiveDependencies: whenever the mounted rows change
+  useLayoutEffect(() => {
+    scroller.current?.changed();
+  }, [rows, range.start, range.end]);
+
+  useSentRows(session, scroller, rows);
+  useTarget(session, target, rows, scroller, setKeys);
+  useOlder(session, box);
+  useReadMark(session, view.below, loaded);
+
+  useEffect(() => {
+    if (followAgent) scroller.current?.follow();
+  }, [followAgent]);
+
+  const showRow = (key: string) => {
+    const index = rows.findIndex((row) => row.key === key);
+    if (index < 0) return;
+    if (index < range.start || index >= range.end) {
+      setKeys({
+        start: rows[Math.max(0, index - 20)]?.key ?? null,
+        end: rows[Math.min(rows.length - 1, index + 40)]?.key ?? null,
+      });
+      requestAnimationFrame(() => scroller.current?.show(key));
+    } else scroller.current?.show(key);
+  };
+
+  const mounted = rows.slice(range.start, range.end);
+  const width = fullWidth ? "max-w-none" : "max-w-[48rem]";
+  return (
+    <div className="relative min-h-0 flex-1">
+      <Prompts rows={rows} top={top} onShow={showRow} />
+      <Find session={session} rows={rows} box={box} onShow={showRow} />
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: acts of the reader tell wanted scrolling from other */}
+      <div
+        ref={box}
+        className="h-full overflow-y-auto overscroll-contain [overflow-anchor:none]"
+        onScroll={() => {
+          scroller.current?.scrolled();
+          window_();
+        }}
+        onWheel={() => scroller.current?.acted()}
+        onTouchMove={() => scroller.current?.acted()}
+        onPointerDown={() => scroller.current?.acted()}
+        onKeyDown={(event) => {
+          if (/^(Page|Arrow|Home|End| )/.test(event.key)) scroller.current?.acted();
+          if (event.key === "End" && !isField(event.target)) {
+            event.preventDefault();
+            scroller.current?.follow();
+          }
+        }}
+      >
+        <div ref={content} className={cx("mx-auto w-full px-4 pt-6 pb-4", width)}>
+          <Older session={session} />
+          <div role="feed" aria-label="Conversation" data-rows>
+            <div style={{ height: spacer(rows, heights.current, 0, range.start) }} />
+            {mounted.map((row) => (
+              <Article key={row.key} row={row} dim={dimFrom !== null && messageOf(row) >= dimFrom} />
+            ))}
+            <div style={{ height: spacer(rows, heights.current, range.end, rows.length) }} />
+          </div>
+          <Tail session={session} />
+          <div ref={tail} aria-hidden />
+        </div>
+      </div>
+      {view.mode !== "following" && view.below > 80 && (
+        <div className="pointer-events-none absolute inset-x-0 bottom-3 flex justify-center">
+          <Button
+            size="small"
+            className="pop-in pointer-events-auto rounded-full bg-bg1 shadow-pop"
+            onClick={() => scroller.current?.follow()}
+          >
+            <ArrowDown aria-hidden className="size-3.5" />
+            <PillText session={session} />
+          </Button>
+        </div>
+      )}
+    </div>
+  );
+}
+
+function isField(target: EventTarget): boolean {
+  return target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement;
+}
+
+function messageOf(row: Row): number {
+  return Number(/^m(\d+)/.exec(row.key)?.[1] ?? 0);
+}
+
+function rangeOf(rows: readonly Row[], keys: { start: string | null; end: string | null }): Range {
+  if (rows.length <= ALL_UP_TO) return { start: 0, end: rows.length };
+  const at = (key: string | null) => (key === null ? -1 : rows.findIndex((row) => row.key === key));
+  const end = at(keys.end);
+  const start = at(keys.start);
+  const last = end < 0 ? rows.length : end;
+  return { start: start < 0 ? Math.max(0, last - 60) : Math.min(start, last), end: last };
+}
+
+function useRange(rows: readonly Row[], keys: { start: string | null; end: string | null }): Range {
+  return useMemo(() => rangeOf(rows, keys), [rows, keys]);
+}
+
+/** The first row in view. */
+function topKey(box: HTMLElement): string | null {
+  const top = box.getBoundingClientRect().top;
+  for (const row of box.querySelectorAll<HTMLElement>("[data-key]")) {
+    if (row.getBoundingClientRect().bottom > top + 8) return row.dataset.key ?? null;
+  }
+  return null;
+}
+
+function headingOf(row: Row): string | null {
+  if (row.kind === "user") return `You: ${plainText(row.message.content).slice(0, 60)}`;
+  return null;
+}
+
+/** A row in its place. User rows are articles with a hidden heading, so that heading keys walk the conversation. */
+function Article({ row, dim }: { row: Row; dim: boolean }) {
+  const heading = headingOf(row);
+  return (
+    <div
+      data-key={row.key}
+      data-kind={row.kind}
+      className={cx("pb-3", dim && "pointer-events-none opacity-40", row.kind === "user" && "pt-3")}
+      inert={dim}
+    >
+      {heading && <h2 className="sr-only">{heading}</h2>}
+      <RowBoundary row={row}>
+        <RowView row={row} />
+      </RowBoundary>
+    </div>
+  );
+}
+
+/** A row that cannot be shown takes nothing else with it. */
+class RowBoundary extends Component<{ row: Row; children: ReactNode }, { failed: boolean }> {
+  override state = { failed: false };
+  static getDerivedStateFromError() {
+    return { failed: true };
+  }
+  override render() {
+    if (!this.state.failed) return this.props.children;
+    return (
+      <p className="flex items-center gap-2 rounded-lg bg-bg2 px-3 py-2 text-small text-muted">
+        Could not show this.
+        <Button size="small" onClick={() => void navigator.clipboard?.writeText(JSON.stringify(this.props.row))}>
+          Copy raw content
+        </Button>
+      </p>
+    );
+  }
+}
+
+function Older({ session }: { session: ChatSession }) {
+  const older = useStore(session.store, (state) => state.older);
+  const hasMore = useStore(session.store, (state) => state.data.hasMore);
+  if (!hasMore) return null;
+  return (
+    <div className="flex h-10 items-center justify-center text-small text-muted">
+      {older === "error" ? (
+        <Button size="small" onClick={() => void session.loadOlder()}>
+          Older messages could not be loaded. Retry
+        </Button>
+      ) : (
+        <span className={cx(older === "loading" && "pulse")}>Older messages</span>
+      )}
+    </div>
+  );
+}
+
+function PillText({ session }: { session: ChatSession }) {
+  const active = isActive(useShownStatus(session));
+  return <>{active ? "New activity below" : "Jump to the end"}</>;
+}
+
+/** What stands behind the stored rows: sends under way, the running step, retry, failure, what is asked of the reader. */
+function Tail({ session }: { session: ChatSession }) {
+  const { editMessage } = useConversation();
+  const pending = useStore(session.store, (state) => state.pending);
+  const error = useStore(session.store, (state) => state.data.error);
+  const retry = useStore(session.store, (state) => state.data.retry);
+  const action = useStore(session.store, (state) => state.data.action);
+  const skew = useStore(session.store, (state) => state.data.clockSkew);
+  const queued = useStore(session.store, (state) => state.data.queue.length);
+  const status = useShownStatus(session);
+  const sends = useMemo(() => sendRows(pending), [pending]);
+  const edit = pending.find((op) => op.kind === "edit");
+  const editLast = () => {
+    const { messages, order } = session.store.getState().data;
+    const last = order.findLast((id) => messages.get(id)?.role === "user");
+    const message = last === undefined ? undefined : messages.get(last);
+    if (message) editMessage(message);
+  };
+  return (
+    <div className="space-y-3">
+      {edit?.kind === "edit" && (
+        <div data-key={edit.id}>
+          <PendingRow id={edit.id} parts={edit.parts} failed={undefined} />
+        </div>
+      )}
+      {sends.map((send) => (
+        <div key={send.id} data-key={send.id} className="pt-3">
+          <PendingRow id={send.id} parts={send.parts} failed={send.failed} />
+        </div>
+      ))}
+      {isActive(status) && status !== "requires_action" && <LiveRow session={session} />}
+      {status === "requires_action" &&
+        action &&
+        (isApproval(action) ? <ApprovalCard action={action} /> : <DynamicCard action={action} clockSkew={skew} />)}
+      {retry && <RetryBanner retry={retry} clockSkew={skew} />}
+      {status === "error" && error && <ErrorRow error={error} queued={queued} lastPrompt={editLast} />}
+    </div>
+  );
+}
+
+/** A prompt that was just sent goes to the top; when it is stored, its stored row stands in for it. */
+function useSentRows(session: ChatSession, scroller: React.RefObject<Scroller | null>, rows: Row[]): void {
+  const pending = useStore(session.store, (state) => state.pending);
+  const newest = useMemo(
+    () => pending.findLast((op) => (op.kind === "send" && !op.queued) || op.kind === "edit")?.id ?? null,
+    [pending],
+  );
+  const last = useRef<string | null>(null);
+  useLayoutEffect(() => {
+    if (newest && newest !== last.current) {
+      last.current = newest;
+      scroller.current?.anchorTo(newest);
+    }
+  }, [newest, scroller]);
+  useLayoutEffect(() => {
+    if (newest || !last.current) return;
+    const user = rows.findLast((row) => row.kind === "user");
+    if (user) scroller.current?.renameAnchor(user.key);
+    scroller.current?.changed();
+  }, [rows, newest, scroller]);
+}
+
+/** Open at a message, loading back as far as needed. */
+function useTarget(
+  session: ChatSession,
+  target: number | null,
+  rows: Row[],
+  scroller: React.RefObject<Scroller | null>,
+  setKeys: (keys: { start: string | null; end: string | null }) => void,
+): void {
+  const done = useRef<number | null>(null);
+  const loaded = useStore(session.store, (state) => state.data.loaded);
+  const has = useStore(session.store, (state) => target !== null && state.data.messages.has(target));
+  useEffect(() => {
+    if (target !== null && loaded && !has) void session.loadUntil(target);
+  }, [session, target, loaded, has]);
+  useEffect(() => {
+    if (target === null || !has || done.current === target) return;
+    const index = rows.findIndex((row) => messageOf(row) === target);
+    if (index < 0) return;
+    done.current = target;
+    setKeys({ start: rows[Math.max(0, index - 20)]?.key ?? null, end: rows[index + 40]?.key ?? null });
+    const key = rows[index]?.key ?? "";
+    requestAnimationFrame(() => requestAnimationFrame(() => scroller.current?.show(key)));
+  }, [target, has, rows, scroller, setKeys]);
+}
+
+/** Older pages are loaded when the top is near, one at a time. */
+function useOlder(session: ChatSession, box: React.RefObject<HTMLDivElement | null>): void {
+  const hasMore = useStore(session.store, (state) => state.data.hasMore);
+  const older = useStore(session.store, (state) => state.older);
+  const first = useStore(session.store, (state) => state.data.order[0]);
+  useEffect(() => {
+    const element = box.current;
+    if (!element || !hasMore || older !== "idle" || first === undefined) return;
+    const check = () => {
+      if (element.scrollTop < 1000) void session.loadOlder();
+    };
+    // Not at once: a chat opens at its end, and is at its top for a moment before.
+    const timer = setTimeout(check, 300);
+    element.addEventListener("scroll", check, { passive: true });
+    return () => {
+      clearTimeout(timer);
+      element.removeEventListener("scroll", check);
+    };
+  }, [session, box, hasMore, older, first]);
+}
+
+/** A chat counts as read when its newest row was on screen in a visible tab. */
+function useReadMark(session: ChatSession, below: number, loaded: boolean): void {
+  const newest = useStore(session.store, (state) => state.data.order.at(-1));
+  useEffect(() => {
+    if (!loaded || newest === undefined || below > 200) return;
+    const mark = () => {
+      if (document.visibilityState === "visible") session.markRead(newest);
+    };
+    mark();
+    const again = setTimeout(mark, 1_100);
+    document.addEventListener("visibilitychange", mark);
+    return () => {
+      clearTimeout(again);
+      document.removeEventListener("visibilitychange", mark);
+    };
+  }, [session, newest, below, loaded]);
+}

@@ -1,0 +1,145 @@
+import { ChevronDown, ChevronUp, Link as LinkIcon, Pencil, RotateCcw } from "lucide-react";
+import { memo, useState } from "react";
+import { filesOf, plainText } from "@/chat/pending";
+import type { Message, Part } from "@/chat/types";
+import { useConversation } from "@/features/conversation/context";
+import { CopyButton } from "@/features/timeline/code";
+import { Files } from "@/features/timeline/files";
+import { When } from "@/features/timeline/when";
+import { Button, IconButton } from "@/ui/button";
+import { cx } from "@/ui/cx";
+
+const FOLD_LINES = 12;
+
+/** The words of a person: plain text with its line breaks, references as chips. */
+export function UserText({ parts }: { parts: readonly Part[] }) {
+  return parts.map((part, index) => {
+    if (part.type === "text") return <span key={index}>{part.text}</span>;
+    if (part.type !== "file-reference") return null;
+    return (
+      <span key={index} className="rounded bg-bg1 px-1.5 py-0.5 font-mono text-small" title={part.content}>
+        {part.file_name}:{part.start_line}-{part.end_line}
+      </span>
+    );
+  });
+}
+
+interface Props {
+  message: Message;
+  inContext: boolean;
+}
+
+export const UserRow = memo(function UserRow({ message, inContext }: Props) {
+  const { isOwner, isArchived, editMessage, chatId } = useConversation();
+  const text = plainText(message.content);
+  return (
+    <Bubble
+      parts={message.content}
+      faint={!inContext}
+      title={inContext ? undefined : "Not in the agent's context any more"}
+    >
+      <div className="mt-1 flex items-center justify-end gap-0.5 opacity-0 transition-opacity group-focus-within/user:opacity-100 group-hover/user:opacity-100 pointer-coarse:opacity-100">
+        <When at={message.created_at} className="mr-1" />
+        <CopyButton text={text} label="Copy prompt" />
+        <IconButton
+          label="Copy link"
+          size="small"
+          onClick={() => void navigator.clipboard?.writeText(`${location.origin}/c/${chatId}?m=${message.id}`)}
+        >
+          <LinkIcon />
+        </IconButton>
+        {isOwner && !isArchived && inContext && (
+          <IconButton label="Edit and resend" size="small" onClick={() => editMessage(message)}>
+            <Pencil />
+          </IconButton>
+        )}
+      </div>
+    </Bubble>
+  );
+});
+
+interface BubbleProps {
+  parts: readonly Part[];
+  faint?: boolean;
+  failed?: boolean;
+  title?: string | undefined;
+  children?: React.ReactNode;
+}
+
+function Bubble({ parts, faint, failed, title, children }: BubbleProps) {
+  const [open, setOpen] = useState(false);
+  const text = plainText(parts);
+  const isLong = text.split("\n").length > FOLD_LINES || text.length > 1600;
+  const files = filesOf(parts);
+  return (
+    <div className="group/user flex flex-col items-end" title={title}>
+      {text.trim() && (
+        <div
+          className={cx(
+            "max-w-[85%] rounded-2xl rounded-br-md px-4 py-2.5 text-prose",
+            failed ? "border border-danger bg-removed" : "bg-bg3",
+            faint && "opacity-60",
+          )}
+        >
+          <div className={cx("break-words whitespace-pre-wrap", isLong && !open && "line-clamp-[12]")}>
+            <UserText parts={parts} />
+          </div>
+          {isLong && (
+            <button
+              type="button"
+              className="mt-1 flex items-center gap-1 text-small text-muted hover:text-text"
+              onClick={() => setOpen(!open)}
+            >
+              {open ? <ChevronUp aria-hidden className="size-3.5" /> : <ChevronDown aria-hidden className="size-3.5" />}
+              {open ? "Show less" : "Show all"}
+            </button>
+          )}
+        </div>
+      )}
+      {files.length > 0 && (
+        <div className="mt-2">
+          <Files files={files} />
+        </div>
+      )}
+      {children}
+    </div>
+  );
+}
+
+interface PendingProps {
+  id: string;
+  parts: readonly Part[];
+  failed: string | undefined;
+}
+
+/** A message under way, or one that did not get through. */
+export function PendingRow({ id, parts, failed }: PendingProps) {
+  const { session, insertText } = useConversation();
+  return (
+    <Bubble parts={parts} faint={!failed} failed={Boolean(failed)}>
+      {failed ? (
+        <div role="alert" className="mt-1 flex flex-wrap items-center justify-end gap-2">
+          <span className="text-small text-danger">Not sent. {failed}</span>
+          <Button size="small" onClick={() => void session.resend(id)}>
+            <RotateCcw aria-hidden className="size-3.5" />
+            Retry
+          </Button>
+          <Button
+            size="small"
+            onClick={() => {
+              const op = session.discard(id);
+              if (op) insertText(plainText(op.parts));
+            }}
+          >
+            Edit
+          </Button>
+          <Button size="small" onClick={() => session.discard(id)}>
+            Discard
+          </Button>
+        </div>
+      ) : (
+        <p className="mt-1 text-small text-muted">Sending</p>
+      )}
+    </Bubble>
+  );
+}

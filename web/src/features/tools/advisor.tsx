@@ -1,0 +1,27 @@
+import { Lightbulb } from "lucide-react";
+import { fields, number, text } from "@/chat/tools";
+import { LiveMarkdown, Markdown } from "@/features/timeline/markdown";
+import { Facts, Note } from "@/features/tools/parts";
+import type { BodyProps, Tool } from "@/features/tools/tool";
+
+function Body({ call, state }: BodyProps) {
+  const question = text(fields(call.args).question);
+  const result = fields(call.result);
+  const runs = state === "running" || state === "streaming";
+  return (
+    <div className="space-y-2">
+      {question && <p className="italic">{question}</p>}
+      {text(result.advice) && <Markdown text={text(result.advice)} />}
+      {runs && (call.output ? <LiveMarkdown text={call.output} /> : <Note>Reviewing the conversation</Note>)}
+      {state === "limit" && <Note warn>The advisor limit for this turn is reached; the agent goes on without.</Note>}
+      <Facts
+        facts={[
+          ["Model", text(result.advisor_model)],
+          ["Uses left", number(result.remaining_uses) === null ? null : String(number(result.remaining_uses))],
+        ]}
+      />
+    </div>
+  );
+}
+
+export const advisor: Tool = { icon: Lightbulb, Body, opensWhileRunning: true };

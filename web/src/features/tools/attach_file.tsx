@@ -1,0 +1,19 @@
+import { Paperclip } from "lucide-react";
+import { fields, number, text } from "@/chat/tools";
+import { FileChip } from "@/features/timeline/files";
+import type { BodyProps, Tool } from "@/features/tools/tool";
+
+function Body({ call }: BodyProps) {
+  const result = fields(call.result);
+  if (!text(result.file_id)) return null;
+  return (
+    <FileChip
+      id={text(result.file_id)}
+      name={text(result.name)}
+      mimeType={text(result.media_type)}
+      size={number(result.size)}
+    />
+  );
+}
+
+export const attachFile: Tool = { icon: Paperclip, Body };

@@ -1,0 +1,21 @@
+import { Search } from "lucide-react";
+import { fields, list, text } from "@/chat/tools";
+import { Rows } from "@/features/tools/parts";
+import type { BodyProps, Tool } from "@/features/tools/tool";
+
+function Body({ call }: BodyProps) {
+  const result = fields(call.result);
+  const active = new Set(Array.isArray(result.activated) ? result.activated : []);
+  return (
+    <Rows
+      head={["Tool", "What it does", ""]}
+      rows={list(result.matches).map((one) => [
+        text(one.name),
+        text(one.description),
+        active.has(one.name) ? "ready" : "",
+      ])}
+    />
+  );
+}
+
+export const findTools: Tool = { icon: Search, Body };

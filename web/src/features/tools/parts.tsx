@@ -1,0 +1,217 @@
+/** What bodies of cards are made of. */
+import { Fragment, type ReactNode, useMemo } from "react";
+import { ansiSpans } from "@/chat/ansi";
+import { CodeText, CopyButton, download } from "@/features/timeline/code";
+import { Button } from "@/ui/button";
+import { cx } from "@/ui/cx";
+
+const MOST = 200 * 1024;
+const ENDS = 64 * 1024;
+
+/** Head and tail of a text that is too long to show. */
+export function ends(text: string): { head: string; tail: string | null } {
+  if (text.length <= MOST) return { head: text, tail: null };
+  return { head: text.slice(0, ENDS), tail: text.slice(-ENDS) };
+}
+
+interface BoxProps {
+  children: ReactNode;
+  label: string;
+  copy?: string;
+  className?: string;
+}
+
+/** A box of at most 16 rem with its own scroll. */
+export function Box({ children, label, copy, className }: BoxProps) {
+  return (
+    <div className="group/box relative">
+      <section
+        tabIndex={0}
+        aria-label={label}
+        className={cx("max-h-64 overflow-auto rounded-md bg-bg2 px-3 py-2", className)}
+      >
+        {children}
+      </section>
+      {copy !== undefined && (
+        <span className="absolute top-1 right-1 rounded-md bg-bg1 opacity-0 group-focus-within/box:opacity-100 group-hover/box:opacity-100">
+          <CopyButton text={copy} label={`Copy ${label.toLowerCase()}`} />
+        </span>
+      )}
+    </div>
+  );
+}
+
+const COLORS = [
+  "text-muted",
+  "text-danger",
+  "text-ok",
+  "text-warn",
+  "text-accent",
+  "text-accent",
+  "text-accent",
+  "text-text",
+];
+
+/** Output of a command. */
+export function Output({ text, label = "Output" }: { text: string; label?: string }) {
+  const { head, tail } = ends(text);
+  return (
+    <Box label={label} copy={text}>
+      <pre className="font-mono text-code break-words whitespace-pre-wrap">
+        <Ansi text={head} />
+        {tail !== null && (
+          <>
+            <span className="my-2 block text-muted">
+              … {Math.round((text.length - 2 * ENDS) / 1024)} KiB left out …
+            </span>
+            <Ansi text={tail} />
+          </>
+        )}
+      </pre>
+      {tail !== null && (
+        <Button size="small" onClick={() => download(text, "output.txt")}>
+          Download all
+        </Button>
+      )}
+    </Box>
+  );
+}
+
+function Ansi({ text }: { text: string }) {
+  const spans = useMemo(() => ansiSpans(text), [text]);
+  return spans.map((span, index) =>
+    span.color === null && !span.bold ? (
+      <Fragment key={index}>{span.text}</Fragment>
+    ) : (
+      <span key={index} className={cx(span.color !== null && COLORS[span.color], span.bold && "font-semibold")}>
+        {span.text}
+      </span>
+    ),
+  );
+}
+
+/** Code with colours in a box. */
+export function Code({
+  text,
+  language,
+  label,
+  firstLine,
+}: {
+  text: string;
+  language: string;
+  label: string;
+  firstLine?: number;
+}) {
+  const { head } = ends(text);
+  return (
+    <Box label={label} copy={text} {...(firstLine !== undefined ? { className: "px-0" } : {})}>
+      <pre>
+        <CodeText code={head} language={language} {...(firstLine !== undefined ? { firstLine } : {})} />
+      </pre>
+    </Box>
+  );
+}
+
+/** A value as indented JSON. */
+export function Json({ value, label }: { value: unknown; label: string }) {
+  const shown = typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "");
+  return <Code text={shown} language={typeof value === "string" ? "" : "json"} label={label} />;
+}
+
+interface Line {
+  kind: "added" | "removed" | "same" | "head";
+  text: string;
+}
+
+/** Lines of a unified diff without its file headers. */
+export function diffLines(diff: string): Line[] {
+  return diff
+    .replace(/\n$/, "")
+    .split("\n")
+    .filter((line) => !line.startsWith("--- ") && !line.startsWith("+++ "))
+    .map((line): Line => {
+      if (line.startsWith("@@")) return { kind: "head", text: line };
+      if (line.startsWith("+")) return { kind: "added", text: line.slice(1) };
+      if (line.startsWith("-")) return { kind: "removed", text: line.slice(1) };
+      return { kind: "same", text: line.slice(1) };
+    });
+}
+
+const MARKS: Record<Line["kind"], string> = { added: "+", removed: "-", same: " ", head: " " };
+
+/** A unified diff. Signs as well as colours say what changed. */
+export function Diff({ diff, label }: { diff: string; label: string }) {
+  const lines = useMemo(() => diffLines(ends(diff).head), [diff]);
+  return (
+    <Box label={label} copy={diff} className="px-0">
+      <pre className="w-fit min-w-full font-mono text-code">
+        {lines.map((line, index) => (
+          <span
+            key={index}
+            className={cx(
+              "block px-3",
+              line.kind === "added" && "bg-added",
+              line.kind === "removed" && "bg-removed",
+              line.kind === "head" && "bg-bg3 text-muted",
+            )}
+          >
+            <span className="mr-2 text-muted select-none">{MARKS[line.kind]}</span>
+            {line.text}
+            {"\n"}
+          </span>
+        ))}
+      </pre>
+    </Box>
+  );
+}
+
+/** Names and values. */
+export function Facts({ facts }: { facts: [string, ReactNode][] }) {
+  const shown = facts.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  if (shown.length === 0) return null;
+  return (
+    <dl className="grid grid-cols-[auto_1fr] gap-x-4 gap-y-1 text-small">
+      {shown.map(([name, value]) => (
+        <Fragment key={name}>
+          <dt className="text-muted">{name}</dt>
+          <dd className="min-w-0 break-words">{value}</dd>
+        </Fragment>
+      ))}
+    </dl>
+  );
+}
+
+/** Rows of a small table. */
+export function Rows({ head, rows }: { head: string[]; rows: ReactNode[][] }) {
+  return (
+    <div className="max-h-64 overflow-auto rounded-md border border-line">
+      <table className="w-full text-small">
+        <thead className="sticky top-0 bg-bg2 text-left text-muted">
+          <tr>
+            {head.map((name) => (
+              <th key={name} className="px-3 py-1.5 font-medium">
+                {name}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row, at) => (
+            <tr key={at} className="border-t border-line">
+              {row.map((cell, index) => (
+                <td key={index} className="px-3 py-1.5 align-top break-words">
+                  {cell}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+/** A remark under a body. */
+export function Note({ children, warn }: { children: ReactNode; warn?: boolean }) {
+  return <p className={cx("text-small", warn ? "text-warn" : "text-muted")}>{children}</p>;
+}

@@ -1,0 +1,103 @@
+import { useQuery } from "@tanstack/react-query";
+import { ClipboardList } from "lucide-react";
+import { useState } from "react";
+import { useStore } from "zustand";
+import { fileAddress } from "@/api/files";
+import { failureOf, fields, text } from "@/chat/tools";
+import { useConversation } from "@/features/conversation/context";
+import { CopyButton, download } from "@/features/timeline/code";
+import { Markdown } from "@/features/timeline/markdown";
+import type { BodyProps } from "@/features/tools/tool";
+import { Button } from "@/ui/button";
+import { cx } from "@/ui/cx";
+import { Spinner } from "@/ui/spinner";
+
+interface Props extends BodyProps {
+  active: boolean;
+  latest: boolean;
+}
+
+const IMPLEMENT = "The plan is good. Implement it.";
+
+/** A plan: the document, and what to do with it while it is the newest. */
+export function PlanCard({ call, state, active, latest }: Props) {
+  const { session, isOwner, isArchived } = useConversation();
+  const status = useStore(session.store, (one) => one.data.status);
+  const id = text(fields(call.result).file_id);
+  const plan = useQuery({
+    queryKey: ["plan", id],
+    enabled: Boolean(id),
+    staleTime: Number.POSITIVE_INFINITY,
+    queryFn: async () => {
+      const response = await fetch(fileAddress(id), { credentials: "same-origin" });
+      if (!response.ok)
+        throw new Error(response.status === 404 ? "The plan's file has expired." : "The plan could not be loaded.");
+      return response.text();
+    },
+  });
+  const open = latest && isOwner && !isArchived && status === "waiting" && state === "done";
+  return (
+    <section aria-label="Plan" className={cx("rounded-lg border bg-bg1", open ? "border-accent" : "border-line")}>
+      <div className="flex items-center gap-2 border-b border-line px-4 py-2">
+        <ClipboardList aria-hidden className="size-4 text-muted" />
+        <span className="flex-1 font-medium">{open ? "Plan ready" : latest ? "Plan" : "Earlier plan"}</span>
+        {!call.hasResult && active && <Spinner />}
+        {state === "failed" && <span className="truncate text-small text-danger">{failureOf(call)}</span>}
+        {plan.data && <CopyButton text={plan.data} label="Copy plan" />}
+        {plan.data && (
+          <Button size="small" kind="ghost" onClick={() => download(plan.data, "plan.md", "text/markdown")}>
+            Download
+          </Button>
+        )}
+      </div>
+      {id && (
+        <div className="px-4 py-3">
+          {plan.data !== undefined && <Markdown text={plan.data} />}
+          {plan.isLoading && <p className="pulse text-muted">Loading the plan</p>}
+          {plan.isError && (
+            <p className="flex items-center gap-2 text-danger">
+              {plan.error.message}
+              <Button size="small" onClick={() => void plan.refetch()}>
+                Retry
+              </Button>
+            </p>
+          )}
+        </div>
+      )}
+      {open && <Actions />}
+    </section>
+  );
+}
+
+function Actions() {
+  const { sendText, insertText } = useConversation();
+  const [sending, setSending] = useState(false);
+  const askForChanges = () => {
+    const selected = window.getSelection()?.toString().trim() ?? "";
+    insertText(
+      selected
+        ? `${selected
+            .split("\n")
+            .map((line) => `> ${line}`)
+            .join("\n")}\n\n`
+        : "Please change the plan: ",
+    );
+  };
+  return (
+    <div className="flex flex-wrap justify-end gap-2 border-t border-line px-4 py-2">
+      <Button onMouseDown={(event) => event.preventDefault()} onClick={askForChanges}>
+        Ask for changes
+      </Button>
+      <Button
+        kind="primary"
+        disabled={sending}
+        onClick={() => {
+          setSending(true);
+          void sendText(IMPLEMENT, { planMode: false }).finally(() => setSending(false));
+        }}
+      >
+        Implement
+      </Button>
+    </div>
+  );
+}

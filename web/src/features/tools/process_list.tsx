@@ -1,0 +1,23 @@
+import { ListTree } from "lucide-react";
+import { fields, list, text } from "@/chat/tools";
+import { Note, Rows } from "@/features/tools/parts";
+import type { BodyProps, Tool } from "@/features/tools/tool";
+
+function Body({ call }: BodyProps) {
+  const processes = list(fields(call.result).processes);
+  if (processes.length === 0) return <Note>No processes.</Note>;
+  return (
+    <Rows
+      head={["Command", "State", "Started"]}
+      rows={processes.map((one) => [
+        <code key="c" className="font-mono">
+          {text(one.command)}
+        </code>,
+        one.running === true ? "running" : `exited with ${String(one.exit_code ?? "?")}`,
+        text(one.started_at).slice(11, 19),
+      ])}
+    />
+  );
+}
+
+export const processList: Tool = { icon: ListTree, Body };

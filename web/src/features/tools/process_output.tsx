@@ -1,0 +1,29 @@
+import { SquareTerminal } from "lucide-react";
+import { fields, text } from "@/chat/tools";
+import { Facts, Note, Output } from "@/features/tools/parts";
+import type { BodyProps, Tool } from "@/features/tools/tool";
+
+function Body({ call }: BodyProps) {
+  const result = fields(call.result);
+  const output = call.hasResult ? text(result.output) : call.output;
+  return (
+    <div className="space-y-2">
+      {output ? <Output text={output} /> : call.hasResult && <Note>No output yet.</Note>}
+      <Facts
+        facts={[
+          ["Process", text(fields(call.args).process_id)],
+          [
+            "State",
+            result.running === true
+              ? "still running"
+              : call.hasResult
+                ? `exited with ${String(result.exit_code ?? "?")}`
+                : null,
+          ],
+        ]}
+      />
+    </div>
+  );
+}
+
+export const processOutput: Tool = { icon: SquareTerminal, Body };

@@ -1,0 +1,5 @@
+import { ClipboardList } from "lucide-react";
+import { PlanCard } from "@/features/tools/plan_card";
+import type { Tool } from "@/features/tools/tool";
+
+export const proposePlan: Tool = { icon: ClipboardList, Card: PlanCard };

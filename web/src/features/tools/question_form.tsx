@@ -1,0 +1,184 @@
+import { Hand, MessageCircleQuestion } from "lucide-react";
+import { type KeyboardEvent, useId, useState } from "react";
+import { useStore } from "zustand";
+import { fields, list, text } from "@/chat/tools";
+import { useConversation } from "@/features/conversation/context";
+import type { BodyProps } from "@/features/tools/tool";
+import { Button } from "@/ui/button";
+import { cx } from "@/ui/cx";
+import { Spinner } from "@/ui/spinner";
+
+interface Question {
+  header: string;
+  question: string;
+  options: { label: string; description: string }[];
+}
+
+export function questionsOf(value: unknown): Question[] {
+  return list(fields(value).questions).map((one) => ({
+    header: text(one.header),
+    question: text(one.question),
+    options: list(one.options).map((option) => ({ label: text(option.label), description: text(option.description) })),
+  }));
+}
+
+/** The answers as a user message: the answer alone, or numbered lines. */
+export function answerText(questions: Question[], answers: string[]): string {
+  if (questions.length === 1) return answers[0] ?? "";
+  return questions.map((one, index) => `${index + 1}. ${one.header}: ${answers[index] ?? ""}`).join("\n");
+}
+
+interface Props extends BodyProps {
+  active: boolean;
+  latest: boolean;
+}
+
+/** A question of the agent: a form while it may be answered, else what was asked. */
+export function QuestionCard({ call, state, active, latest }: Props) {
+  const { session, isOwner, isArchived } = useConversation();
+  const status = useStore(session.store, (one) => one.data.status);
+  const questions = questionsOf(call.hasResult && !call.isError ? call.result : call.args);
+  const open = latest && isOwner && !isArchived && status === "waiting" && state === "done";
+  return (
+    <section
+      aria-label="Question of the agent"
+      className={cx("rounded-lg border bg-bg1 p-4", open ? "border-warn" : "border-line")}
+    >
+      <p className="mb-2 flex items-center gap-2 font-medium">
+        {open ? (
+          <Hand aria-hidden className="size-4 text-warn" />
+        ) : (
+          <MessageCircleQuestion aria-hidden className="size-4 text-muted" />
+        )}
+        {open ? "The agent asks you" : "Asked you"}
+        {!call.hasResult && active && <Spinner />}
+        {state === "failed" && <span className="text-small text-danger">could not be asked</span>}
+      </p>
+      {open ? <Form questions={questions} /> : <Asked questions={questions} />}
+    </section>
+  );
+}
+
+function Asked({ questions }: { questions: Question[] }) {
+  return (
+    <ul className="space-y-2">
+      {questions.map((one, index) => (
+        <li key={index}>
+          <p>{one.question}</p>
+          <p className="text-small text-muted">{one.options.map((option) => option.label).join(" · ")}</p>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Form({ questions }: { questions: Question[] }) {
+  const { sendText } = useConversation();
+  const name = useId();
+  const [at, setAt] = useState(0);
+  const [chosen, setChosen] = useState<Record<number, number | "other">>({});
+  const [other, setOther] = useState<Record<number, string>>({});
+  const [sending, setSending] = useState(false);
+  const question = questions[at];
+  if (!question) return null;
+  const answer = (index: number): string => {
+    const pick = chosen[index];
+    if (pick === "other") return (other[index] ?? "").trim();
+    return pick === undefined ? "" : (questions[index]?.options[pick]?.label ?? "");
+  };
+  const isLast = at === questions.length - 1;
+  const next = () => {
+    if (!answer(at)) return;
+    if (!isLast) {
+      setAt(at + 1);
+      return;
+    }
+    setSending(true);
+    void sendText(
+      answerText(
+        questions,
+        questions.map((_, index) => answer(index)),
+      ),
+    ).finally(() => setSending(false));
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    const typing = event.target instanceof HTMLInputElement && event.target.type === "text";
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const digit = Number(event.key);
+    if (digit >= 1 && digit <= question.options.length) setChosen({ ...chosen, [at]: digit - 1 });
+    else if (digit === question.options.length + 1) setChosen({ ...chosen, [at]: "other" });
+  };
+  return (
+    <form
+      onSubmit={(event) => {
+        event.preventDefault();
+        next();
+      }}
+    >
+      <fieldset onKeyDown={onKeyDown} disabled={sending}>
+        <legend className="mb-2">
+          {questions.length > 1 && (
+            <span className="mr-2 text-small text-muted">
+              {at + 1} of {questions.length}
+            </span>
+          )}
+          {question.question}
+        </legend>
+        <div className="space-y-1.5">
+          {question.options.map((option, index) => (
+            <label
+              key={index}
+              className={cx(
+                "flex cursor-pointer items-start gap-2.5 rounded-lg border px-3 py-2 hover:bg-bg2",
+                chosen[at] === index ? "border-accent" : "border-line",
+              )}
+            >
+              <input
+                type="radio"
+                name={`${name}-${at}`}
+                className="mt-1 accent-(--accent-color)"
+                checked={chosen[at] === index}
+                onChange={() => setChosen({ ...chosen, [at]: index })}
+              />
+              <span className="min-w-0">
+                <span className="block font-medium">{option.label}</span>
+                <span className="block text-small text-muted">{option.description}</span>
+              </span>
+              <kbd className="ml-auto font-sans text-small text-muted">{index + 1}</kbd>
+            </label>
+          ))}
+          <label
+            className={cx(
+              "flex items-center gap-2.5 rounded-lg border px-3 py-2",
+              chosen[at] === "other" ? "border-accent" : "border-line",
+            )}
+          >
+            <input
+              type="radio"
+              name={`${name}-${at}`}
+              className="accent-(--accent-color)"
+              aria-label="Other"
+              checked={chosen[at] === "other"}
+              onChange={() => setChosen({ ...chosen, [at]: "other" })}
+            />
+            <input
+              type="text"
+              aria-label="Another answer"
+              placeholder="Other"
+              value={other[at] ?? ""}
+              onFocus={() => setChosen({ ...chosen, [at]: "other" })}
+              onChange={(event) => setOther({ ...other, [at]: event.target.value })}
+              className="min-w-0 flex-1 bg-transparent outline-none placeholder:text-muted"
+            />
+          </label>
+        </div>
+      </fieldset>
+      <div className="mt-3 flex justify-end gap-2">
+        {at > 0 && <Button onClick={() => setAt(at - 1)}>Back</Button>}
+        <Button type="submit" kind="primary" disabled={!answer(at) || sending}>
+          {isLast ? (questions.length > 1 ? "Send answers" : "Send answer") : "Next"}
+        </Button>
+      </div>
+    </form>
+  );
+}

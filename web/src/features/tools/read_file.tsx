@@ -1,0 +1,40 @@
+import { FileText } from "lucide-react";
+import { fields, number, text } from "@/chat/tools";
+import { languageOfPath } from "@/features/timeline/highlighter";
+import { Code, Facts, Note } from "@/features/tools/parts";
+import type { BodyProps, Tool } from "@/features/tools/tool";
+
+/** The result numbers its lines by itself; the card does so beside them. */
+export function withoutNumbers(content: string): { first: number; lines: string } {
+  const rows = content.replace(/\n$/, "").split("\n");
+  const first = Number(/^\s*(\d+)\t/.exec(rows[0] ?? "")?.[1] ?? "1");
+  return { first, lines: rows.map((row) => row.replace(/^\s*\d+\t/, "")).join("\n") };
+}
+
+function Body({ call }: BodyProps) {
+  const path = text(fields(call.args).path);
+  const result = fields(call.result);
+  const { first, lines } = withoutNumbers(text(result.content));
+  return (
+    <div className="space-y-2">
+      {lines ? (
+        <Code text={lines} language={languageOfPath(path)} label="Content" firstLine={first} />
+      ) : (
+        call.hasResult && <Note>The file is empty.</Note>
+      )}
+      <Facts
+        facts={[
+          ["Path", path],
+          [
+            "Lines",
+            number(result.total_lines) === null
+              ? null
+              : `${number(result.lines_read) ?? "?"} of ${number(result.total_lines)}`,
+          ],
+        ]}
+      />
+    </div>
+  );
+}
+
+export const readFile: Tool = { icon: FileText, Body };

@@ -1,0 +1,70 @@
+/** Cards of workspace operations: what the server said, numbers of quotas, the log of the operation. */
+import { useQuery } from "@tanstack/react-query";
+import { get } from "@/api/http";
+import { fields, list, number, text } from "@/chat/tools";
+import { Facts, Note, Output } from "@/features/tools/parts";
+import type { BodyProps } from "@/features/tools/tool";
+
+/** The operation that a call made, as far as its result or its live output names one. */
+export function operationOf(call: BodyProps["call"]): string {
+  const named = text(fields(call.result).operation_id);
+  if (named) return named;
+  return /"operation_id"\s*:\s*"([0-9a-f-]{36})"/.exec(call.output)?.[1] ?? "";
+}
+
+export function WorkspaceBody({ call, state }: BodyProps) {
+  const result = fields(call.result);
+  const quota = fields(result.quota);
+  const operation = operationOf(call);
+  const runs = state === "running" || state === "streaming";
+  return (
+    <div className="space-y-2">
+      {operation && <OperationLog id={operation} runs={runs} />}
+      {!operation && call.output && <Output text={call.output} label="Log" />}
+      {text(result.message) && <Note warn={state === "limit" || state === "failed"}>{text(result.message)}</Note>}
+      {text(result.agent_error) && <Note warn>{text(result.agent_error)}</Note>}
+      {list(result.validations).map((one, index) => (
+        <Note key={index} warn>
+          {text(one.field)}: {text(one.detail)}
+        </Note>
+      ))}
+      <Facts
+        facts={[
+          ["Workspace", text(result.workspace_name)],
+          ["Agent", text(result.agent_status) === "not_ready" ? "not ready" : null],
+          ["Startup script", scriptState(result)],
+          [
+            "Quota",
+            number(quota.limit) === null
+              ? null
+              : `${number(quota.used) ?? "?"} of ${number(quota.limit)} ${text(quota.kind)}`,
+          ],
+        ]}
+      />
+    </div>
+  );
+}
+
+function scriptState(result: Record<string, unknown>): string | null {
+  const state = text(result.startup_script);
+  if (!state) return null;
+  const exit = number(result.startup_exit_code);
+  return exit === null ? state : `${state}, exit code ${exit}`;
+}
+
+interface LogPage {
+  lines?: { at?: string; text?: string; line?: string }[];
+  items?: { at?: string; text?: string; line?: string }[];
+}
+
+/** The log of an operation, asked again every two seconds while it runs. */
+function OperationLog({ id, runs }: { id: string; runs: boolean }) {
+  const { data } = useQuery({
+    queryKey: ["operation-log", id],
+    queryFn: () => get<LogPage>(`/workspaces/operations/${id}/log`),
+    refetchInterval: runs ? 2_000 : false,
+    retry: false,
+  });
+  const lines = (data?.lines ?? data?.items ?? []).map((one) => text(one.text) || text(one.line));
+  return lines.length > 0 ? <Output text={lines.join("\n")} label="Log" /> : null;
+}

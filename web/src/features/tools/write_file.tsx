@@ -1,0 +1,37 @@
+import { FilePen } from "lucide-react";
+import { fields, number, text } from "@/chat/tools";
+import { languageOfPath } from "@/features/timeline/highlighter";
+import { Code, Diff, Facts, Note } from "@/features/tools/parts";
+import type { BodyProps, Tool } from "@/features/tools/tool";
+
+function Body({ call, state }: BodyProps) {
+  const args = fields(call.args);
+  const result = fields(call.result);
+  const path = text(args.path);
+  const applied = state !== "failed" && state !== "stopped";
+  return (
+    <div className="space-y-2">
+      {!applied && <Note warn>Nothing was written.</Note>}
+      {applied && text(result.diff) ? (
+        <Diff diff={text(result.diff)} label="Change" />
+      ) : (
+        text(args.content) && (
+          <Code text={text(args.content)} language={languageOfPath(path)} label="Content" firstLine={1} />
+        )
+      )}
+      <Facts
+        facts={[
+          ["Path", path],
+          [
+            "Size",
+            number(result.bytes) === null
+              ? null
+              : `${number(result.bytes)} bytes${result.created === true ? ", new file" : ""}`,
+          ],
+        ]}
+      />
+    </div>
+  );
+}
+
+export const writeFile: Tool = { icon: FilePen, Body };
