@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rookery.workspaces.agent import edit
@@ -53,6 +55,16 @@ def test_miscounted_character_is_named_with_both_counts_and_lines() -> None:
 
 def test_miscount_on_both_sides_of_a_title_is_found() -> None:
     assert "has 6 of '='" in failure("== Title ==\n", "=== Title ===\n")
+
+
+def test_long_lines_that_begin_alike_do_not_hold_the_agent_up() -> None:
+    text = "".join(f"{'x, ' * 300}{n}\n" for n in range(4000))
+    wanted = "".join(f"{'x, ' * 299}y{n}\n" for n in range(100))
+
+    began = time.process_time()
+    failure(text, wanted)
+
+    assert time.process_time() - began < 30  # character by character it is some minutes
 
 
 def test_miscount_names_five_places_and_three_lines() -> None:

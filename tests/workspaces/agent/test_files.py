@@ -51,6 +51,26 @@ async def test_what_cannot_be_read_has_its_status(rig: Rig) -> None:
     assert answers[1].json["message"] == f"{rig.directory / 'no'} does not exist."
 
 
+async def test_clients_that_leave_early_leave_no_file_open(rig: Rig) -> None:
+    path = rig.directory / "large"
+    path.write_bytes(b"x" * 8 * 1024 * 1024)
+    assert rig.process is not None
+    descriptors = Path(f"/proc/{rig.process.pid}/fd")
+    request = f"GET {at(path)} HTTP/1.1\r\nauthorization: Bearer {rigs.TOKEN}\r\nx-rookery-generation: 1\r\n\r\n"
+    await rig.get("/v1/health")
+    before = len(names(descriptors))
+
+    for patience in range(20):
+        reader, writer = await asyncio.open_unix_connection(rig.socket)
+        writer.write(request.encode())
+        await writer.drain()
+        if patience % 2:
+            await reader.readexactly(10)
+        writer.close()
+
+    await until(lambda: len(names(descriptors)) <= before, timeout=rigs.PATIENCE_S)
+
+
 async def test_lines_come_with_status_200_whatever_happens(rig: Rig) -> None:
     path = rig.directory / "f"
     path.write_text("a\nb\nc\n")

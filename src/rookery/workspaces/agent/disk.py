@@ -1,11 +1,12 @@
 """The disk limit of a workspace: how much its home holds, and whether a write still fits.
 
-Walking a home takes a while, so the sum is kept for a minute and own writes are added to it. A refusal always rests on
-a fresh sum: whoever deletes files can write again at once.
+Walking a home takes a while, so the sum is kept for a minute, or two seconds once half of the room is used, and own
+writes are added to it. A refusal always rests on a fresh sum: whoever deletes files can write again at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 
@@ -14,6 +15,9 @@ from rookery.workspaces.agent.errors import AgentError
 
 MEBIBYTE = 1024 * 1024
 FRESH_S = 60.0
+NEARLY_FRESH_S = 2.0
+WATCH_S = 600.0
+NEARLY_FULL = 0.9
 _BLOCK_BYTES = 512
 
 
@@ -31,10 +35,11 @@ class Disk:
         """507 if so many more bytes do not fit. Blocks: it may walk the home."""
         if self._limit <= 0 or growth <= 0:
             return
-        stale = self._measured_at is None or self._monotonic() - self._measured_at > FRESH_S
-        if stale or self._used + growth > self._limit:
-            self._used = sum(used_bytes(root) for root in self._roots)
-            self._measured_at = self._monotonic()
+        wanted = self._used + growth
+        fresh_s = FRESH_S if wanted < self._limit / 2 else NEARLY_FRESH_S
+        stale = self._measured_at is None or self._monotonic() - self._measured_at > fresh_s
+        if stale or wanted > self._limit:
+            self._measure()
         if self._used + growth > self._limit:
             message = (
                 f"The disk of the workspace is full: {self._used} of {self._limit} bytes are used and {growth} more do "
@@ -42,6 +47,18 @@ class Disk:
             )
             raise AgentError(507, "disk_limit", message)
         self._used += growth
+
+    async def watch(self, log: Callable[[str], None]) -> None:
+        """Say in the log, every ten minutes, that the limit is near: commands write without asking."""
+        while self._limit > 0:
+            await asyncio.sleep(WATCH_S)
+            await asyncio.to_thread(self._measure)
+            if self._used >= NEARLY_FULL * self._limit:
+                log(f"disk: {self._used} of {self._limit} bytes are used")
+
+    def _measure(self) -> None:
+        self._used = sum(used_bytes(root) for root in self._roots)
+        self._measured_at = self._monotonic()
 
 
 def used_bytes(root: str) -> int:

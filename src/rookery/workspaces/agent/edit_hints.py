@@ -15,8 +15,8 @@ from rookery.workspaces.agent.edit_lines import BLANKS, CRLF
 
 MAX_PLACES = 5
 MAX_HINTS = 3
-# Chosen: comparing is about a microsecond a pair, and a hint is not worth more than half a second.
-MAX_COMPARISONS = 500_000
+# Chosen: characters looked at, with a hundred for each pair of lines. A hint is not worth more than half a second.
+MAX_COMPARED = 50_000_000
 
 EMPTY = "old_text is empty. Give the text to replace; to write a whole file, use write_file."
 
@@ -57,12 +57,13 @@ def _miscounts(text: str, old_text: str, *, exact: bool) -> list[str]:
     known = set(file_lines)
     hints: list[str] = []
     more = 0
-    budget = MAX_COMPARISONS
+    budget = MAX_COMPARED
+    cost = sum(len(line) + 100 for line in file_lines)
     for number, raw in enumerate(edit_lines.split(old_text), start=1):
         wanted = shorten(raw)
         if not wanted.strip(BLANKS) or wanted in known:
             continue
-        budget -= len(file_lines)
+        budget -= cost
         if budget < 0:
             break
         places: dict[str, list[_Place]] = {}
@@ -84,14 +85,26 @@ def miscounted(wanted: str, line: str) -> str | None:
         return None
     longer, shorter = (wanted, line) if len(wanted) > len(line) else (line, wanted)
     # The first difference shows an occurrence that one side has and the other has not, or not yet.
-    at = 0
-    end = len(shorter)
-    while at < end and longer[at] == shorter[at]:
-        at += 1
-    for character in {longer[at], shorter[at] if at < end else longer[at]}:
-        if longer.count(character) >= 2 and longer.replace(character, "") == shorter.replace(character, ""):
+    at = _first_difference(longer, shorter)
+    for character in {longer[at], shorter[at] if at < len(shorter) else longer[at]}:
+        often = longer.count(character)
+        if often < 2 or often - shorter.count(character) != len(longer) - len(shorter):
+            continue
+        if longer.replace(character, "") == shorter.replace(character, ""):
             return character
     return None
+
+
+def _first_difference(longer: str, shorter: str) -> int:
+    """Where two texts part. By halves, because comparing slices costs far less than comparing characters in a loop."""
+    same, end = 0, len(shorter)
+    while same < end:
+        middle = (same + end + 1) // 2
+        if longer[same:middle] == shorter[same:middle]:
+            same = middle
+        else:
+            end = middle - 1
+    return same
 
 
 def _miscount_sentence(number: int, count: int, places: list[_Place]) -> str:

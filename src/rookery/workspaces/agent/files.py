@@ -7,6 +7,7 @@ import contextlib
 import heapq
 import os
 from collections.abc import AsyncIterator, Iterator
+from io import FileIO
 from typing import Any
 
 from rookery.workspaces.agent import journal, lines, paths, staging
@@ -38,11 +39,12 @@ class Files:
         path = paths.absolute(request.text("path"))
         offset = request.number("offset", 0)
         limit = request.optional_number("limit")
-        descriptor = await asyncio.to_thread(paths.open_regular, path)
-        length = max(os.fstat(descriptor).st_size - offset, 0)
+        # A file object, not its number: it is closed also when the client leaves before the first byte.
+        file = os.fdopen(await asyncio.to_thread(paths.open_regular, path), "rb", buffering=0)
+        length = max(os.fstat(file.fileno()).st_size - offset, 0)
         if limit is not None:
             length = min(length, limit)
-        stream = _bytes_of(descriptor, offset, length)
+        stream = _bytes_of(file, offset, length)
         return Response.streamed(stream, content_type=lines.content_type(path), length=length)
 
     async def read_lines(self, request: Request) -> Response:
@@ -120,18 +122,16 @@ def _at_most(request: Request, name: str) -> int:
     return min(request.number(name, caps[name], minimum=1), caps[name])
 
 
-async def _bytes_of(descriptor: int, offset: int, length: int) -> AsyncIterator[bytes]:
+async def _bytes_of(file: FileIO, offset: int, length: int) -> AsyncIterator[bytes]:
     """The bytes of an open file, which is closed at the end. Shorter if the file shrank; the sender notices."""
-    try:
+    with file:
         while length > 0:
-            chunk = await asyncio.to_thread(os.pread, descriptor, min(length, _CHUNK_BYTES), offset)
+            chunk = await asyncio.to_thread(os.pread, file.fileno(), min(length, _CHUNK_BYTES), offset)
             if not chunk:
                 return
             offset += len(chunk)
             length -= len(chunk)
             yield chunk
-    finally:
-        os.close(descriptor)
 
 
 def _size_of(path: str) -> int:

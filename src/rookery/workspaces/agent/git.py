@@ -15,7 +15,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from rookery.workspaces.agent import git_diff
 from rookery.workspaces.agent.agent import Agent
@@ -33,6 +33,14 @@ SCANS_AT_ONCE = 2
 _MAX_KNOWN = 256
 
 
+class Look(NamedTuple):
+    """A repository as it was seen: its state, what tells it from another, and its size on the wire."""
+
+    state: dict[str, Any]
+    digest: str
+    size: int
+
+
 class Scanner:
     """Looks at repositories, each by one caller at a time; callers that come meanwhile share the next look."""
 
@@ -42,7 +50,7 @@ class Scanner:
         self._log = agent.log
         self._running = asyncio.Semaphore(SCANS_AT_ONCE)
         self._locks: dict[str, asyncio.Lock] = {}
-        self._last: OrderedDict[str, tuple[float, dict[str, Any] | None]] = OrderedDict()
+        self._last: OrderedDict[str, tuple[float, Look | None]] = OrderedDict()
         self._roots: dict[str, str] = {}
 
     async def roots_of(self, paths: list[str]) -> list[str]:
@@ -60,7 +68,7 @@ class Scanner:
             roots[self._roots[folder]] = None
         return list(roots)
 
-    async def look(self, root: str) -> dict[str, Any] | None:
+    async def look(self, root: str) -> Look | None:
         """The state of a repository, seen after this call; None when git cannot tell."""
         asked = self._monotonic()
         async with self._locks.setdefault(root, asyncio.Lock()):
@@ -70,15 +78,16 @@ class Scanner:
             async with self._running:
                 began = self._monotonic()
                 try:
-                    state: dict[str, Any] | None = await git_diff.describe(self._git, root)
+                    state = await git_diff.describe(self._git, root)
+                    seen: Look | None = await asyncio.to_thread(_looked, state)
                 except GitFailed as error:
                     self._log(f"git: {root}: {error}")
-                    state = None
-            self._last[root] = (began, state)
+                    seen = None
+            self._last[root] = (began, seen)
             self._last.move_to_end(root)
             while len(self._last) > MAX_REPOSITORIES:
                 self._last.popitem(last=False)
-            return state
+            return seen
 
 
 class GitRoutes:
@@ -133,20 +142,20 @@ class GitRoutes:
         roots = (await scanner.roots_of(newest_first))[:MAX_REPOSITORIES]
         # Known to this watcher and gone: said once, then forgotten.
         gone = [root for root in sent or () if root not in roots and not git_diff.is_repository(root)]
-        states = await asyncio.gather(*(scanner.look(root) for root in roots))
+        looks = await asyncio.gather(*(scanner.look(root) for root in roots))
         changed: list[dict[str, Any]] = [_removed(root) for root in gone]
         room = MAX_MESSAGE_BYTES
-        for state in states:
-            if state is None:
+        for look in looks:
+            if look is None:
                 continue
-            state, size = _fitting(state, room)
-            digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+            root = look.state["root"]
             if sent is not None:
-                if sent.get(state["root"]) == digest:
+                if sent.get(root) == look.digest:
                     continue
-                sent[state["root"]] = digest
-            room -= size
-            changed.append(state)
+                sent[root] = look.digest
+            fits = look.size <= room
+            changed.append(look.state if fits else {**look.state, "diff": git_diff.note(len(look.state["diff"]))})
+            room -= look.size if fits else 0
         for root in gone:
             if sent is not None:
                 del sent[root]
@@ -174,12 +183,9 @@ def _removed(root: str) -> dict[str, Any]:
     return {"root": root, "diff": "", "additions": 0, "deletions": 0, "changed_files": 0, "removed": True}
 
 
-def _fitting(state: dict[str, Any], room: int) -> tuple[dict[str, Any], int]:
-    """The state with a diff that fits into the rest of the message, and what it takes there."""
-    size = len(json.dumps(state, ensure_ascii=False).encode("utf-8", "replace"))
-    if size <= room:
-        return state, size
-    return {**state, "diff": git_diff.note(len(state["diff"]))}, 1024
+def _looked(state: dict[str, Any]) -> Look:
+    encoded = json.dumps(state, ensure_ascii=False, sort_keys=True).encode("utf-8", "replace")
+    return Look(state, hashlib.sha256(encoded).hexdigest(), len(encoded))
 
 
 def _marked_folders(paths: list[str]) -> list[str]:

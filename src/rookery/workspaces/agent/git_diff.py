@@ -109,7 +109,7 @@ async def _tracked(git: Git, root: str, settings: Settings) -> tuple[Counts, str
         base = (await git.output(root, "hash-object", "-t", "tree", "--stdin", settings=settings)).strip()
     limit = MAX_DIFF_BYTES + _MAX_STAT_BYTES
     done = await git.run(root, *_DIFF, base, "--", settings=settings, max_bytes=limit)
-    if done.code != 0 and not done.truncated:
+    if done.code != 0:
         raise GitFailed(done.errors.decode("utf-8", "replace")[-500:])
     head, _, patch = done.output.partition(b"\n\n")
     size = done.output_bytes - (len(done.output) - len(patch))
@@ -132,7 +132,7 @@ def _counted(numstat: bytes) -> Counts:
 async def _untracked(git: Git, root: str, settings: Settings) -> Untracked:
     listing = ("ls-files", "--others", "--exclude-standard", "-z")
     done = await git.run(root, *listing, settings=settings, max_bytes=_MAX_LIST_BYTES)
-    if done.code != 0 and not done.truncated:
+    if done.code != 0:
         raise GitFailed(done.errors.decode("utf-8", "replace")[-500:])
     # A name that ends in a slash is a repository of its own; the last piece is empty, or cut in two.
     names = [name for name in done.output.split(b"\0")[:-1] if not name.endswith(b"/")]

@@ -51,6 +51,7 @@ def build_router(agent: Agent, ending: Ending, context: Context) -> Router:
     router = Router()
     health.register(router, agent, context)
     disk = Disk(agent.config, agent.clock.monotonic)
+    agent.background(disk.watch(agent.log))
     files.register(router, agent, disk)
     editing.register(router, agent, disk)
     process_routes.register(router, agent)

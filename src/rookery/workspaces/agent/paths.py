@@ -10,6 +10,7 @@ from collections import deque
 from rookery.workspaces.agent.errors import AgentError
 
 MAX_LINKS = 40
+MAX_PATH_CHARS = 4096
 
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -29,6 +30,8 @@ def absolute(path: object) -> str:
         raise AgentError(400, "invalid", "A path is required, and it must be text that is not blank.")
     if "\x00" in path:
         raise AgentError(400, "invalid", "A path must not contain a NUL character.")
+    if len(path) > MAX_PATH_CHARS:
+        raise AgentError(400, "invalid", f"A path has at most {MAX_PATH_CHARS} characters.")
     if not path.startswith("/"):
         raise AgentError(400, "relative_path", f"{path!r} is a relative path. Paths must be absolute, such as /home/x.")
     # Two leading slashes have a meaning of their own in POSIX, and none here.

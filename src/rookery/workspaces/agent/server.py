@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import socket
 import traceback
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from rookery.workspaces.agent.agent import Agent
@@ -229,6 +229,15 @@ class Connection:
                 left -= len(data)
 
     async def _send(self, response: Response, head: Head | None, keep_alive: bool) -> None:
+        try:
+            await self._send_parts(response, head, keep_alive)
+        finally:
+            # Also when nothing of it was sent: a stream may hold a file or a subscription.
+            close = getattr(response.stream, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _send_parts(self, response: Response, head: Head | None, keep_alive: bool) -> None:
         is_head = head is not None and head.method == "HEAD"
         self._writer.write(_encode(response, keep_alive=keep_alive, without_body=is_head))
         await self._flush()
@@ -236,7 +245,7 @@ class Connection:
             return
         chunked = response.length is None
         sent = 0
-        async for chunk in _closing(response.stream):
+        async for chunk in response.stream:
             if not chunk:
                 continue
             sent += len(chunk)
@@ -255,17 +264,6 @@ class Connection:
             await self._writer.drain()
         finally:
             timer.cancel()
-
-
-async def _closing(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The stream, closed also when its reader leaves early: it may hold a file or a subscription."""
-    try:
-        async for chunk in stream:
-            yield chunk
-    finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
 
 
 def _encode(response: Response, *, keep_alive: bool, without_body: bool = False) -> bytes:
