@@ -55,10 +55,11 @@ def _archive() -> tuple[bytes, str]:
     files.update(_sources(resources.files(PACKAGE), root))
     buffer = io.BytesIO()
     buffer.write(b"#!/usr/bin/env python3\n")
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as zipped:
+    # Stored, not compressed: what zlib makes of the same bytes differs between its versions.
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as zipped:
         for name in sorted(files):
             entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3
             entry.external_attr = 0o100644 << 16
             zipped.writestr(entry, files[name])
     data = buffer.getvalue()

@@ -123,9 +123,9 @@ class Rig:
                     found += map(int, task.read_text().split())
         return found[1:]
 
-    async def run(self, command: str, *, chat: str | None = None, **body: Any) -> Any:
+    async def run(self, command: str, *, chat: str | None = None, key: str | None = None, **body: Any) -> Any:
         """Run a command to its end; gives the output as the agent shows it."""
-        started = await self.post("/v1/processes", {"command": command, **body}, chat=chat)
+        started = await self.post("/v1/processes", {"command": command, **body}, chat=chat, key=key)
         return await self.output(started["id"], chat=chat)
 
     async def output(self, process_id: str, *, chat: str | None = None) -> Any:

@@ -1,0 +1,172 @@
+"""The zipapp: the same bytes everywhere, nothing but the standard library, and Python 3.9 is enough."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import rookery.workspaces.agent
+from rookery.workspaces import bundle
+from tests.workspaces.agent import rig as rigs
+
+PACKAGE = "rookery.workspaces.agent"
+SOURCES = sorted(Path(rookery.workspaces.agent.__file__).parent.rglob("*.py"))
+
+
+def find_pythons() -> list[str]:
+    """Every other Python of this machine that the agent promises to run on."""
+    places = [Path(name) for name in os.environ.get("PATH", "").split(os.pathsep)]
+    places += sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin"))
+    found: dict[str, str] = {}
+    for place in places:
+        for minor in range(9, 16):
+            path = place / f"python3.{minor}"
+            if minor != sys.version_info.minor and os.access(path, os.X_OK) and "shims" not in path.parts:
+                found.setdefault(path.name, str(path))
+    return sorted(found.values())
+
+
+PYTHONS = find_pythons()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_source_is_python_3_9_and_imports_only_the_standard_library(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+
+    foreign = [name for name in imported(tree) if not is_allowed(name)]
+    assert foreign == []
+    assert unions_at_run_time(tree) == []
+
+
+def imported(tree: ast.AST) -> list[str]:
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+    return names
+
+
+def is_allowed(name: str) -> bool:
+    return name == PACKAGE or name.startswith(f"{PACKAGE}.") or name.split(".")[0] in sys.stdlib_module_names
+
+
+def unions_at_run_time(tree: ast.Module) -> list[int]:
+    """Lines where `X | None` is evaluated, which 3.9 cannot: annotations are not, thanks to the future import."""
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            found += [
+                part.lineno
+                for part in ast.walk(node.value)
+                if isinstance(part, ast.BinOp) and isinstance(part.op, ast.BitOr) and is_none(part.right)
+            ]
+    return found
+
+
+def is_none(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def test_the_checks_find_what_they_look_for() -> None:
+    assert not is_allowed("msgspec")
+    assert not is_allowed("rookery.workspaces.bundle")
+    assert not is_allowed("rookery.clock")
+    assert is_allowed("asyncio.streams")
+    assert unions_at_run_time(ast.parse("A = int | None")) == [1]
+    with pytest.raises(SyntaxError):
+        ast.parse("match x:\n    case 1:\n        pass", feature_version=(3, 9))
+
+
+def test_every_source_says_that_annotations_are_not_evaluated() -> None:
+    assert [path.name for path in SOURCES if "from __future__ import annotations" not in path.read_text()] in (
+        [],
+        ["__init__.py"],
+    )
+
+
+def test_bytes_depend_on_the_source_alone(tmp_path: Path) -> None:
+    first = bundle.build(tmp_path / "a")
+    code = (
+        "import sys; from pathlib import Path; from rookery.workspaces import bundle; bundle.build(Path(sys.argv[1]))"
+    )
+    environment = {**os.environ, "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "b")], env=environment, check=True)
+
+    (second,) = (tmp_path / "b").iterdir()
+    assert second.name == first.name
+    assert second.read_bytes() == first.read_bytes() == bundle.archive()
+
+
+def test_zipapp_holds_the_agent_and_nothing_else(tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(bundle.archive())) as zipped:
+        names = zipped.namelist()
+
+    own = {f"rookery/workspaces/agent/{path.name}" for path in SOURCES}
+    assert set(names) == own | {"__main__.py", "rookery/__init__.py", "rookery/workspaces/__init__.py"}
+    assert len(bundle.archive()) < 1024 * 1024
+
+
+def test_damaged_file_is_replaced_and_a_whole_one_left_alone(tmp_path: Path) -> None:
+    path = bundle.build(tmp_path)
+    before = path.stat().st_ino
+    assert bundle.build(tmp_path).stat().st_ino == before
+
+    path.write_bytes(b"half")
+    assert bundle.build(tmp_path).read_bytes() == bundle.archive()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_many_builders_at_once_leave_one_whole_file(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        paths = set(pool.map(lambda _: bundle.build(tmp_path / "x"), range(64)))
+
+    (path,) = paths
+    assert list((tmp_path / "x").iterdir()) == [path]
+    assert path.read_bytes() == bundle.archive()
+
+
+def test_directory_that_cannot_be_written_is_an_error_without_leftovers(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(OSError):
+        bundle.build(tmp_path / "file")
+
+
+def test_zipapp_needs_no_rookery_around_it(tmp_path: Path) -> None:
+    path = bundle.build(tmp_path)
+    shown = subprocess.run(
+        [sys.executable, "-I", "-S", str(path), "--help"], capture_output=True, text=True, cwd=tmp_path, env={}
+    )
+
+    assert shown.returncode == 0
+    assert "--run-dir" in shown.stdout
+
+
+@pytest.mark.skipif(not PYTHONS, reason="this machine has one Python only")
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: Path(path).name)
+async def test_agent_runs_on_every_python_that_is_here(python: str) -> None:
+    async with rigs.rig({"nested": True, "bwrap": shutil.which("bwrap")}, python=python) as rig:
+        await rig.start()
+
+        shown = await rig.run("echo hello; exit 3", chat="c1", key="k")
+        file = await rig.ask("PUT", f"/v1/files?path={rig.directory}/a.txt", data=b"text", chat="c1")
+        lines = await rig.get(f"/v1/files/lines?path={rig.directory}/a.txt")
+        context = await rig.ask("GET", "/v1/context?after=0&wait_s=30")
+        await rig.post("/v1/shutdown", {})
+
+        assert (shown["output"], shown["exit_code"]) == ("hello\n", 3)
+        assert file.status == 200
+        assert lines["content"] == "1\ttext"
+        assert context.status == 200
+        assert "Traceback" not in rig.log()

@@ -1,0 +1,102 @@
+"""How long ended processes are kept, and how much memory their outputs take together; with a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from rookery.workspaces.agent import processes
+from rookery.workspaces.agent.children import Children
+from rookery.workspaces.agent.clock import Clock
+from rookery.workspaces.agent.errors import AgentError
+from rookery.workspaces.agent.http import ChatHeaders
+from rookery.workspaces.agent.processes import Order, Process, Processes
+
+SERVER = ChatHeaders()
+
+
+class Shelf:
+    """Ended processes without having run them."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.kept = Processes(Children(), Clock(now=lambda: self.seconds))
+        self._count = 0
+
+    def ended(self, output: bytes = b"") -> Process:
+        self._count += 1
+        order = Order("true", ["true"], "/", {}, SERVER)
+        process = Process(f"p{self._count}", order, self.seconds)
+        process.output.append(output)
+        process.close(0, self.seconds)
+        self.kept.restore(process)
+        return process
+
+    def running(self) -> Process:
+        self._count += 1
+        process = Process(f"p{self._count}", Order("sleep", ["sleep"], "/", {}, SERVER), self.seconds)
+        self.kept.restore(process)
+        return process
+
+    def has(self, process: Process) -> bool:
+        try:
+            return self.kept.find(process.id, SERVER) is process
+        except AgentError:
+            return False
+
+
+@pytest.fixture
+async def shelf() -> Shelf:
+    return Shelf()
+
+
+async def test_ended_process_is_kept_for_an_hour_and_a_running_one_for_ever(shelf: Shelf) -> None:
+    ended, running = shelf.ended(), shelf.running()
+
+    shelf.seconds += 60 * 60
+    shelf.kept.sweep()
+    assert shelf.has(ended)
+    shelf.seconds += 1
+    shelf.kept.sweep()
+
+    assert not shelf.has(ended)
+    assert shelf.has(running)
+
+
+async def test_the_newest_256_ended_ones_are_kept(shelf: Shelf) -> None:
+    running = shelf.running()
+    ended = []
+    for _ in range(258):
+        shelf.seconds += 1
+        ended.append(shelf.ended())
+
+    shelf.kept.sweep()
+
+    assert [shelf.has(process) for process in ended] == [False] * 2 + [True] * 256
+    assert shelf.has(running)
+
+
+async def test_oldest_ended_outputs_shrink_when_all_together_are_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "MAX_HELD_BYTES", 1_000_000)
+    children = Children()
+    children.watch()
+    kept = Processes(children, Clock())
+    try:
+        started = []
+        for number in range(6):
+            arguments = ["sh", "-c", "head -c 300000 /dev/zero; echo; echo end"]
+            order = Order("", arguments, "/", {"PATH": "/usr/bin:/bin"}, SERVER)
+            started.append(kept.start(order, f"p{number}"))
+            await asyncio.wait_for(started[-1].ended.wait(), 60)
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+
+    held = [process.output.held for process in started]
+    assert sum(held) <= 1_000_000
+    assert held[0] < 40_000
+    assert held[-1] == 300_005
+    assert started[0].view().text.endswith("end\n")
