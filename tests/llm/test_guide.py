@@ -154,6 +154,15 @@ REQUESTS = {
     "start the workspace": ["start_workspace"],
     "please stop the workspace": ["stop_workspace"],
     "take the tour": ["write_file", "read_file", "edit_files", "execute"],
+    "what can you do?": ["write_file", "read_file", "edit_files", "execute"],
+    "write me a small Python program": ["write_file", "execute"],
+    "list the files": ["execute"],
+    "list files in /etc": ["execute"],
+    "ls -la": ["execute"],
+    "git status": ["execute"],
+    "run the tests": ["execute"],
+    "show the diff": ["execute"],
+    'create a workspace from git with {"repository": "https://a.example/b.git"}': ["create_workspace"],
 }
 
 

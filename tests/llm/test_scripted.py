@@ -60,10 +60,15 @@ def message(role: Role, *parts: PromptPart) -> PromptMessage:
     return PromptMessage(role=role, parts=parts)
 
 
-def asking(text: str, *later: PromptMessage, tools: Sequence[str] = TOOLS) -> Call:
+BOUND = "<workspace-context>\nOperating system: linux\nWorking directory: /home/agent/project\n</workspace-context>"
+
+
+def asking(text: str, *later: PromptMessage, tools: Sequence[str] = TOOLS, system: str = BOUND) -> Call:
+    """A turn of a chat that has a workspace, unless its system prompt says nothing of one."""
     user = message(Role.USER, PromptText(text))
+    told = [message(Role.SYSTEM, PromptText(system))] if system else []
     return Call(
-        prompt=Prompt((user, *later)),
+        prompt=Prompt((*told, user, *later)),
         tools=tuple(Tool(name=name, description=name, input_schema={"type": "object"}) for name in tools),
     )
 
@@ -266,49 +271,84 @@ async def test_guide_tells_what_a_command_printed_and_how_it_ended() -> None:
 
 
 async def test_guide_makes_a_workspace_first_when_there_is_none_and_then_goes_on() -> None:
+    """No call fails on the way: the first card a newcomer sees is a good one."""
     asked = "run `date`"
     rows: list[PromptMessage] = []
-    first = await calls_of(asking(asked))
-    rows += round_trip(first, {"error": "No workspace is attached; use create_workspace."}, is_error=True)
-    second = await calls_of(asking(asked, *rows))
-    rows += round_trip(second, {"templates": [{"id": "t-1"}, {"id": "t-2"}], "recommended_template_id": "t-2"})
+    first = await calls_of(asking(asked, system=""))
+    rows += round_trip(first, {"templates": [{"id": "t-1"}, {"id": "t-2"}], "recommended_template_id": "t-2"})
+    second = await calls_of(asking(asked, *rows, system=""))
+    rows += round_trip(second, {"created": True})
     third = await calls_of(asking(asked, *rows))
-    rows += round_trip(third, {"ok": True})
-    fourth = await calls_of(asking(asked, *rows))
-    rows += round_trip(fourth, {"output": "Monday", "exit_code": 0})
+    rows += round_trip(third, {"output": "Monday", "exit_code": 0})
 
-    assert [call.name for call in [*second, *third, *fourth]] == ["list_templates", "create_workspace", "execute"]
-    assert json.loads(third[0].input) == {"template_id": "t-2"}
-    assert "Monday" in await text_of(asking(asked, *rows))
+    assert [call.name for call in [*first, *second, *third]] == ["list_templates", "create_workspace", "execute"]
+    assert json.loads(second[0].input) == {"template_id": "t-2"}
+    said = await text_of(asking(asked, *rows))
+    assert "Monday" in said
+    assert "t-2" not in said
 
 
-async def test_guide_gives_up_on_workspaces_instead_of_asking_forever() -> None:
+async def test_guide_takes_a_template_that_needs_no_answers_when_none_is_recommended() -> None:
+    rows = round_trip(await calls_of(asking("run `date`", system="")), {"templates": [{"id": "git"}, {"id": "blank"}]})
+
+    (call,) = await calls_of(asking("run `date`", *rows, system=""))
+
+    assert json.loads(call.input) == {"template_id": "blank"}
+
+
+async def test_guide_starts_a_workspace_that_was_stopped() -> None:
+    stopped = round_trip([ToolCall("c", "stop_workspace", "{}")], {"stopped": True})
+    again = message(Role.USER, PromptText("run `date`"))
+    tools = (*TOOLS, "start_workspace")
+
+    first = await calls_of(asking("stop the workspace", *stopped, again, tools=tools))
+    rows = [*stopped, again, *round_trip(first, {"started": True})]
+    second = await calls_of(asking("stop the workspace", *rows, tools=tools))
+
+    assert [call.name for call in [*first, *second]] == ["start_workspace", "execute"]
+
+
+async def test_guide_starts_a_workspace_that_turns_out_to_be_down() -> None:
+    asked, tools = "run `date`", (*TOOLS, "start_workspace")
+    down = {"error": "The workspace w does not run. Use start_workspace to start it."}
+    rows = round_trip(await calls_of(asking(asked, tools=tools)), down, is_error=True)
+
+    first = await calls_of(asking(asked, *rows, tools=tools))
+    rows += round_trip(first, {"started": True})
+    second = await calls_of(asking(asked, *rows, tools=tools))
+    rows += round_trip(second, {"output": "Monday", "exit_code": 0})
+
+    assert [call.name for call in [*first, *second]] == ["start_workspace", "execute"]
+    assert "Monday" in await text_of(asking(asked, *rows, tools=tools))
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([{"templates": []}], "no template"),
+        ([{"templates": [{"id": "t"}]}, {"error": "There is no sandbox here."}], "no sandbox here"),
+        ([{"templates": [{"id": "t"}]}, {"created": True}, {"error": "no workspace"}], "Attach one"),
+    ],
+)
+async def test_guide_says_politely_why_there_is_no_workspace(answers: list[object], said: str) -> None:
     asked = "run `date`"
     rows: list[PromptMessage] = []
-    answers: list[object] = [
-        {"error": "no workspace"},
-        {"templates": [{"id": "t"}]},
-        {"ok": True},
-        {"error": "no workspace"},
-    ]
     for answer in answers:
-        calls = await calls_of(asking(asked, *rows))
+        calls = await calls_of(asking(asked, *rows, system=""))
         rows += round_trip(calls, answer, is_error="error" in str(answer))
 
-    assert await calls_of(asking(asked, *rows)) == []
-    assert "Attach one" in await text_of(asking(asked, *rows))
+    assert await calls_of(asking(asked, *rows, system="")) == []
+    assert said in await text_of(asking(asked, *rows, system=""))
 
 
 async def test_guide_writes_a_plan_where_the_overlay_says_and_proposes_it() -> None:
-    system = message(Role.SYSTEM, PromptText("Plan.\n<plan-file-path>/w/plan.md</plan-file-path>"))
-    user = message(Role.USER, PromptText("make a plan to tidy up"))
-    tools = asking("x").tools
-    first = await calls_of(Call(prompt=Prompt((system, user)), tools=tools))
-    later = round_trip(first, {"ok": True})
-    second = await calls_of(Call(prompt=Prompt((system, user, *later)), tools=tools))
+    system = f"Plan.\n<plan-file-path>/w/plan.md</plan-file-path>\n{BOUND}"
+    for asked in ("make a plan to tidy up", "the whole house should be tidy"):
+        first = await calls_of(asking(asked, system=system))
+        second = await calls_of(asking(asked, *round_trip(first, {"ok": True}), system=system))
 
-    assert [json.loads(call.input)["path"] for call in [*first, *second]] == ["/w/plan.md", "/w/plan.md"]
-    assert second[0].name == "propose_plan"
+        assert [json.loads(call.input)["path"] for call in [*first, *second]] == ["/w/plan.md", "/w/plan.md"]
+        assert second[0].name == "propose_plan"
 
 
 async def test_guide_hands_work_to_an_agent_and_waits_for_that_one() -> None:
@@ -342,7 +382,22 @@ async def test_tour_uses_one_tool_after_the_other_and_stops_at_the_first_that_fa
     assert "disk full" in await text_of(asking("take the tour", *failed))
 
 
-@pytest.mark.parametrize("asked", ["hello", "what is the meaning of life?", "", "rm everything"])
+async def test_guide_takes_the_tour_once_when_it_does_not_understand() -> None:
+    asked = "what is the meaning of life?"
+    tools = ["write_file", "read_file", "edit_files", "execute"]
+    rows: list[PromptMessage] = []
+    names = []
+    while calls := await calls_of(asking(asked, *rows, tools=tools)):
+        names += [call.name for call in calls]
+        rows += round_trip(calls, {"ok": True, "output": "x", "exit_code": 0})
+
+    assert names == tools
+    assert "scripted model" in await text_of(asking(asked, *rows, tools=tools))
+    later = [*rows, message(Role.USER, PromptText("and what else is there?"))]
+    assert await calls_of(asking(asked, *later, tools=tools)) == []
+
+
+@pytest.mark.parametrize("asked", ["hello", "", "rm everything"])
 async def test_guide_says_what_it_is_and_how_to_add_a_real_model_when_it_does_not_understand(asked: str) -> None:
     said = await text_of(asking(asked))
 

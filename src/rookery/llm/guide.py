@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
 
 import msgspec
 
 from rookery.chat.messages import Role
 from rookery.chat.prompt_parts import Prompt, PromptResult
+from rookery.llm.guide_requests import Request, field_of, make_tour, plan_for, system_text, understand
 from rookery.llm.scripted import CallTool, Say, Step, Think, all_parts, last_user_text, results_since_user, text_of
 from rookery.llm.types import Call, Purpose
 
@@ -26,6 +25,8 @@ WHO_I_AM = (
 )
 # What to ask for, and the tools that it takes.
 SUGGESTIONS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"write_file", "read_file", "edit_files", "execute"}), "take the tour"),
+    (frozenset({"write_file", "execute"}), "write a Python script that counts to five"),
     (frozenset({"execute"}), "run `uname -a`"),
     (frozenset({"write_file"}), "write /home/agent/notes.md with Hello from Rookery"),
     (frozenset({"read_file"}), "read /home/agent/notes.md"),
@@ -37,42 +38,31 @@ SUGGESTIONS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"spawn_agent", "wait_agent"}), "ask agents to count the files in /etc; name the kernel"),
     (frozenset({"process_list"}), "use the tool process_list"),
     (frozenset({"read_file"}), 'use the tool read_file with {"path": "/etc/hostname"}'),
-    (frozenset({"write_file", "read_file", "edit_files", "execute"}), "take the tour"),
 )
 NOTHING_TO_USE = (
     "This chat has no tools, so there is nothing that I could do for you. But you can see how chats work here: watch "
     "this one from somewhere else, stop me, send more while I speak, leave and come back."
 )
 PLAN_TOOLS = frozenset({"ask_user_question", "propose_plan"})
-MAX_AGENTS = 4
 NEEDS_WORKSPACE = re.compile(r"no workspace", re.IGNORECASE)
-PLAN_PATH = re.compile(r"<plan-file-path>\s*(\S+)\s*</plan-file-path>")
-DEFAULT_PLAN_PATH = "/home/agent/plan.md"
-HOME = "/home/agent"
+NEEDS_START = re.compile(r"use start_workspace", re.IGNORECASE)
+# The tools that act in a workspace; a chat without one gets it before they are called.
+WORKSPACE_TOOLS = frozenset(
+    {
+        *("read_file", "write_file", "edit_files", "execute", "attach_file", "propose_plan"),
+        *("process_output", "process_list", "process_signal"),
+    }
+)
+PREPARATION = frozenset({"list_templates", "create_workspace", "start_workspace"})
+HAS_WORKSPACE = "<workspace-context>"
 MAX_SHOWN = 1500
 # Of one message, and how many, a summary repeats.
 MAX_QUOTE, MAX_QUOTES = 300, 20
 
-TOUR = (
-    ("write_file", {"path": f"{HOME}/tour.md", "content": "# A tour\n\nEverything here happened for real.\n"}),
-    ("read_file", {"path": f"{HOME}/tour.md"}),
-    (
-        "edit_files",
-        {
-            "files": [
-                {"path": f"{HOME}/tour.md", "edits": [{"old_text": "for real", "new_text": "for real, in a sandbox"}]}
-            ]
-        },
-    ),
-    ("execute", {"command": f"cat {HOME}/tour.md && uname -sm && date -u", "model_intent": "Look at the result"}),
+NOT_UNDERSTOOD = (
+    "I follow fixed rules and have none for that. So that you see a turn with tools all the same, here is a short "
+    "tour: I write a file, read it, edit it, and run a command on it."
 )
-
-
-class Request(msgspec.Struct, frozen=True):
-    """The calls a request needs, in rounds: the calls of one round run side by side."""
-
-    intro: str
-    rounds: tuple[tuple[CallTool, ...], ...]
 
 
 def guide(call: Call) -> Sequence[Step]:
@@ -82,16 +72,35 @@ def guide(call: Call) -> Sequence[Step]:
     if call.purpose is Purpose.COMPACTION:
         return (Say(_summary(call.prompt)),)
     results = results_since_user(call.prompt)
-    return _proceed(call, understand(last_user_text(call.prompt).strip(), call.prompt, results), results)
+    asked = last_user_text(call.prompt).strip()
+    request = understand(asked, call.prompt, results) or _instead(call, asked, results)
+    return _proceed(call, request, results)
 
 
 def tour(call: Call) -> Sequence[Step]:
     """Takes the tour, whatever was said."""
-    return _proceed(call, _tour(), results_since_user(call.prompt))
+    return _proceed(call, make_tour(call.prompt), results_since_user(call.prompt))
+
+
+def _instead(call: Call, asked: str, results: Sequence[PromptResult]) -> Request | None:
+    """What to do with words that no pattern fits: a plan where plans are made, else the tour, once in a chat."""
+    tools = _usable(call)
+    if len(asked.split()) < 3 or "the tool " in asked:
+        return None
+    if {"propose_plan", "write_file"} <= tools:
+        return plan_for(asked, call.prompt)
+    rounds = make_tour(call.prompt, NOT_UNDERSTOOD, WHO_I_AM)
+    before = [part for part in all_parts(call.prompt) if isinstance(part, PromptResult)]
+    is_first = len(before) == len(results)
+    return rounds if is_first and not _missing(rounds, tools) else None
+
+
+def _usable(call: Call) -> set[str]:
+    return {tool.name for tool in call.tools} if call.tool_choice != "none" else set()
 
 
 def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult]) -> Sequence[Step]:
-    tools = {tool.name for tool in call.tools} if call.tool_choice != "none" else set()
+    tools = _usable(call)
     if request is None:
         return (Say(f"{WHO_I_AM}\n\n{_offer(tools)}"),)
     if missing := _missing(request, tools):
@@ -99,12 +108,13 @@ def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult
         hint = " Turn on plan mode, and ask again." if PLAN_TOOLS.intersection(missing) else ""
         it = "it" if len(missing) == 1 else "them"
         return (Say(f"I would use {names} for that, but this chat does not have {it}.{hint}\n\n{WHO_I_AM}"),)
-    if results and _is_preparation(results[-1], results) and (steps := _get_workspace(results, tools)):
+    if (steps := _prepare(call.prompt, request, results, tools)) is not None:
         return steps
-    done = _rounds_done(request, results)
-    if done == len(request.rounds) or (results and results[-1].is_error):
-        return (Say(_account(results)),)
-    if results:
+    own = _own(request, results)
+    done = _rounds_done(request, own)
+    if done == len(request.rounds) or (own and own[-1].is_error):
+        return (Say("\n\n".join(filter(None, (_account(own), request.outro)))),)
+    if own:
         return request.rounds[done]
     thought = f"This reads like a request for {_names(request.rounds[0])}."
     return (Think(thought), Say(request.intro), *request.rounds[0])
@@ -116,145 +126,13 @@ def _offer(tools: set[str]) -> str:
     return "\n".join(["Try one of these:", *lines]) if lines else NOTHING_TO_USE
 
 
-def understand(asked: str, prompt: Prompt, results: Sequence[PromptResult]) -> Request | None:
-    """What the text asks for, or None when none of the patterns fits."""
-    for pattern, make in _PATTERNS:
-        if found := pattern.fullmatch(asked):
-            return make(found, prompt, results)
-    return None
-
-
-Maker: TypeAlias = Callable[[re.Match[str], Prompt, Sequence[PromptResult]], Request | None]
-
-
-def _run(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request:
-    commands = re.findall(r"`([^`]+)`", found["what"]) or [found["what"].strip()]
-    how = {"run_in_background": True} if found["background"] else {"timeout": "30s"}
-    calls = tuple(CallTool("execute", {"command": command, **how}) for command in commands)
-    return Request("I will run that.", (calls,))
-
-
-def _read(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request:
-    return Request("I will read it.", ((CallTool("read_file", {"path": found["path"]}),),))
-
-
-def _write(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request:
-    content = found["content"].strip().strip("\"'`") + "\n"
-    return Request("I will write it.", ((CallTool("write_file", {"path": found["path"], "content": content}),),))
-
-
-def _edit(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request:
-    edits = [{"old_text": found["old"], "new_text": found["new"]}]
-    call = CallTool("edit_files", {"files": [{"path": found["path"], "edits": edits}]})
-    return Request("I will change it.", ((call,),))
-
-
-def _search(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request:
-    where = found["path"] or HOME
-    command = f"grep -rnI --max-count=20 -e {shlex.quote(found['what'])} {shlex.quote(where)} | head -n 50"
-    return Request("I will search for it.", ((CallTool("execute", {"command": command, "timeout": "30s"}),),))
-
-
-def _attach(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request:
-    return Request("I will attach it.", ((CallTool("attach_file", {"path": found["path"]}),),))
-
-
-def _ask(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request:
-    named = re.split(r",|\bor\b", found["options"]) if found["options"] else ["Yes", "No"]
-    labels = [label.strip(" .?") for label in named if label.strip(" .?")][:4]
-    if len(labels) < 2:
-        labels = ["Yes", "No"]
-    what = found["what"].strip(" :?")
-    question = what[:1].upper() + what[1:] + "?"
-    options = [{"label": label, "description": f"Choose {label}"} for label in labels]
-    questions = [{"header": "Question", "question": question, "options": options}]
-    return Request("I have a question.", ((CallTool("ask_user_question", {"questions": questions}),),))
-
-
-def _plan(found: re.Match[str], prompt: Prompt, _: Sequence[PromptResult]) -> Request:
-    goal = found["what"].strip(" .")
-    system = "\n".join(text_of(message) for message in prompt.messages if message.role is Role.SYSTEM)
-    marked = PLAN_PATH.search(system)
-    path = marked[1] if marked else DEFAULT_PLAN_PATH
-    steps = ("Look at what is there", f"Do the work: {goal}", "Check the result", "Report what changed")
-    text = f"# Plan: {goal}\n\n" + "".join(f"{number}. {step}\n" for number, step in enumerate(steps, 1))
-    write = CallTool("write_file", {"path": path, "content": text})
-    return Request("I will write a plan and propose it.", ((write,), (CallTool("propose_plan", {"path": path}),)))
-
-
-def _spawn(found: re.Match[str], _: Prompt, results: Sequence[PromptResult]) -> Request:
-    tasks = [task.strip() for task in found["what"].split(";") if task.strip()] if found["several"] else []
-    tasks = tasks[:MAX_AGENTS] or [found["what"].strip()]
-    spawns = [CallTool("spawn_agent", {"type": "general", "prompt": task, "title": task[:60]}) for task in tasks]
-    started = [result for result in results if result.name == "spawn_agent"]
-    waits = [
-        CallTool("wait_agent", {"chat_id": _field(started[place] if place < len(started) else None, "chat_id")})
-        for place in range(len(tasks))
-    ]
-    whom = "an agent and wait for its report" if len(tasks) == 1 else "agents and wait for their reports"
-    return Request(f"I will hand that to {whom}.", (tuple(spawns), tuple(waits)))
-
-
-def _use(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request | None:
-    """Any tool by its name, with the arguments as JSON: what plain words do not reach."""
-    try:
-        args = msgspec.json.decode(found["args"] or "{}", type=dict[str, Any])
-    except msgspec.DecodeError:
-        return None
-    return Request(f"I will use {found['tool']}.", ((CallTool(found["tool"], args),),))
-
-
-def _named_tool(name: str) -> Maker:
-    return lambda _, __, ___: Request(f"I will use {name}.", ((CallTool(name),),))
-
-
-def _take_tour(_: re.Match[str], __: Prompt, ___: Sequence[PromptResult]) -> Request:
-    return _tour()
-
-
-def _tour() -> Request:
-    rounds = tuple((CallTool(name, args),) for name, args in TOUR)
-    return Request("A short tour: I write a file, read it, edit it, and run a command on it.", rounds)
-
-
-_PLEASE = r"(?:please[, ]+|can you |could you |now )?"
-_PATH = r"[`\"']?(?P<path>/[^\s`\"']+)[`\"']?"
-_WITH = r"(?: with| containing| saying)(?: the text)?:?"
-_OLD, _NEW = (rf"[`\"'](?P<{name}>.*?)[`\"']" for name in ("old", "new"))
-_PATTERNS: tuple[tuple[re.Pattern[str], Maker], ...] = tuple(
-    (re.compile(_PLEASE + pattern + r"[.!?]*", re.IGNORECASE | re.DOTALL), make)
-    for pattern, make in (
-        (r"(?:take|give me|show me|start) (?:the|a) tour", _take_tour),
-        (r"(?:use|call) the tool `?(?P<tool>[a-z0-9_-]+)`?(?: with:? (?P<args>\{.*\}))?", _use),
-        (r"(?:list|show)(?: me)?(?: the| my| all)? templates", _named_tool("list_templates")),
-        (r"(?:list|show)(?: me)?(?: the| my| all)?(?: running)? processes", _named_tool("process_list")),
-        (r"(?:list|show)(?: me)?(?: the| my| all)? (?:sub)?agents", _named_tool("list_agents")),
-        (r"start (?:the|my) workspace", _named_tool("start_workspace")),
-        (r"stop (?:the|my) workspace", _named_tool("stop_workspace")),
-        (r"(?:run|execute)(?: the command)?:? (?P<what>.+?)(?P<background> in the background)?", _run),
-        (rf"(?:read|open|show|print)(?: me)?(?: the file)? {_PATH}", _read),
-        (rf"(?:write|create|save)(?: a| the)?(?: file)? {_PATH}{_WITH} (?P<content>.+)", _write),
-        (rf"(?:replace|change) {_OLD} (?:with|to|by|into) {_NEW} in(?: the file)? {_PATH}", _edit),
-        (rf"(?:search(?: for)?|look for|grep(?: for)?) [`\"']?(?P<what>[^`\"']+?)[`\"']?(?: in {_PATH})?", _search),
-        (rf"attach(?: the file)? {_PATH}", _attach),
-        (
-            r"(?:ask|spawn|start|use) (?:(?:an?|another) (?:sub)?agent|(?P<several>(?:sub)?agents))"
-            r" (?:to|and let (?:it|them)) (?P<what>.+?)",
-            _spawn,
-        ),
-        (r"ask me (?P<what>[^:]+?)(?:: (?P<options>.+?))?", _ask),
-        (r"(?:make|write|propose|draft) (?:a|the) plan (?:to|for) (?P<what>.+?)", _plan),
-    )
-)
-
-
 def _missing(request: Request, tools: set[str]) -> list[str]:
     return sorted({call.name for calls in request.rounds for call in calls} - tools)
 
 
-def _rounds_done(request: Request, results: Sequence[PromptResult]) -> int:
-    """How many rounds have their results. Results of getting a workspace first do not count."""
-    left = len([result for result in results if not _is_preparation(result, results)])
+def _rounds_done(request: Request, own: Sequence[PromptResult]) -> int:
+    """How many rounds have their results."""
+    left = len(own)
     for index, calls in enumerate(request.rounds):
         if left < len(calls):
             return index
@@ -262,31 +140,71 @@ def _rounds_done(request: Request, results: Sequence[PromptResult]) -> int:
     return len(request.rounds)
 
 
-def _is_preparation(result: PromptResult, results: Sequence[PromptResult]) -> bool:
-    """Whether this came of getting a workspace, which a tool has asked for, and not of the request itself."""
-    if _needs_workspace(result):
-        return True
-    return result.name in ("list_templates", "create_workspace") and any(map(_needs_workspace, results))
+def _own(request: Request, results: Sequence[PromptResult]) -> list[PromptResult]:
+    """The results of the request itself, without those of getting and starting a workspace for it."""
+    asked_for = {call.name for calls in request.rounds for call in calls}
+    return [
+        result
+        for result in results
+        if not (result.name in PREPARATION and result.name not in asked_for) and not _is_about_workspace(result)
+    ]
 
 
-def _needs_workspace(result: PromptResult) -> bool:
-    return result.is_error and NEEDS_WORKSPACE.search(result.text) is not None
+def _is_about_workspace(result: PromptResult) -> bool:
+    """Whether a tool only said that its workspace is missing or down."""
+    return result.is_error and bool(NEEDS_WORKSPACE.search(result.text) or NEEDS_START.search(result.text))
 
 
-def _get_workspace(results: Sequence[PromptResult], tools: set[str]) -> Sequence[Step]:
-    """The tools need a workspace: list the templates, make one. Nothing when it is there and the turn can go on."""
-    last = results[-1]
-    if last.name == "create_workspace":
-        return (Say(f"No workspace could be made: {_shown(last.text)}"),) if last.is_error else ()
-    tried = any(result.name == "create_workspace" for result in results)
-    if tried or not {"list_templates", "create_workspace"} <= tools:
+def _prepare(
+    prompt: Prompt, request: Request, results: Sequence[PromptResult], tools: set[str]
+) -> Sequence[Step] | None:
+    """What has to happen before the tools of the request can work; None when nothing has."""
+    names = {call.name for calls in request.rounds for call in calls}
+    if not names & WORKSPACE_TOOLS or names & PREPARATION:
+        return None
+    by_name = {result.name: result for result in results}
+    created, started = by_name.get("create_workspace"), by_name.get("start_workspace")
+    for made, what in ((created, "made"), (started, "started")):
+        if made is not None and made.is_error:
+            return (Say(f"No workspace could be {what}: {_shown(field_of(made, 'error') or made.text)}"),)
+    last = results[-1] if results else None
+    is_missing = last is not None and last.is_error and NEEDS_WORKSPACE.search(last.text) is not None
+    if is_missing and created is not None:
         return (Say("There is no workspace that I could use. Attach one to this chat, then ask again."),)
-    if last.name != "list_templates":
+    if is_missing or (created is None and not _has_workspace(prompt) and "create_workspace" in tools):
+        return _make_workspace(by_name.get("list_templates"), tools)
+    is_down = last is not None and last.is_error and NEEDS_START.search(last.text) is not None
+    is_made_down = created is not None and field_of(created, "status") in ("stopped", "failed")
+    if (is_down or is_made_down or (not results and _was_stopped(prompt))) and started is None:
+        if "start_workspace" not in tools:
+            return (Say("The workspace of this chat does not run, and I cannot start it here."),)
+        return (Say("The workspace does not run, so I start it first."), CallTool("start_workspace"))
+    return None
+
+
+def _make_workspace(listed: PromptResult | None, tools: set[str]) -> Sequence[Step]:
+    if not {"list_templates", "create_workspace"} <= tools:
+        return (Say("There is no workspace that I could use. Attach one to this chat, then ask again."),)
+    if listed is None:
         return (Say("There is no workspace yet, so I make one first."), CallTool("list_templates"))
-    template = _field(last, "recommended_template_id") or _first_template(last)
+    template = field_of(listed, "recommended_template_id") or _simplest_template(listed)
     if not template:
         return (Say("There is no template that I could make a workspace from. An administrator has to add one."),)
     return (CallTool("create_workspace", {"template_id": template}),)
+
+
+def _has_workspace(prompt: Prompt) -> bool:
+    return HAS_WORKSPACE in system_text(prompt)
+
+
+def _was_stopped(prompt: Prompt) -> bool:
+    """Whether the last that this chat did with its workspace was to stop it."""
+    life = [
+        part.name
+        for part in all_parts(prompt)
+        if isinstance(part, PromptResult) and part.name.endswith("_workspace") and not part.is_error
+    ]
+    return bool(life) and life[-1] == "stop_workspace"
 
 
 class _Template(msgspec.Struct, frozen=True):
@@ -297,30 +215,31 @@ class _Templates(msgspec.Struct, frozen=True):
     templates: tuple[_Template, ...] = ()
 
 
-def _first_template(result: PromptResult) -> str:
+def _simplest_template(result: PromptResult) -> str:
+    """One that needs no answers: `blank` or `python` where there are such, else the first."""
     try:
         templates = msgspec.json.decode(result.text, type=_Templates).templates
     except msgspec.DecodeError:
         return ""
-    return templates[0].id if templates else ""
+    ids = [template.id for template in templates]
+    return next((name for name in ("python", "blank") if name in ids), ids[0] if ids else "")
 
 
 def _account(results: Sequence[PromptResult]) -> str:
     """What the tools gave, in words, with the output that matters."""
-    lines = [_said(result) for result in results if not _is_preparation(result, results)]
-    return "\n\n".join(lines)
+    return "\n\n".join(map(_said, results))
 
 
 def _said(result: PromptResult) -> str:
     if result.is_error:
-        return f"{result.name} failed: {_shown(_field(result, 'error') or result.text)}"
+        return f"{result.name} failed: {_shown(field_of(result, 'error') or result.text)}"
     match result.name:
         case "execute":
-            output = _field(result, "output").rstrip()
+            output = field_of(result, "output").rstrip()
             head = _how_it_ended(result)
             return f"{head}:\n\n```\n{_shown(output)}\n```" if output else f"{head}. It printed nothing."
         case "read_file":
-            return f"It reads:\n\n```\n{_shown(_field(result, 'content'))}\n```"
+            return f"It reads:\n\n```\n{_shown(field_of(result, 'content'))}\n```"
         case "write_file":
             return "The file is written."
         case "edit_files":
@@ -334,8 +253,8 @@ def _said(result: PromptResult) -> str:
 
 
 def _how_it_ended(result: PromptResult) -> str:
-    process, code = _field(result, "background_process_id"), _field(result, "exit_code")
-    if error := _field(result, "error"):
+    process, code = field_of(result, "background_process_id"), field_of(result, "exit_code")
+    if error := field_of(result, "error"):
         return f"The command {error}" + (f", and goes on as process {process}" if process else "")
     if process:
         return f"The command runs in the background as process {process}"
@@ -343,25 +262,15 @@ def _how_it_ended(result: PromptResult) -> str:
 
 
 def _reported(result: PromptResult) -> str:
-    if error := _field(result, "last_error"):
+    if error := field_of(result, "last_error"):
         return f"The agent failed: {_shown(error)}"
-    if _field(result, "timed_out"):
+    if field_of(result, "timed_out"):
         return "The agent is still at work. Ask me to list agents to see how it is doing."
-    return f"The agent reports:\n\n{_shown(_field(result, 'report')) or '(nothing)'}"
+    return f"The agent reports:\n\n{_shown(field_of(result, 'report')) or '(nothing)'}"
 
 
 def _shown(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}\n... ({len(text) - MAX_SHOWN} more characters)"
-
-
-def _field(result: PromptResult | None, name: str) -> str:
-    """A member of a result that is a JSON object; empty when there is none."""
-    try:
-        value = msgspec.json.decode(result.text) if result else None
-    except msgspec.DecodeError:
-        return ""
-    found = value.get(name) if isinstance(value, dict) else None
-    return "" if found is None else str(found)
 
 
 def _summary(prompt: Prompt) -> str:
