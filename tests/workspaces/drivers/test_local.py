@@ -18,7 +18,7 @@ from rookery.workspaces.drivers import sandboxes
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
 from tests.waiting import until
-from tests.workspaces.drivers.yard import known_machine, local_driver, run, spec
+from tests.workspaces.drivers.yard import known_machine, local_driver, processes_like, run, spec
 
 LONG = 60.0
 
@@ -436,14 +436,3 @@ async def test_unsafe_is_only_by_setting_warns_and_still_ends_everything(tmp_pat
     assert processes_like("87654") == []
     await driver.delete(ws)
     assert list((tmp_path / "data" / "workspaces").iterdir()) == []
-
-
-def processes_like(argument: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and f"sleep\0{argument}\0".encode() in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found

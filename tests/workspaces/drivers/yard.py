@@ -88,3 +88,15 @@ def ask(driver: LocalDriver, ws: WorkspaceSpec, method: str, path: str, body: ob
     if answer.status != 200:
         raise Told(value)
     return value
+
+
+def processes_like(argument: str) -> list[int]:
+    """Every `sleep` of the machine with this argument."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"sleep\0{argument}\0".encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.workspaces.drivers import archives, asking, layout, machine, sandboxes, starting
-from rookery.workspaces.drivers.launcher import arguments, cgroups
+from rookery.workspaces.drivers.launcher import arguments, cgroups, identity
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.layout import Inside, Layout
 from rookery.workspaces.drivers.machine import LocalConfig, Machine
@@ -92,7 +92,9 @@ class LocalDriver:
             if running is None:
                 _say_limits(plan, log)
                 owner = self._owner(found) if found.bwrap and self._config.drops_to is not None else None
-                await asyncio.to_thread(layout.prepare, place, ws, inside, owner=owner, bwrap=_bwrap_inside(found))
+                await asyncio.to_thread(
+                    layout.prepare, place, _marked(ws, found), inside, owner=owner, bwrap=_bwrap_inside(found)
+                )
                 log("Starting the sandbox." if found.bwrap else UNCONFINED)
                 running = msgspec.convert(await starting.launch(plan), Running)
         await self._until_it_answers(ws, place, running)
@@ -242,6 +244,13 @@ def _inside(place: Layout, found: Machine) -> Inside:
     if found.bwrap:
         return Inside(arguments.HOME, arguments.RUN)
     return Inside(str(place.home), str(place.run))
+
+
+def _marked(ws: WorkspaceSpec, found: Machine) -> WorkspaceSpec:
+    """Without a namespace that ends with its first process, each carries a mark to be found by."""
+    if found.bwrap:
+        return ws
+    return msgspec.structs.replace(ws, env={**ws.env, identity.VARIABLE: identity.mark(ws.id, ws.generation)})
 
 
 def _bwrap_inside(found: Machine) -> str | None:

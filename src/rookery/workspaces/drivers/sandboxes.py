@@ -162,7 +162,7 @@ async def _kill_plain(running: Running) -> None:
     """A workspace that is not confined: its agent is stopped first, so that it starts nothing while its processes are
     looked for, and adopts what loses its parent."""
     _signal(running.pid, running.pid_start, signal.SIGSTOP)
-    mark = f"ROOKERY_WORKSPACE={identity.mark(running.workspace_id, running.generation)}".encode()
+    mark = f"{identity.VARIABLE}={identity.mark(running.workspace_id, running.generation)}".encode()
     deadline = time.monotonic() + GONE_SECONDS
     while left := [one for one in _family(running.pid, mark) if one[0] != running.pid]:
         if time.monotonic() > deadline:

@@ -6,6 +6,10 @@ from __future__ import annotations
 MARK = "rookery-workspace"
 
 
+# Where a workspace that is not confined carries the same, in the environment of each of its processes.
+VARIABLE = "ROOKERY_WORKSPACE"
+
+
 def mark(workspace_id: str, generation: int) -> str:
     return f"{MARK} {workspace_id} {generation}"
 

@@ -205,7 +205,7 @@ def _start_plainly(plan: Plan, files: _Files) -> dict[str, Any]:
         stderr=files.log,
         env={
             **arguments.environment(plan, home=plan.home, shell=shell),
-            "ROOKERY_WORKSPACE": identity.mark(plan.workspace_id, plan.generation),
+            identity.VARIABLE: identity.mark(plan.workspace_id, plan.generation),
         },
         cwd=plan.run,
         start_new_session=True,

@@ -1,0 +1,92 @@
+"""The driver with the agent that ships: what one leaves to the other fits together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rookery.clock import SystemClock
+from rookery.workspaces import bundle
+from rookery.workspaces.agent_http import AgentHttp
+from rookery.workspaces.answers import StartProcess
+from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.machine import LocalConfig, Machine
+from rookery.workspaces.drivers.protocol import Sandbox, Script, WorkspaceSpec
+from tests.waiting import until
+from tests.workspaces.drivers.yard import known_machine, processes_like, spec
+
+SPEC = spec(
+    directory="~/project",
+    env={"COLOUR": "green"},
+    parameters={"SIZE": "large"},
+    startup=Script(text="#!/bin/sh\necho started in $PWD > ~/startup\n", timeout_s=60),
+    shutdown=Script(text="#!/bin/sh\necho $ROOKERY_PARAM_SIZE > ~/shutdown\n", timeout_s=60),
+    sandbox=Sandbox(network="none"),
+)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return known_machine()
+
+
+@pytest.fixture
+async def driver(tmp_path: Path, machine: Machine) -> AsyncIterator[LocalDriver]:
+    driver = LocalDriver(LocalConfig(data_dir=tmp_path / "data"), bundle.build, machine=machine)
+    yield driver
+    await driver.stop(SPEC, 0)
+
+
+def connection(driver: LocalDriver, ws: WorkspaceSpec) -> AgentHttp:
+    return AgentHttp(driver.connector(ws), token=ws.token, generation=ws.generation, clock=SystemClock())
+
+
+async def run(conn: AgentConn, command: str, *, read_only: bool = False) -> tuple[int | None, str]:
+    process = await conn.start_process(StartProcess(command=command, read_only=read_only))
+    ended = await conn.process_output(process.id, wait=60.0)
+    return ended.exit_code, ended.output
+
+
+async def test_workspace_with_the_real_agent_lives_and_ends(driver: LocalDriver, tmp_path: Path) -> None:
+    endpoint = await driver.start(SPEC, print)
+    home = tmp_path / "data" / "workspaces" / SPEC.id / "home"
+    http = connection(driver, SPEC)
+    conn = AgentConn(http)
+
+    async def is_ready() -> bool:
+        return (await conn.health()).agent_state == "ready"
+
+    await until(is_ready, timeout=60)
+    plain = await run(conn, "pwd; echo $COLOUR $ROOKERY_PARAM_SIZE")
+    refused = await run(conn, "touch ~/file", read_only=True)
+    await run(conn, "pkill -9 python3; kill -9 -1")
+    health = await conn.health()
+    await http.close()
+    await driver.stop(SPEC, 30)
+
+    assert (
+        (health.home, health.directory) == (endpoint.home, endpoint.directory) == ("/home/agent", "/home/agent/project")
+    )
+    assert plain == (0, "/home/agent/project\ngreen large\n")
+    assert refused[0] == 1
+    assert "Read-only file system" in refused[1]
+    assert (home / "startup").read_text() == "started in /home/agent/project\n"
+    assert (home / "shutdown").read_text() == "large\n"
+    assert not (await driver.probe(SPEC)).alive
+
+
+async def test_unconfined_workspace_with_the_real_agent_ends_with_all_it_started(tmp_path: Path) -> None:
+    config = LocalConfig(data_dir=tmp_path / "data", bwrap=tmp_path / "none", unsafe=True)
+    driver = LocalDriver(config, bundle.build)
+    await driver.start(SPEC, print)
+    http = connection(driver, SPEC)
+    await run(AgentConn(http), "(setsid sleep 76543 >/dev/null 2>&1 &) ; true")
+    await http.close()
+
+    await driver.stop(SPEC, 10)
+
+    assert processes_like("76543") == []
+    await driver.delete(SPEC)
