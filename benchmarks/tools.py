@@ -38,6 +38,7 @@ from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import Edit, FileEdits, StartProcess
 from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.drivers import sandboxes
+from rookery.workspaces.drivers.launcher import running
 from rookery.workspaces.drivers.layout import Layout
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
@@ -76,7 +77,7 @@ class Workspace:
         return output.output
 
     def pids(self) -> list[int]:
-        found = sandboxes.find(self.place)
+        found = running.find(self.place.directory)
         return [pid for one in found for pid in (one.pid, one.monitor) if pid is not None]
 
     async def stop(self) -> None:
@@ -302,8 +303,8 @@ async def run(*, quick: bool) -> int:
 
 async def end_all(data_dir: Path) -> None:
     """Nothing of the benchmark outlives it, also when it failed half-way."""
-    for running in await asyncio.to_thread(sandboxes.find_all, data_dir / "workspaces"):
-        await sandboxes.kill(running)
+    for one in await sandboxes.find_all(data_dir / "workspaces"):
+        await sandboxes.kill(one)
 
 
 def claim(value: float, budget: float) -> dict[str, object]:

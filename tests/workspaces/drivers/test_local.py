@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rookery.workspaces.drivers import sandboxes
+from rookery.workspaces.drivers.launcher.running import find_all
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
 from tests.waiting import until
@@ -199,7 +199,7 @@ async def test_sandbox_whose_record_is_lost_is_found_by_its_mark_and_stopped(yar
 
 async def test_sandbox_outlives_its_outer_process_and_is_still_stopped(yard: Yard) -> None:
     ws = await yard.start()
-    running = sandboxes.find_all(yard.data_dir / "workspaces")[0]
+    running = find_all(yard.data_dir / "workspaces")[0]
     assert running.monitor is not None
     os.kill(running.monitor, signal.SIGKILL)
 

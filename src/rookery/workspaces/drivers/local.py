@@ -12,9 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.workspaces.drivers import archives, asking, layout, machine, sandboxes, starting
-from rookery.workspaces.drivers.launcher import arguments, cgroups, identity
+from rookery.workspaces.drivers import asking, layout, machine, sandboxes, starting
+from rookery.workspaces.drivers.launcher import archives, arguments, cgroups, filling, identity
 from rookery.workspaces.drivers.launcher.plan import Plan
+from rookery.workspaces.drivers.launcher.running import Running
 from rookery.workspaces.drivers.layout import Inside, Layout
 from rookery.workspaces.drivers.machine import LocalConfig, Machine
 from rookery.workspaces.drivers.protocol import (
@@ -27,7 +28,6 @@ from rookery.workspaces.drivers.protocol import (
     Probe,
     WorkspaceSpec,
 )
-from rookery.workspaces.drivers.sandboxes import Running
 from rookery.workspaces.drivers.ways import HeldSocket
 
 ANSWER_SECONDS = 120.0
@@ -92,11 +92,10 @@ class LocalDriver:
             if running is None:
                 _say_limits(plan, log)
                 owner = self._owner(found) if found.bwrap and self._config.drops_to is not None else None
-                await asyncio.to_thread(
-                    layout.prepare, place, _marked(ws, found), inside, owner=owner, bwrap=_bwrap_inside(found)
-                )
+                files = layout.files_of(_marked(ws, found), inside, bwrap=_bwrap_inside(found))
+                await sandboxes.in_thread(filling.fill, place.directory, files, ws.files, owner=owner)
                 log("Starting the sandbox." if found.bwrap else UNCONFINED)
-                running = msgspec.convert(await starting.launch(plan), Running)
+                running = Running(**await starting.launch(plan))
         await self._until_it_answers(ws, place, running)
         log("The agent answers.")
         return Endpoint(
@@ -111,11 +110,11 @@ class LocalDriver:
         if not place.directory.is_dir():
             return
         async with _locked(place):
-            for running in await asyncio.to_thread(sandboxes.find, place):
+            for running in await sandboxes.find(place.directory):
                 if running.generation == ws.generation and grace > 0:
                     await self._ask_to_end(ws, place, running, grace)
                 await sandboxes.kill(running)
-            if left := await asyncio.to_thread(sandboxes.find, place):
+            if left := await sandboxes.find(place.directory):
                 raise DriverError("stop_failed", f"{len(left)} sandboxes of the workspace still run.")
             await asyncio.to_thread(self._tidy, place)
 
@@ -132,7 +131,7 @@ class LocalDriver:
 
     async def probe(self, ws: WorkspaceSpec) -> Probe:
         place = Layout.of(self._config.data_dir, ws.id)
-        running = await asyncio.to_thread(sandboxes.find, place)
+        running = await sandboxes.find(place.directory)
         if not running:
             tail = await asyncio.to_thread(layout.tail, place.log)
             return Probe(alive=False, detail=tail.rpartition("\n")[2])
@@ -147,19 +146,19 @@ class LocalDriver:
         return HeldSocket(place.socket, self._owner(self._machine))
 
     async def list_running(self) -> list[Found]:
-        running = await asyncio.to_thread(sandboxes.find_all, self._config.workspaces)
+        running = await sandboxes.find_all(self._config.workspaces)
         return [Found(one.workspace_id, one.generation, one.pid) for one in running]
 
     async def stop_stray(self, found: Found) -> None:
         place = Layout.of(self._config.data_dir, found.workspace_id)
-        for running in await asyncio.to_thread(sandboxes.find, place):
+        for running in await sandboxes.find(place.directory):
             if running.pid == found.pid:
                 await sandboxes.kill(running)
 
     async def _alone(self, ws: WorkspaceSpec, place: Layout, log: Log) -> Running | None:
         """End every other generation; what is left is this one, when it runs already."""
         same = None
-        for running in await asyncio.to_thread(sandboxes.find, place):
+        for running in await sandboxes.find(place.directory):
             if running.generation == ws.generation and same is None:
                 same = running
                 log("It runs already.")

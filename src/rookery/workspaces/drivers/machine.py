@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.workspaces.drivers import archives, starting
+from rookery.workspaces.drivers import starting
+from rookery.workspaces.drivers.launcher import archives
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Network
 

@@ -8,11 +8,12 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
 import rookery
+from rookery.workspaces.drivers import sandboxes
 from rookery.workspaces.drivers.launcher.plan import Plan
-from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, ErrorCode
+from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
 
 SOURCE = str(Path(rookery.__file__).parents[1])
 # The same words start it from a zipapp on another machine.
@@ -53,9 +54,8 @@ def understood(answer: bytes, complaints: bytes) -> dict[str, Any]:
         why = complaints.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise DriverError("sandbox_failed", f"The launcher ended without an answer: {why or 'no reason'}") from None
     if "error" in told:
-        code, message = told["error"]["code"], told["error"]["message"]
+        code, message = str(told["error"]["code"]), str(told["error"]["message"])
         if code == "driver_unavailable":
-            raise DriverUnavailable(f"The sandbox cannot start: {message}")
-        known = code if code in get_args(ErrorCode) else "sandbox_failed"
-        raise DriverError(cast("ErrorCode", known), f"The sandbox did not start: {message}")
+            raise DriverUnavailable(f"the sandbox cannot start: {message}")
+        raise sandboxes.as_driver_error(code, f"the sandbox did not start: {message}")
     return told

@@ -13,7 +13,7 @@ import stat
 import tarfile
 from pathlib import Path
 
-from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.drivers.launcher.plan import LaunchError
 
 MAX_ENTRIES = 20_000
 MAX_BYTES = 1024**3
@@ -77,8 +77,8 @@ def _inside(name: str) -> str:
     return parts
 
 
-def _refused(why: str) -> DriverError:
-    return DriverError("invalid_workspace", f"The files of the template {why}.")
+def _refused(why: str) -> LaunchError:
+    return LaunchError(f"the files of the template {why}", "invalid_workspace")
 
 
 def discard(path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Fills the directory of a workspace before a start.
+
+`home/` and `run/` belong to the workspace, which may have put anything there, links to the server's files above all.
+So they are written only by an open directory and a fresh name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from rookery.workspaces.drivers.launcher import archives
+
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class File(NamedTuple):
+    """Something for `run/`."""
+
+    name: str
+    content: bytes
+    mode: int
+
+
+def fill(directory: Path, files: list[File], archive: bytes | None, *, owner: int | None) -> None:
+    """Make what is missing, and write what this generation needs.
+
+    A home is filled beside its place and then moved there: it is never seen half filled.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home, run_dir = directory / "home", directory / "run"
+    if not home.exists():
+        fresh = directory / "home.new"
+        archives.discard(fresh)
+        fresh.mkdir(mode=0o700)
+        if archive:
+            archives.unpack(archive, fresh, owner=owner)
+        if owner is not None:
+            os.chown(fresh, owner, owner)
+        fresh.rename(home)
+    if not run_dir.is_dir() or run_dir.is_symlink():
+        run_dir.mkdir(mode=0o700)
+        if owner is not None:
+            os.chown(run_dir, owner, owner)
+    run = os.open(run_dir, _OPEN_DIRECTORY)
+    try:
+        for stale in ("agent.sock", "agent.json"):
+            _remove(run, stale)
+        for file in files:
+            _write(run, file.name, file.content, mode=file.mode, owner=owner)
+    finally:
+        os.close(run)
+
+
+def _write(directory: int, name: str, content: bytes, *, mode: int, owner: int | None) -> None:
+    fresh = f".{name}.new"
+    _remove(directory, fresh)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(fresh, flags, mode, dir_fd=directory)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        os.fchmod(descriptor, mode)
+        if owner is not None:
+            os.fchown(descriptor, owner, owner)
+    try:
+        os.rename(fresh, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except (IsADirectoryError, FileExistsError):
+        _remove(directory, name)
+        os.rename(fresh, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def _remove(directory: int, name: str) -> None:
+    """Whatever it is: the workspace may have made a directory of that name, with something in it."""
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(found.st_mode):
+        archives.discard_at(directory, name)
+    else:
+        os.unlink(name, dir_fd=directory)
