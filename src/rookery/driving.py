@@ -9,6 +9,7 @@ from rookery.workspaces import bundle
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import Network
+from rookery.workspaces.drivers.ssh import SshDriver
 
 
 def local_config(settings: Settings) -> LocalConfig:
@@ -21,6 +22,11 @@ def local_config(settings: Settings) -> LocalConfig:
         tmp_mb=settings.drivers_local_tmp_mb,
         unsafe=settings.drivers_local_unsafe,
     )
+
+
+def ssh_driver() -> SshDriver:
+    """It holds connections: whoever makes it closes it."""
+    return SshDriver(bundle.build)
 
 
 def local_driver(settings: Settings) -> LocalDriver:

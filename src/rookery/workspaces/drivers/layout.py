@@ -16,6 +16,12 @@ from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
+def check_id(workspace_id: str) -> None:
+    """It becomes the name of a directory."""
+    if _ID.fullmatch(workspace_id) is None:
+        raise DriverError("invalid_workspace", f"{workspace_id!r:.80} is not the id of a workspace.")
+
+
 class Layout(msgspec.Struct, frozen=True):
     """Where the files of a workspace are. `directory` is entered by the server alone."""
 
@@ -23,8 +29,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, data_dir: Path, workspace_id: str) -> Layout:
-        if _ID.fullmatch(workspace_id) is None:
-            raise DriverError("invalid_workspace", f"{workspace_id!r:.80} is not the id of a workspace.")
+        check_id(workspace_id)
         return cls(data_dir / "workspaces" / workspace_id)
 
     @property

@@ -1,0 +1,142 @@
+"""What the server asks of a machine that it reaches by ssh: one action, told on standard input.
+
+The first line is JSON with the action; the bytes that it counts follow. Nothing secret is in arguments, which everybody
+on the machine can read. The answer is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rookery.workspaces.drivers.launcher import archives, running
+from rookery.workspaces.drivers.launcher.filling import File, fill
+from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
+from rookery.workspaces.drivers.launcher.run import launch
+
+LOG_TAIL = 2000
+
+
+def main() -> NoReturn:
+    header: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    try:
+        answer = ACTIONS[header["action"]](header)
+    except LaunchError as error:
+        answer = {"error": {"code": error.code, "message": str(error)}}
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        answer = {"error": {"code": header.get("on_error", "sandbox_failed"), "message": f"{where}{error.strerror}"}}
+    print(json.dumps(answer), flush=True)
+    sys.exit(0)
+
+
+def root() -> Path:
+    return Path("~/.rookery").expanduser().resolve()
+
+
+def hello(_: dict[str, Any]) -> dict[str, Any]:
+    """What is here."""
+    return {
+        "root": str(root()),
+        "uid": os.geteuid(),
+        "python": os.path.realpath(sys.executable),
+        "python_prefix": os.path.realpath(sys.base_prefix),
+        "bwrap": shutil.which("bwrap"),
+    }
+
+
+def put(header: dict[str, Any]) -> dict[str, Any]:
+    """Keep the agent, under a name that holds its hash: whole, or not at all."""
+    content = sys.stdin.buffer.read(header["size"])
+    if hashlib.sha256(content).hexdigest() != header["sha256"]:
+        raise LaunchError("the agent arrived damaged")
+    directory = root() / "agents"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = directory / f".{header['name']}.{os.getpid()}"
+    fresh.write_bytes(content)
+    fresh.chmod(0o755)
+    fresh.rename(directory / header["name"])
+    return {}
+
+
+def start(header: dict[str, Any]) -> dict[str, Any]:
+    plan = Plan(**header["plan"])
+    directory = Path(plan.directory)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ended, same = [], None
+    with _locked(directory):
+        for one in running.find(directory):
+            if one.generation == plan.generation and same is None:
+                same = one
+            else:
+                ended.append(one.generation)
+                running.kill(one)
+        if same is not None:
+            return {"running": asdict(same), "already": True, "ended": ended}
+        if not os.path.exists(plan.agent):
+            return {"lacks_agent": True, "ended": ended}
+        files = [File(name, sys.stdin.buffer.read(size), mode) for name, size, mode in header["files"]]
+        archive = sys.stdin.buffer.read(header["archive"])
+        fill(directory, files, archive, owner=plan.uid if plan.bwrap else None)
+        return {"running": launch(plan), "already": False, "ended": ended}
+
+
+def stop(header: dict[str, Any]) -> dict[str, Any]:
+    directory = Path(header["directory"])
+    if not directory.is_dir():
+        return {"ended": 0}
+    with _locked(directory):
+        found = running.find(directory)
+        for one in found:
+            running.kill(one)
+        with contextlib.suppress(FileNotFoundError):
+            (directory / "sandbox.json").unlink()
+    return {"ended": len(found)}
+
+
+def delete(header: dict[str, Any]) -> dict[str, Any]:
+    stop(header)
+    directory = Path(header["directory"])
+    gone = directory.with_name(f".gone-{directory.name}")
+    archives.discard(gone)
+    with contextlib.suppress(FileNotFoundError):
+        directory.rename(gone)
+    archives.discard(gone)
+    return {}
+
+
+def probe(header: dict[str, Any]) -> dict[str, Any]:
+    directory = Path(header["directory"])
+    return {"running": [asdict(one) for one in running.find(directory)], "log": _tail(directory / "sandbox.log")}
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LOG_TAIL))
+            return file.read().decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return ""
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    descriptor = os.open(directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+ACTIONS = {"hello": hello, "put": put, "start": start, "stop": stop, "delete": delete, "probe": probe}

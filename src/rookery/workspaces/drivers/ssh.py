@@ -1,0 +1,261 @@
+"""Workspaces on machines that are reached by ssh, confined there when bubblewrap is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rookery.workspaces.drivers import asking, layout
+from rookery.workspaces.drivers.launcher import arguments, identity
+from rookery.workspaces.drivers.launcher.plan import Plan
+from rookery.workspaces.drivers.layout import Inside
+from rookery.workspaces.drivers.protocol import DriverError, Endpoint, Log, Probe, Ssh, WorkspaceSpec
+from rookery.workspaces.drivers.ssh_host import Facts, Host, name_of
+
+ANSWER_SECONDS = 120.0
+ATTEMPT_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 2.0
+ENDING_SECONDS = 8.0
+NOBODY = 65534
+
+UNCONFINED = (
+    "This workspace is not confined on {host}: its commands can do all that the user of the login can. "
+    "Install bubblewrap there to confine it."
+)
+
+
+class SshDriver:
+    """A Driver. Connections are shared by all workspaces of a machine and kept until `close`."""
+
+    def __init__(
+        self, build_agent: Callable[[Path], Path], *, ssh: str = "ssh", answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        self._build_agent = build_agent
+        self._ssh = ssh
+        self._answer_seconds = answer_seconds
+        self._directory: Path | None = None  # made when first used
+        self._hosts: dict[str, Host] = {}
+
+    async def start(self, ws: WorkspaceSpec, log: Log) -> Endpoint:
+        place, host = self._host(ws)
+        log(f"Connecting to {place.host}.")
+        agent = await asyncio.to_thread(self._agent)
+        facts = await host.look()
+        plan = _plan(ws, facts, agent.name)
+        inside = Inside(arguments.HOME, arguments.RUN) if plan.bwrap else Inside(plan.home, plan.run)
+        unconfined = UNCONFINED.format(host=place.host)
+        log("Starting the sandbox." if plan.bwrap else unconfined)
+        files = layout.files_of(_marked(ws, plan), inside, bwrap=_bwrap_inside(plan.bwrap))
+        header = {
+            "action": "start",
+            "plan": asdict(plan),
+            "files": [[file.name, len(file.content), file.mode] for file in files],
+            "archive": len(ws.files or b""),
+        }
+        blobs = [*(file.content for file in files), ws.files or b""]
+        answer = await host.run(header, *blobs)
+        if answer.get("lacks_agent"):
+            log("Sending the agent.")
+            await _send(agent, host)
+            answer = await host.run(header, *blobs)
+        for generation in answer["ended"]:
+            log(f"Ended generation {generation}.")
+        if answer["already"]:
+            log("It runs already.")
+        await self._until_it_answers(ws, host, plan.directory)
+        log("The agent answers.")
+        return Endpoint(
+            url=f"ssh-unix://{place.host}{plan.run}/agent.sock",
+            home=inside.home,
+            directory=inside.expand(ws.directory),
+            warnings=() if plan.bwrap else (unconfined,),
+        )
+
+    async def stop(self, ws: WorkspaceSpec, grace: float) -> None:
+        _, host = self._host(ws)
+        directory = await self._directory_of(ws, host)
+        if grace > 0:
+            await self._ask_to_end(ws, host, directory, grace)
+        await host.run({"action": "stop", "directory": directory, "on_error": "stop_failed"})
+
+    async def delete(self, ws: WorkspaceSpec) -> None:
+        _, host = self._host(ws)
+        directory = await self._directory_of(ws, host)
+        await host.run({"action": "delete", "directory": directory, "on_error": "delete_failed"})
+
+    async def probe(self, ws: WorkspaceSpec) -> Probe:
+        _, host = self._host(ws)
+        found = await host.run({"action": "probe", "directory": await self._directory_of(ws, host)})
+        running = [one for one in found["running"] if isinstance(one, dict)]
+        if not running:
+            return Probe(alive=False, detail=str(found["log"]).rpartition("\n")[2][:500])
+        same = next((one for one in running if one.get("generation") == ws.generation), None)
+        if same is None:
+            return Probe(alive=False, generation=running[0].get("generation"), detail="Another generation runs.")
+        connector = self.connector(ws)
+        answers = await asking.health(connector, token=ws.token, generation=ws.generation)
+        await connector.close()
+        return Probe(alive=True, answers=answers, pid=same.get("pid"), generation=ws.generation)
+
+    def connector(self, ws: WorkspaceSpec) -> ForwardedSocket:
+        _, host = self._host(ws)
+
+        async def remote() -> str:
+            return f"{await self._directory_of(ws, host)}/run/agent.sock"
+
+        return ForwardedSocket(host, self._sockets(), remote)
+
+    async def close(self) -> None:
+        """Close every connection; agents go on."""
+        for host in self._hosts.values():
+            await host.close()
+        self._hosts.clear()
+        if self._directory is not None:
+            await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+            self._directory = None
+
+    def _host(self, ws: WorkspaceSpec) -> tuple[Ssh, Host]:
+        if ws.ssh is None:
+            raise DriverError("invalid_workspace", "The template says nothing about ssh.")
+        name = name_of(ws.ssh)
+        if name not in self._hosts:
+            self._hosts[name] = Host(ws.ssh, self._sockets(), ssh=self._ssh)
+        return ws.ssh, self._hosts[name]
+
+    def _sockets(self) -> Path:
+        """A private directory with a short path; those of sockets have 108 bytes."""
+        if self._directory is None:
+            usual = tempfile.gettempdir()
+            self._directory = Path(tempfile.mkdtemp(prefix="rk-ssh-", dir=usual if len(usual) < 40 else "/tmp"))  # noqa: S108 - made with a fresh name
+        return self._directory
+
+    def _agent(self) -> Path:
+        return self._build_agent(self._sockets())
+
+    async def _directory_of(self, ws: WorkspaceSpec, host: Host) -> str:
+        layout.check_id(ws.id)
+        return f"{(await host.look()).root}/workspaces/{ws.id}"
+
+    async def _until_it_answers(self, ws: WorkspaceSpec, host: Host, directory: str) -> None:
+        connector = self.connector(ws)
+        deadline = time.monotonic() + self._answer_seconds
+        pause = 0.05
+        try:
+            while not await asking.health(connector, token=ws.token, generation=ws.generation, timeout=ATTEMPT_SECONDS):
+                found = await host.run({"action": "probe", "directory": directory})
+                if not found["running"]:
+                    said = str(found["log"])
+                    raise DriverError("agent_exited", f"The agent ended before it answered. {said}".strip())
+                if time.monotonic() > deadline:
+                    await host.run({"action": "stop", "directory": directory})
+                    seconds = f"{self._answer_seconds:g}"
+                    raise DriverError("agent_timeout", f"The agent did not answer within {seconds} s.")
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        finally:
+            await connector.close()
+
+    async def _ask_to_end(self, ws: WorkspaceSpec, host: Host, directory: str, grace: float) -> None:
+        connector = self.connector(ws)
+        try:
+            if not await asking.shutdown(connector, token=ws.token, generation=ws.generation, grace=grace):
+                return
+            deadline = time.monotonic() + grace + ENDING_SECONDS
+            pause = 0.05
+            while (await host.run({"action": "probe", "directory": directory}))["running"]:
+                if time.monotonic() > deadline:
+                    return
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        finally:
+            await connector.close()
+
+
+class ForwardedSocket:
+    """A Connector: a socket of this replica that leads to the agent's. Made anew when the connection was."""
+
+    def __init__(self, host: Host, directory: Path, remote: Callable[[], Any]) -> None:
+        self._host = host
+        self._remote = remote
+        self._path = directory / f"{secrets.token_hex(6)}.sock"
+        self._forwarded: str | None = None
+        self._epoch = 0
+        self._preparing = asyncio.Lock()
+
+    @property
+    def unix_path(self) -> str | None:
+        return str(self._path) if self._forwarded is not None else None
+
+    async def prepare(self) -> None:
+        async with self._preparing:
+            await self._host.connect()
+            if self._forwarded is not None and self._epoch == self._host.epoch and self._path.exists():
+                return
+            remote = await self._remote()
+            await self._host.forward(self._path, remote)
+            self._forwarded, self._epoch = remote, self._host.epoch
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._forwarded is None:
+            await self.prepare()
+        return await asyncio.open_unix_connection(str(self._path))
+
+    async def close(self) -> None:
+        forwarded, self._forwarded = self._forwarded, None
+        if forwarded is not None and self._epoch == self._host.epoch:
+            await self._host.cancel(self._path, forwarded)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+
+
+async def _send(agent: Path, host: Host) -> None:
+    content = await asyncio.to_thread(agent.read_bytes)
+    sha256 = hashlib.sha256(content).hexdigest()
+    await host.run({"action": "put", "name": agent.name, "size": len(content), "sha256": sha256}, content)
+
+
+def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
+    layout.check_id(ws.id)
+    confined = facts.bwrap if ws.sandbox.enabled else None
+    own = facts.python_prefix == "/usr" or facts.python_prefix.startswith("/usr/")
+    return Plan(
+        workspace_id=ws.id,
+        generation=ws.generation,
+        directory=f"{facts.root}/workspaces/{ws.id}",
+        agent=f"{facts.root}/agents/{agent}",
+        python=facts.python,
+        python_prefix=None if own else facts.python_prefix,
+        bwrap=confined,
+        uid=NOBODY if facts.uid == 0 else None,
+        network=ws.sandbox.network,
+        nested=ws.sandbox.nested,
+        ro_binds=list(ws.sandbox.ro_binds),
+        rw_binds=list(ws.sandbox.rw_binds),
+        env=ws.env,
+        memory_mb=ws.limits.memory_mb,
+        cpus=ws.limits.cpus,
+        pids=ws.limits.pids,
+        disk_mb=ws.limits.disk_mb,
+    )
+
+
+def _marked(ws: WorkspaceSpec, plan: Plan) -> WorkspaceSpec:
+    if plan.bwrap:
+        return ws
+    return msgspec.structs.replace(ws, env={**ws.env, identity.VARIABLE: identity.mark(ws.id, ws.generation)})
+
+
+def _bwrap_inside(bwrap: str | None) -> str | None:
+    return bwrap if bwrap is not None and bwrap.startswith("/usr/") else None

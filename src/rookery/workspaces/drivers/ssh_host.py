@@ -1,0 +1,312 @@
+"""One connection to one machine, by the OpenSSH client: commands and forwards share it.
+
+The connection belongs to this process: its far end reads from a pipe that closes when the process dies, whatever the
+reason, and ends with it. It is opened again when it was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rookery.workspaces.drivers import sandboxes
+from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Ssh
+
+CONNECT_SECONDS = 30.0
+COMMAND_SECONDS = 120.0
+# sshd allows ten sessions for each connection; one of them is held.
+SESSIONS = 8
+READY = b"rookery-ready\n"
+# Names reach the command line of ssh, where a leading dash would be an option.
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]{0,127}")
+_JUMP = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9_][A-Za-z0-9._-]*(?::[0-9]{1,5})?")
+
+# Python 2 and early 3 must understand the beginning, which looks at the version.
+_BOOT = (
+    "import sys\n"
+    "sys.version_info < (3, 9) and sys.exit('rookery-python %d.%d' % sys.version_info[:2])\n"
+    "import io, json, types\n"
+    "modules = json.loads(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))\n"
+    "import importlib.abc, importlib.util\n"
+    "class Told(importlib.abc.MetaPathFinder, importlib.abc.Loader):\n"
+    "    def find_spec(self, name, path, target=None):\n"
+    "        is_package = not modules.get(name)\n"
+    "        return importlib.util.spec_from_loader(name, self, is_package=is_package) if name in modules else None\n"
+    "    def exec_module(self, module):\n"
+    "        exec(compile(modules[module.__name__], module.__name__, 'exec'), module.__dict__)\n"
+    "sys.meta_path.insert(0, Told())\n"
+    "from rookery.workspaces.drivers.launcher.remote import main\n"
+    "main()\n"
+)
+
+_HOST_KEY = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED", "host key is known")
+_AUTH = (
+    *("Permission denied", "Too many authentication failures", "invalid format", "UNPROTECTED PRIVATE KEY"),
+    *("no mutual signature", "incorrect passphrase", "error in libcrypto"),
+)
+
+
+def program() -> bytes:
+    """The launcher's modules by name, as one JSON object. Packages are empty; so is `rookery` itself, over there."""
+    here = Path(__file__).parent / "launcher"
+    package = "rookery.workspaces.drivers.launcher"
+    parents = {name: "" for name in ("rookery", "rookery.workspaces", "rookery.workspaces.drivers", package)}
+    modules = {f"{package}.{path.stem}": path.read_text() for path in sorted(here.glob("*.py")) if path.stem[0] != "_"}
+    return json.dumps({**parents, **modules}).encode()
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a machine says of itself."""
+
+    root: str
+    uid: int
+    python: str
+    python_prefix: str
+    bwrap: str | None
+
+
+class Host:
+    """A machine. `directory` is a private one of this process, with a short path: sockets are made in it."""
+
+    def __init__(self, place: Ssh, directory: Path, *, ssh: str = "ssh") -> None:
+        _check(place)
+        self._place = place
+        self._ssh = ssh
+        self._directory = directory
+        self._name = name_of(place)
+        self._config = directory / f"{self._name}.conf"
+        self._control = directory / f"{self._name}.ctl"
+        self._master: asyncio.subprocess.Process | None = None
+        self._said: deque[bytes] = deque(maxlen=50)
+        self._listening: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._sessions = asyncio.Semaphore(SESSIONS)
+        self.facts: Facts | None = None  # once somebody asked
+        self.epoch = 0  # counts connections: a forward belongs to the one it was made on
+
+    async def connect(self) -> None:
+        """Open the connection unless it is open."""
+        async with self._connecting:
+            if self._master is not None and self._master.returncode is None:
+                return
+            await self._close()
+            self.facts = None
+            self._write_files()
+            try:
+                await self._open()
+            finally:
+                # It is needed for the login only, and lies on no disk after that.
+                self._identity.unlink(missing_ok=True)
+            self.epoch += 1
+
+    async def run(self, header: dict[str, Any], *blobs: bytes) -> dict[str, Any]:
+        """Run an action of the launcher's `remote` there, and answer what it answers."""
+        await self.connect()
+        modules = program()
+        given = b"%d\n%s%s\n%s" % (len(modules), modules, json.dumps(header).encode(), b"".join(blobs))
+        async with self._sessions:
+            status, output, errors = await self._session(f"python3 -I -S -c {shlex.quote(_BOOT)}", given)
+        if status == 127 or "rookery-python" in errors:
+            found = errors.rpartition("rookery-python ")[2].strip() if "rookery-python" in errors else "none"
+            raise DriverError("python_missing", f"{self._place.host} has no Python 3.9 or newer (found: {found}).")
+        try:
+            answer: dict[str, Any] = json.loads(output)
+        except ValueError:
+            raise _failed(self._place, errors or f"the command ended with status {status}") from None
+        if "error" in answer:
+            error = answer["error"]
+            raise sandboxes.as_driver_error(str(error["code"]), f"{self._place.host}: {error['message']}")
+        return answer
+
+    async def look(self) -> Facts:
+        """What is over there, asked once for each connection."""
+        await self.connect()
+        if self.facts is None:
+            self.facts = msgspec.convert(await self.run({"action": "hello"}), Facts)
+        return self.facts
+
+    async def forward(self, local: Path, remote: str) -> None:
+        """Make a socket here that leads to one over there."""
+        await self.connect()
+        _remove(local)
+        await self._control_command("forward", "-L", f"{local}:{remote}")
+
+    async def cancel(self, local: Path, remote: str) -> None:
+        with contextlib.suppress(DriverError):
+            await self._control_command("cancel", "-L", f"{local}:{remote}")
+        _remove(local)
+
+    async def close(self) -> None:
+        async with self._connecting:
+            await self._close()
+
+    @property
+    def _identity(self) -> Path:
+        return self._directory / f"{self._name}.key"
+
+    def _write_files(self) -> None:
+        known = self._directory / f"{self._name}.known"
+        _write(known, self._place.known_hosts.rstrip("\n") + "\n")
+        lines = [
+            *("BatchMode yes", "StrictHostKeyChecking yes", f"UserKnownHostsFile {known}"),
+            *("GlobalKnownHostsFile /dev/null", "UpdateHostKeys no", "CheckHostIP no"),
+            *("ServerAliveInterval 15", "ServerAliveCountMax 3", "ConnectTimeout 15", "LogLevel ERROR"),
+            *("ForwardAgent no", "ForwardX11 no", "PermitLocalCommand no", "RequestTTY no"),
+            *("ExitOnForwardFailure yes", "StreamLocalBindUnlink yes", "StreamLocalBindMask 0177"),
+        ]
+        if self._place.identity is not None:
+            _write(self._identity, self._place.identity.rstrip("\n") + "\n")
+            lines += [f"IdentityFile {self._identity}", "IdentitiesOnly yes", "IdentityAgent none"]
+        # A file, not options: the client that makes the jump reads it too, and checks its keys as strictly.
+        _write(self._config, "\n".join(["Host *", *lines]) + "\n")
+
+    def _arguments(self, *options: str) -> list[str]:
+        place = self._place
+        arguments = [self._ssh, "-F", str(self._config), "-S", str(self._control), "-p", str(place.port), *options]
+        if place.user:
+            arguments += ["-l", place.user]
+        if place.jump:
+            arguments += ["-J", place.jump]
+        return arguments
+
+    async def _open(self) -> None:
+        try:
+            self._master = await asyncio.create_subprocess_exec(
+                *self._arguments("-M", "-o", "ControlPersist=no"),
+                *("--", self._place.host, f"echo {READY.decode().strip()}; exec cat"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=_environment(),
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            message = "the OpenSSH client (ssh) is not installed on the server."
+            raise DriverUnavailable(message, "Install openssh-client.") from error
+        assert self._master.stdout is not None
+        assert self._master.stderr is not None
+        self._said.clear()
+        self._listening = asyncio.create_task(self._listen(self._master.stderr))
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                line = await self._master.stdout.readline()
+        except TimeoutError:
+            await self._close()
+            raise _failed(self._place, f"no answer within {CONNECT_SECONDS:g} s") from None
+        if line != READY:
+            await self._listening
+            said = b"".join(self._said).decode("utf-8", "replace")
+            await self._close()
+            raise _failed(self._place, said or line.decode("utf-8", "replace"))
+
+    async def _listen(self, stream: asyncio.StreamReader) -> None:
+        while line := await stream.readline():
+            self._said.append(line[:2000])
+
+    async def _session(self, command: str, given: bytes) -> tuple[int, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            *self._arguments("-o", "ControlMaster=no", "--", self._place.host, command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(COMMAND_SECONDS):
+                output, errors = await process.communicate(given)
+        except TimeoutError:
+            raise _failed(self._place, f"a command took longer than {COMMAND_SECONDS:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode is not None
+        return process.returncode, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
+
+    async def _control_command(self, command: str, *options: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *self._arguments("-O", command, *options, "--", self._place.host),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment(),
+        )
+        _, errors = await process.communicate()
+        if process.returncode != 0:
+            raise _failed(self._place, errors.decode("utf-8", "replace"))
+
+    async def _close(self) -> None:
+        master, self._master = self._master, None
+        if master is not None and master.returncode is None:
+            if master.stdin is not None:
+                master.stdin.close()
+            master.terminate()
+            try:
+                async with asyncio.timeout(2):
+                    await master.wait()
+            except TimeoutError:
+                master.kill()
+                await master.wait()
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+            self._listening = None
+        self._control.unlink(missing_ok=True)
+
+
+def name_of(place: Ssh) -> str:
+    """One name for one machine, account and way of getting there."""
+    told = json.dumps([place.host, place.user, place.port, place.jump, place.known_hosts, place.identity])
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _check(place: Ssh) -> None:
+    wrong = [
+        *([] if _HOST.fullmatch(place.host) else ["host"]),
+        *([] if place.user is None or _USER.fullmatch(place.user) else ["user"]),
+        *([] if place.jump is None or _JUMP.fullmatch(place.jump) else ["jump"]),
+        *([] if 0 < place.port < 65536 else ["port"]),
+    ]
+    if wrong:
+        raise DriverError("invalid_workspace", f"The template's ssh.{wrong[0]} cannot be used.")
+    if not place.known_hosts.strip():
+        raise DriverError("ssh_hostkey", "The template's ssh.known_hosts is empty: nobody vouches for the machine.")
+
+
+def _failed(place: Ssh, said: str) -> DriverError:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = lines[-1].rstrip(".") if lines else "the connection ended"
+    if any(text in said for text in _HOST_KEY):
+        return DriverError("ssh_hostkey", f"{place.host} is not the machine that known_hosts describes: {last}.")
+    if any(text in said for text in _AUTH):
+        return DriverError("ssh_auth", f"{place.host} refused the login: {last}.")
+    return DriverError("ssh_failed", f"{place.host} cannot be reached by ssh: {last}.")
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def _environment() -> dict[str, str]:
+    """Of the server's environment only what ssh needs to find keys of the server's own."""
+    kept = {name: value for name in ("HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME") if (value := os.environ.get(name))}
+    return {"PATH": os.defpath if shutil.which("ssh", path=os.defpath) else os.environ.get("PATH", os.defpath), **kept}

@@ -1,0 +1,299 @@
+"""Workspaces behind a real sshd on the loopback, with the agent that ships."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookery.clock import SystemClock
+from rookery.workspaces import bundle
+from rookery.workspaces.agent_http import AgentHttp
+from rookery.workspaces.answers import StartProcess
+from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
+from rookery.workspaces.drivers.ssh import SshDriver
+from tests.waiting import until
+from tests.workspaces.drivers.sshd import Sshd
+from tests.workspaces.drivers.yard import known_machine, processes_like, spec
+
+LONG = 60.0
+
+
+@pytest.fixture
+def sshd() -> Iterator[Sshd]:
+    # Short: the path of the agent's socket is below it.
+    directory = Path(tempfile.mkdtemp(prefix="sshd-"))
+    sshd = Sshd(directory)
+    sshd.start()
+    yield sshd
+    sshd.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+async def driver() -> AsyncIterator[SshDriver]:
+    driver = SshDriver(bundle.build)
+    yield driver
+    await driver.close()
+
+
+class Remote:
+    """Workspaces on that machine, stopped when the test is over."""
+
+    def __init__(self, sshd: Sshd, driver: SshDriver) -> None:
+        self.sshd = sshd
+        self.driver = driver
+        self.lines: list[str] = []
+        self.started: list[WorkspaceSpec] = []
+
+    def spec(self, **parts: Any) -> WorkspaceSpec:
+        return spec(ssh=self.sshd.place(), **{"sandbox": Sandbox(enabled=False), **parts})
+
+    async def start(self, ws: WorkspaceSpec) -> WorkspaceSpec:
+        self.started.append(ws)
+        await self.driver.start(ws, self.lines.append)
+        return ws
+
+    async def run(self, ws: WorkspaceSpec, command: str) -> str:
+        http = AgentHttp(self.driver.connector(ws), token=ws.token, generation=ws.generation, clock=SystemClock())
+        conn = AgentConn(http)
+        process = await conn.start_process(StartProcess(command=command))
+        output = await conn.process_output(process.id, wait=LONG)
+        await http.close()
+        return output.output
+
+    def path(self, ws: WorkspaceSpec) -> Path:
+        return self.sshd.home / ".rookery" / "workspaces" / ws.id
+
+
+@pytest.fixture
+async def remote(sshd: Sshd, driver: SshDriver) -> AsyncIterator[Remote]:
+    remote = Remote(sshd, driver)
+    yield remote
+    for ws in remote.started:
+        await SshDriver.delete(driver, ws)
+
+
+async def test_workspace_of_another_machine_lives_and_ends(remote: Remote) -> None:
+    ws = remote.spec(
+        directory="~/project",
+        parameters={"SIZE": "large"},
+        startup=Script(text="#!/bin/sh\necho started > ~/startup\n", timeout_s=60),
+    )
+    endpoint = await remote.driver.start(ws, remote.lines.append)
+    remote.started.append(ws)
+    home = remote.path(ws) / "home"
+    probe = await remote.driver.probe(ws)
+
+    said = await remote.run(ws, "pwd; echo $ROOKERY_PARAM_SIZE; (setsid sleep 65432 >/dev/null 2>&1 &) ; true")
+    await until(lambda: processes_like("65432"), timeout=LONG)
+    await remote.driver.stop(ws, 10)
+
+    assert endpoint.url == f"ssh-unix://127.0.0.1{remote.path(ws)}/run/agent.sock"
+    assert (endpoint.home, endpoint.directory) == (str(home), f"{home}/project")
+    assert "not confined" in endpoint.warnings[0]
+    assert (probe.alive, probe.answers) == (True, True)
+    assert said == f"{home}/project\nlarge\n"
+    assert (home / "startup").read_text() == "started\n"
+    assert processes_like("65432") == []
+    assert not (await remote.driver.probe(ws)).alive
+    assert remote.lines[-1] == "The agent answers."
+
+
+async def test_workspace_is_confined_where_bubblewrap_is(remote: Remote) -> None:
+    await asyncio.to_thread(known_machine)
+    ws = await remote.start(remote.spec(sandbox=Sandbox(network="none")))
+
+    said = await remote.run(ws, f"id -un; pwd; ls {remote.sshd.home} 2>&1; tail -n +3 /proc/net/dev | cut -d: -f1")
+    await remote.driver.stop(ws, 10)
+
+    assert said.split("\n")[:2] == ["agent", "/home/agent"]
+    assert "No such file or directory" in said
+    assert said.rstrip().endswith("lo")
+
+
+async def test_second_start_finds_the_first_and_a_new_generation_ends_it(remote: Remote) -> None:
+    ws = await remote.start(remote.spec())
+    first = await remote.driver.probe(ws)
+    other = SshDriver(bundle.build)
+
+    await other.start(ws, remote.lines.append)
+    again = await remote.driver.probe(ws)
+    new = remote.spec(workspace_id=ws.id, generation=2)
+    await other.start(new, remote.lines.append)
+    await other.close()
+
+    assert again.pid == first.pid
+    assert "It runs already." in remote.lines
+    assert "Ended generation 1." in remote.lines
+    assert (await remote.driver.probe(new)).answers
+    assert not (await remote.driver.probe(ws)).alive
+
+
+async def test_connection_that_broke_is_opened_again(remote: Remote) -> None:
+    ws = await remote.start(remote.spec())
+    connector = remote.driver.connector(ws)
+    await connector.prepare()
+
+    await asyncio.to_thread(remote.sshd.stop)
+    await asyncio.to_thread(remote.sshd.start)
+
+    async def answers() -> bool:
+        return (await remote.driver.probe(ws)).answers
+
+    await until(answers, timeout=LONG)
+    await connector.prepare()
+    reader, writer = await connector.open()
+    writer.write(b"GET /v1/health HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert b"401" in await reader.readline()
+    writer.close()
+    await connector.close()
+
+
+async def test_token_and_environment_are_in_no_argument(remote: Remote) -> None:
+    ws = remote.spec(env={"COLOUR": "very-secret-green"})
+    seen: set[bytes] = set()
+
+    async def watch() -> None:
+        while True:
+            seen.update(command_lines())
+            await asyncio.sleep(0.001)
+
+    watching = asyncio.create_task(watch())
+    await remote.start(ws)
+    watching.cancel()
+
+    assert any(b"127.0.0.1" in line for line in seen)
+    assert not any(ws.token.encode() in line or b"very-secret-green" in line for line in seen)
+
+
+def command_lines() -> set[bytes]:
+    found = set()
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit():
+                found.add(Path("/proc", name, "cmdline").read_bytes())
+        except OSError:
+            continue
+    return found
+
+
+async def test_agent_is_sent_once(remote: Remote) -> None:
+    one = await remote.start(remote.spec())
+    await remote.start(remote.spec())
+
+    agents = os.listdir(remote.sshd.home / ".rookery" / "agents")
+    assert remote.lines.count("Sending the agent.") == 1
+    assert len(agents) == 1
+    assert agents[0].endswith(".pyz")
+    assert (remote.path(one) / "run" / "token").stat().st_mode & 0o777 == 0o600
+
+
+async def test_delete_removes_the_directory(remote: Remote) -> None:
+    ws = await remote.start(remote.spec())
+    await remote.run(ws, "mkdir -p ~/a/b && chmod 0 ~/a/b ~/a")
+
+    await remote.driver.delete(ws)
+    await remote.driver.delete(ws)
+
+    assert os.listdir(remote.path(ws).parent) == []
+
+
+async def test_wrong_host_key_is_refused_with_its_code(sshd: Sshd, driver: SshDriver) -> None:
+    another = await asyncio.to_thread(sshd.another_key)
+    assert another
+    public = (sshd.directory / "another.pub").read_text().split()
+    known_hosts = f"[127.0.0.1]:{sshd.port} {public[0]} {public[1]}"
+
+    with pytest.raises(DriverError) as refused:
+        await driver.start(spec(ssh=sshd.place(known_hosts=known_hosts)), print)
+
+    assert refused.value.code == "ssh_hostkey"
+    assert "Host key verification failed" in refused.value.message
+
+
+async def test_unknown_host_is_refused_with_its_code(sshd: Sshd, driver: SshDriver) -> None:
+    with pytest.raises(DriverError) as refused:
+        await driver.start(spec(ssh=sshd.place(known_hosts="elsewhere ssh-ed25519 AAAA")), print)
+
+    assert refused.value.code == "ssh_hostkey"
+
+
+async def test_wrong_key_is_refused_with_its_code(sshd: Sshd, driver: SshDriver) -> None:
+    identity = await asyncio.to_thread(sshd.another_key)
+
+    with pytest.raises(DriverError) as refused:
+        await driver.start(spec(ssh=sshd.place(identity=identity)), print)
+
+    assert refused.value.code == "ssh_auth"
+    assert "Permission denied" in refused.value.message
+    assert identity.splitlines()[1] not in refused.value.message
+
+
+async def test_machine_that_does_not_listen_is_told(sshd: Sshd, driver: SshDriver) -> None:
+    await asyncio.to_thread(sshd.stop)
+
+    with pytest.raises(DriverError) as refused:
+        await driver.start(spec(ssh=sshd.place()), print)
+
+    assert refused.value.code == "ssh_failed"
+    assert "Connection refused" in refused.value.message
+
+
+async def test_machine_without_python_is_told(sshd: Sshd, driver: SshDriver) -> None:
+    await asyncio.to_thread(sshd.stop)
+    empty = sshd.directory / "empty"
+    empty.mkdir()
+    (empty / "cat").symlink_to("/bin/cat")
+    sshd.configure(f"SetEnv PATH={empty} HOME={sshd.home}")
+    text = (sshd.directory / "sshd_config").read_text().replace(f"SetEnv HOME={sshd.home}\n", "")
+    (sshd.directory / "sshd_config").write_text(text)
+    await asyncio.to_thread(sshd.start)
+
+    with pytest.raises(DriverError) as refused:
+        await driver.start(spec(ssh=sshd.place()), print)
+
+    assert refused.value.code == "python_missing"
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("host", "-oProxyCommand=id"), ("user", "-x"), ("jump", "a -b"), ("port", 0), ("host", "a b")],
+)
+async def test_names_that_are_options_never_reach_ssh(sshd: Sshd, driver: SshDriver, part: str, value: object) -> None:
+    with pytest.raises(DriverError) as refused:
+        await driver.start(spec(ssh=sshd.place(**{part: value})), print)
+
+    assert refused.value.code == "invalid_workspace"
+
+
+async def test_machine_behind_another_is_reached_by_a_jump(remote: Remote) -> None:
+    place = remote.sshd.place()
+    ws = remote.spec()
+    behind = spec(
+        workspace_id=ws.id,
+        sandbox=Sandbox(enabled=False),
+        ssh=remote.sshd.place(
+            jump=f"{place.user}@localhost:{place.port}",
+            known_hosts=f"{place.known_hosts}\n{place.known_hosts.replace('127.0.0.1', 'localhost')}",
+        ),
+    )
+
+    await remote.start(behind)
+
+    assert (await remote.driver.probe(behind)).answers
+
+
+async def test_identity_lies_on_no_disk_after_the_login(remote: Remote) -> None:
+    await remote.start(remote.spec())
+
+    kept = remote.driver._sockets()
+    assert [path.name for path in kept.iterdir() if path.suffix == ".key"] == []
+    assert kept.stat().st_mode & 0o777 == 0o700
