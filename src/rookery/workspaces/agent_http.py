@@ -7,6 +7,7 @@ URL or status, because a model reads them.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -166,7 +167,8 @@ class AgentHttp:
             request.method,
             f"{_HOST}{request.path}",
             params=dict(request.query),
-            data=request.body,
+            # In pieces: as one, a large body would be written while everybody else waits.
+            data=None if request.body is None else io.BytesIO(request.body),
             headers=headers,
             allow_redirects=False,
             trace_request_ctx=seen,
