@@ -94,6 +94,7 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         drivers_local_network_max="full",
         drivers_local_tmp_mb=1024,
         drivers_local_unsafe=False,
+        workspaces_shared_folders=(),
     )
     assert loaded.warnings == ()
     assert loaded.sources["external_url"] == "derived from listen"

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 from starlette.types import ASGIApp
 
-from rookery import __version__
+from rookery import __version__, driving
 from rookery.api.application import create_application
 from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
@@ -59,6 +59,11 @@ from rookery.tools.turn import PlainToolbox, Toolbox
 from rookery.worker.config import WorkerConfig
 from rookery.worker.titling import ShortTexts
 from rookery.worker.worker import Worker, WorkerParts
+from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.protocol import Driver
+from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.runtime import WorkspaceRuntime
+from rookery.workspaces.specs import Specs
 
 BUSY_SECONDS = 5.0  # how long somebody else may take to start, or to be done
 BUSY_POLL_SECONDS = 0.05
@@ -246,6 +251,7 @@ class Replica:
     logins: Logins
     api: ApiParts
     health: ReplicaHealth
+    workspaces: WorkspaceRuntime
 
     @cached_property
     def application(self) -> ASGIApp:
@@ -273,7 +279,7 @@ class Choices:
     """What a replica is given besides its settings; tests and commands bring their own.
 
     Without `takes_chats` its worker drives only what it is handed: a command must not take other people's chats.
-    `index` counts the replicas that one server starts.
+    `index` counts the replicas that one server starts. `drivers` replace those of the settings.
     """
 
     index: int = 0
@@ -286,6 +292,7 @@ class Choices:
     worker: WorkerConfig = field(default_factory=WorkerConfig)
     passwords: Passwords | None = None
     takes_chats: bool = True
+    drivers: Mapping[str, Driver] | None = None
     clock: Clock = field(default_factory=SystemClock)
     rng: Random = field(default_factory=SystemRandom)
 
@@ -324,6 +331,8 @@ async def running_replica(
                 await replica.listener.wait_connected()
                 loops.append(group.create_task(replica.probe.run(), name="notify-probe"))
                 loops.append(group.create_task(replica.worker.run(), name="worker"))
+                loops += replica.workspaces.start(group, is_server=choices.takes_chats)
+                stack.push_async_callback(replica.workspaces.close)
                 async with replica.relay.running(partial(_with_metrics, replica.metrics)), replica.streams.running():
                     try:
                         yield replica
@@ -344,6 +353,7 @@ def _wire(
     settings: Settings, database: Database, choices: Choices, *, replica_id: UUID, listening: Listening | None
 ) -> Replica:
     clock, rng = choices.clock, choices.rng
+    drivers = driving.drivers(settings) if choices.drivers is None else choices.drivers
     identity = replicas.Replica(
         id=replica_id,
         host_id=listening.host_id if listening is not None else f"none:{replica_id}",
@@ -355,6 +365,11 @@ def _wire(
         relay_unix=str(listening.unix_path) if listening is not None else None,
         relay_url=listening.url if listening is not None else None,
     )
+
+    def take_over(_: UUID) -> None:
+        worker.wake()
+        workspaces.executor.wake()
+
     bus = Bus()
     notifier = Notifier(database.worker, bus)
     listener = Listener(lambda: database.dedicated("listen"), bus, clock=clock, rng=rng)
@@ -363,7 +378,7 @@ def _wire(
         identity,
         clock=clock,
         rng=rng,
-        on_peer_dead=lambda _: worker.wake(),
+        on_peer_dead=take_over,
     )
     lag = LagMonitor(clock)
     health = ReplicaHealth(database, listener, presence, lag)
@@ -414,6 +429,19 @@ def _wire(
     logins = Logins(database.api, passwords, clock=clock)
     store = Store(database.api, machine=machine, publisher=notifier, clock=clock, ring=choices.ring)
     http_stats = HttpStats()
+    workspace_parts = WorkspaceParts(
+        replica_id=identity.id,
+        node=identity.host_id,
+        pool=database.worker,
+        publisher=notifier,
+        bus=bus,
+        clock=clock,
+        specs=Specs(choices.ring, keys_dir=settings.data_dir / "ssh-keys"),
+        drivers=drivers,
+        inventories=[each for each in drivers.values() if isinstance(each, LocalDriver)],
+        shared_folders=settings.workspaces_shared_folders,
+    )
+    workspaces = WorkspaceRuntime(workspace_parts)
     parts = ApiParts(
         store=store,
         pool=database.api,
@@ -460,6 +488,7 @@ def _wire(
         logins=logins,
         api=parts,
         health=health,
+        workspaces=workspaces,
         metrics=Metrics(
             Sources(
                 build=Build(__version__, migrate.SCHEMA_VERSION),
@@ -472,6 +501,7 @@ def _wire(
                 pubsub=PubSub(notifier, listener, probe),
                 lag=lag,
                 presence=presence,
+                workspaces=workspace_parts.stats,
             )
         ),
     )

@@ -8,7 +8,7 @@ from rookery.settings import Settings
 from rookery.workspaces import bundle
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
-from rookery.workspaces.drivers.protocol import Network
+from rookery.workspaces.drivers.protocol import Driver, Network
 from rookery.workspaces.drivers.ssh import SshDriver
 
 
@@ -31,3 +31,8 @@ def ssh_driver() -> SshDriver:
 
 def local_driver(settings: Settings) -> LocalDriver:
     return LocalDriver(local_config(settings), bundle.build)
+
+
+def drivers(settings: Settings) -> dict[str, Driver]:
+    """Every driver, by its name in templates. The runtime of workspaces closes those that hold connections."""
+    return {"local": local_driver(settings), "ssh": ssh_driver()}

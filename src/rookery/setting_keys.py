@@ -16,6 +16,7 @@ from rookery.setting_values import (
     DATABASE_URL,
     DURATION,
     EXTERNAL_URL,
+    FOLDERS,
     HOSTS,
     INTEGER,
     NETWORKS,
@@ -143,5 +144,8 @@ KEYS: tuple[Key, ...] = (
         check=between(1, 1_000_000)),
     Key("drivers.local.unsafe", BOOLEAN, False,
         "Without bubblewrap, run local workspaces as plain processes that can do all that the server can."),
+    Key("workspaces.shared_folders", FOLDERS, None,
+        "Folders of this machine that workspaces of the template `host-folder` may change, and what is below them.",
+        "none"),
 )
 # fmt: on

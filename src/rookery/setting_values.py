@@ -113,6 +113,13 @@ def _network(text: str) -> str:
         raise ValueError(f"has {text!r:.80}, which is neither an IP address nor a network like 10.0.0.0/8") from None
 
 
+def _folder(text: str) -> str:
+    path = Path(text)
+    if not path.is_absolute() or ".." in path.parts or path == Path("/"):
+        raise ValueError(f"has {text!r:.80}, which is not an absolute path of a folder")
+    return str(path)
+
+
 def _origin(text: str) -> str:
     try:
         return _external_url(text)
@@ -201,6 +208,7 @@ REPLICAS = Kind("number or `auto`", _replicas)
 NETWORKS = Kind("list of networks", _list_of(_network), nothing=())
 ORIGINS = Kind("list of origins", _list_of(_origin), nothing=())
 HOSTS = Kind("list of hosts", _list_of(_host_name), nothing=())
+FOLDERS = Kind("list of folders", _list_of(_folder), nothing=())
 
 Check = Callable[[Any], str | None]
 

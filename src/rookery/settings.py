@@ -68,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drivers_local_network_max: str
     drivers_local_tmp_mb: int
     drivers_local_unsafe: bool
+    workspaces_shared_folders: tuple[str, ...]
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -98,6 +98,9 @@ def touch(sources: Sources) -> None:
     http.auth_failure("expired")
     http.authz_denied("chat", "update")
     models.unknown_events("anthropic", {"new_event": 2})
+    assert sources.workspaces is not None
+    sources.workspaces.workspaces["local", "running"] = 2
+    sources.workspaces.start_seconds.observe(("local", "succeeded"), 0.5)
 
 
 async def test_every_family_has_a_sample_after_work(database_url: str) -> None:

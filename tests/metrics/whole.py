@@ -21,6 +21,7 @@ from rookery.store.replicas import Presence
 from rookery.stream.guard import Grant, Right
 from rookery.stream.relay.service import Relay
 from rookery.stream.service import StreamParts, Streams
+from rookery.workspaces.stats import WorkspaceStats
 from tests.worker.house import House
 
 
@@ -63,6 +64,7 @@ async def all_sources(house: House) -> AsyncIterator[Sources]:
             pubsub=PubSub(notifier, listener, probe),
             lag=lag,
             presence=presence,
+            workspaces=WorkspaceStats(),
         )
     finally:
         await notifier.close()

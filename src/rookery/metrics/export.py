@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from rookery.http_stats import HttpStats
 from rookery.lag import LagMonitor
 from rookery.llm.stats import ModelCounters
-from rookery.metrics import models, process, standard, streams, text, worker
+from rookery.metrics import models, process, standard, streams, text, worker, workspaces
 from rookery.metrics.families import Family
 from rookery.metrics.process import Build, PubSub
 from rookery.metrics.standard import Process
@@ -22,6 +22,7 @@ from rookery.store.replicas import Presence
 from rookery.stream.relay.service import Relay
 from rookery.stream.service import Streams
 from rookery.worker.worker import Worker
+from rookery.workspaces.stats import WorkspaceStats
 
 S = TypeVar("S")
 
@@ -40,6 +41,7 @@ class Sources:
     pubsub: PubSub | None = None
     lag: LagMonitor | None = None
     presence: Presence | None = None
+    workspaces: WorkspaceStats | None = None
     process: Process | None = field(default_factory=Process)
 
 
@@ -63,6 +65,7 @@ TABLES: tuple[Table[Any], ...] = (
     Table("Models", lambda sources: sources.worker and sources.worker.stats.calls, models.CALLS),
     Table("Wires", lambda sources: sources.models, models.FAULTS),
     Table("Tools", lambda sources: sources.worker, worker.TOOLS),
+    Table("Workspaces", lambda sources: sources.workspaces, workspaces.WORKSPACES),
     Table("Live parts", lambda sources: sources.worker, worker.PARTS),
     Table("Streams", lambda sources: sources.streams, streams.STREAMS),
     Table("Relay between replicas", lambda sources: sources.relay, streams.RELAY),

@@ -1,0 +1,53 @@
+"""The templates that come with Rookery: found beside the package, and pushed when a new version changed them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from pathlib import Path
+
+import rookery
+from rookery.log import get_logger
+from rookery.store import templates as stored
+from rookery.store.hints import ConfigHint
+from rookery.store.machine import Publisher
+from rookery.store.pool import Connection
+from rookery.workspaces import service, templates
+from rookery.workspaces.templates import Packed
+
+log = get_logger("workspaces.shipped")
+
+_PACKAGE = Path(rookery.__file__).parent
+# In the wheel, and in a source tree.
+_PLACES = (_PACKAGE / "shipped_templates", _PACKAGE.parent.parent / "templates")
+
+
+def folders() -> list[Path]:
+    """The folder of each, by name."""
+    place = next((place for place in _PLACES if place.is_dir()), None)
+    return [] if place is None else sorted(path.parent for path in place.glob("*/template.toml"))
+
+
+@functools.cache
+def packed() -> tuple[Packed, ...]:
+    return tuple(templates.pack(templates.read_folder(folder)) for folder in folders())
+
+
+async def push(conn: Connection, publisher: Publisher) -> list[str]:
+    """Bring the database up to date with this version; the names of those that were new or different.
+
+    A template that an administrator pushed under the same name stays, and so does what was decided about one.
+    """
+    current = {each.name: each for each in await stored.list_templates(conn)}
+    pushed = []
+    for each in await asyncio.to_thread(packed):
+        name = each.manifest.name
+        known = current.get(name)
+        if known is not None and (known.revision == each.revision or not known.shipped):
+            continue
+        if await stored.push_template(conn, service.as_push(each), shipped=True):
+            pushed.append(name)
+    if pushed:
+        log.info("templates_pushed", names=pushed)
+        publisher.publish([ConfigHint(kind="template")])
+    return pushed

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Clones the repository into ~/project once. What is there already is never touched.
+set -eu
+
+project="$HOME/project"
+if ! command -v git >/dev/null 2>&1; then
+    echo "There is no git on this machine. Install it there."
+    exit 1
+fi
+if [ -e "$project/.git" ]; then
+    echo "The repository is here already, at $(git -C "$project" log -1 --format='%h %s' 2>/dev/null || echo 'its beginning')."
+    exit 0
+fi
+if [ -n "$(ls -A "$project" 2>/dev/null)" ]; then
+    echo "$project is not empty and no repository. Move its files away, then start the workspace again."
+    exit 1
+fi
+
+set -- --no-hardlinks
+case "${ROOKERY_PARAM_depth:-1}" in
+    0) ;;
+    *) set -- "$@" --depth "${ROOKERY_PARAM_depth:-1}" ;;
+esac
+if [ -n "${ROOKERY_PARAM_branch:-}" ]; then
+    set -- "$@" --branch "$ROOKERY_PARAM_branch"
+fi
+# Beside it first: a clone that breaks leaves nothing that looks like a repository.
+rm -rf "$project.clone"
+echo "Cloning $ROOKERY_PARAM_repository"
+git clone --quiet "$@" -- "$ROOKERY_PARAM_repository" "$project.clone"
+rmdir "$project" 2>/dev/null || true
+mv "$project.clone" "$project"
+echo "Checked out $(git -C "$project" log -1 --format='%h %s' 2>/dev/null || echo 'an empty repository')."

@@ -1,0 +1,115 @@
+"""A driver whose sandboxes are files in a folder and sockets in this process, for tests of operations.
+
+It keeps the promises of the protocol: actions are idempotent, what a cancelled start leaves is found by a stop. Several
+of them may share one folder, as the replicas of a node do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from rookery.workspaces.drivers.protocol import DriverError, Endpoint, Found, Log, Probe, WorkspaceSpec
+from tests.workspaces.fake_agent import UnixPath
+
+
+@dataclass
+class FakeDriver:
+    """`folder` must be short: sockets are in it. `gate` holds starts back until it is set."""
+
+    folder: Path
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    health: dict[str, Any] = field(default_factory=lambda: {"agent_state": "ready"})
+    fails: DriverError | None = None
+    starts: list[WorkspaceSpec] = field(default_factory=list)
+    stops: list[tuple[str, int]] = field(default_factory=list)
+    strays: list[Found] = field(default_factory=list)
+    is_starting: asyncio.Event = field(default_factory=asyncio.Event)
+    _agents: dict[str, web.AppRunner] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    async def start(self, ws: WorkspaceSpec, log: Log) -> Endpoint:
+        self.starts.append(ws)
+        self.is_starting.set()
+        log("the driver begins")
+        # As a real one: there is something before anything answers.
+        self._row(ws.id).write_text(json.dumps({"generation": ws.generation, "token": ws.token}))
+        (self.folder / f"{ws.id}.home").mkdir(exist_ok=True)
+        await self.gate.wait()
+        if self.fails is not None:
+            raise self.fails
+        await self._serve(ws)
+        log("the driver is done")
+        return Endpoint(url=f"unix://{self._socket(ws.id)}", home="/home/agent", directory="/home/agent/project")
+
+    async def stop(self, ws: WorkspaceSpec, grace: float) -> None:
+        self.stops.append((ws.id, ws.generation))
+        await self.kill(ws.id)
+
+    async def delete(self, ws: WorkspaceSpec) -> None:
+        await self.kill(ws.id)
+        home = self.folder / f"{ws.id}.home"
+        if home.exists():
+            home.rmdir()
+
+    async def probe(self, ws: WorkspaceSpec) -> Probe:
+        found = self._found(ws.id)
+        return Probe(alive=found is not None and found["generation"] == ws.generation, answers=ws.id in self._agents)
+
+    def connector(self, ws: WorkspaceSpec) -> UnixPath:
+        return UnixPath(self._socket(ws.id))
+
+    async def list_running(self) -> list[Found]:
+        names = [path.stem for path in self.folder.glob("*.row")]
+        return [Found(name, found["generation"], 1) for name in names if (found := self._found(name)) is not None]
+
+    async def stop_stray(self, found: Found) -> None:
+        self.strays.append(found)
+        await self.kill(found.workspace_id)
+
+    async def kill(self, workspace_id: str) -> None:
+        """End a sandbox from outside, as a machine that runs out of memory does."""
+        self._row(workspace_id).unlink(missing_ok=True)
+        if (runner := self._agents.pop(workspace_id, None)) is not None:
+            await runner.cleanup()
+
+    async def close(self) -> None:
+        for workspace_id in list(self._agents):
+            await self.kill(workspace_id)
+
+    def has_files(self, workspace_id: object) -> bool:
+        return (self.folder / f"{workspace_id}.home").exists()
+
+    async def _serve(self, ws: WorkspaceSpec) -> None:
+        async def handle(request: web.Request) -> web.Response:
+            if request.headers.get("Authorization") != f"Bearer {ws.token}":
+                return web.json_response({"code": "unauthenticated", "message": "No."}, status=401)
+            shown = {"generation": ws.generation, "api": 1, "os": "linux", "arch": "x86_64", **self.health}
+            return web.json_response(shown)
+
+        if (old := self._agents.pop(ws.id, None)) is not None:
+            await old.cleanup()
+        application = web.Application()
+        application.router.add_route("*", "/{tail:.*}", handle)
+        runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.UnixSite(runner, self._socket(ws.id)).start()
+        self._agents[ws.id] = runner
+
+    def _row(self, workspace_id: str) -> Path:
+        return self.folder / f"{workspace_id}.row"
+
+    def _socket(self, workspace_id: str) -> str:
+        return str(self.folder / f"{workspace_id[:8]}.s")
+
+    def _found(self, workspace_id: str) -> dict[str, Any] | None:
+        path = self._row(workspace_id)
+        found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+        return found
