@@ -59,11 +59,8 @@ from rookery.tools.turn import PlainToolbox, Toolbox
 from rookery.worker.config import WorkerConfig
 from rookery.worker.titling import ShortTexts
 from rookery.worker.worker import Worker, WorkerParts
-from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import Driver
-from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.runtime import WorkspaceRuntime
-from rookery.workspaces.specs import Specs
 
 BUSY_SECONDS = 5.0  # how long somebody else may take to start, or to be done
 BUSY_POLL_SECONDS = 0.05
@@ -353,7 +350,6 @@ def _wire(
     settings: Settings, database: Database, choices: Choices, *, replica_id: UUID, listening: Listening | None
 ) -> Replica:
     clock, rng = choices.clock, choices.rng
-    drivers = driving.drivers(settings) if choices.drivers is None else choices.drivers
     identity = replicas.Replica(
         id=replica_id,
         host_id=listening.host_id if listening is not None else f"none:{replica_id}",
@@ -429,19 +425,16 @@ def _wire(
     logins = Logins(database.api, passwords, clock=clock)
     store = Store(database.api, machine=machine, publisher=notifier, clock=clock, ring=choices.ring)
     http_stats = HttpStats()
-    workspace_parts = WorkspaceParts(
-        replica_id=identity.id,
-        node=identity.host_id,
-        pool=database.worker,
-        publisher=notifier,
+    workspaces = driving.runtime(
+        settings,
+        identity,
+        database.worker,
+        ring=choices.ring,
+        drivers=choices.drivers,
         bus=bus,
+        publisher=notifier,
         clock=clock,
-        specs=Specs(choices.ring, keys_dir=settings.data_dir / "ssh-keys"),
-        drivers=drivers,
-        inventories=[each for each in drivers.values() if isinstance(each, LocalDriver)],
-        shared_folders=settings.workspaces_shared_folders,
     )
-    workspaces = WorkspaceRuntime(workspace_parts)
     parts = ApiParts(
         store=store,
         pool=database.api,
@@ -501,7 +494,7 @@ def _wire(
                 pubsub=PubSub(notifier, listener, probe),
                 lag=lag,
                 presence=presence,
-                workspaces=workspace_parts.stats,
+                workspaces=workspaces.parts.stats,
             )
         ),
     )

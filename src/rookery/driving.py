@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
+import asyncpg
+
+from rookery.clock import Clock
+from rookery.llm.secrets import KeyRing
 from rookery.settings import Settings
+from rookery.store.machine import Publisher
+from rookery.store.pubsub import Bus
+from rookery.store.replicas import Replica
 from rookery.workspaces import bundle
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import Driver, Network
 from rookery.workspaces.drivers.ssh import SshDriver
+from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.runtime import WorkspaceRuntime
+from rookery.workspaces.specs import Specs
 
 
 def local_config(settings: Settings) -> LocalConfig:
@@ -33,6 +44,35 @@ def local_driver(settings: Settings) -> LocalDriver:
     return LocalDriver(local_config(settings), bundle.build)
 
 
-def drivers(settings: Settings) -> dict[str, Driver]:
+def all_drivers(settings: Settings) -> dict[str, Driver]:
     """Every driver, by its name in templates. The runtime of workspaces closes those that hold connections."""
     return {"local": local_driver(settings), "ssh": ssh_driver()}
+
+
+def runtime(
+    settings: Settings,
+    replica: Replica,
+    pool: asyncpg.Pool,
+    *,
+    ring: KeyRing | None,
+    drivers: Mapping[str, Driver] | None,
+    bus: Bus,
+    publisher: Publisher,
+    clock: Clock,
+) -> WorkspaceRuntime:
+    """What a replica does about workspaces. `drivers` replace those of the settings."""
+    chosen = all_drivers(settings) if drivers is None else drivers
+    return WorkspaceRuntime(
+        WorkspaceParts(
+            replica_id=replica.id,
+            node=replica.host_id,
+            pool=pool,
+            publisher=publisher,
+            bus=bus,
+            clock=clock,
+            specs=Specs(ring, keys_dir=settings.data_dir / "ssh-keys"),
+            drivers=chosen,
+            inventories=[each for each in chosen.values() if isinstance(each, LocalDriver)],
+            shared_folders=settings.workspaces_shared_folders,
+        )
+    )
