@@ -15,6 +15,7 @@ from msgspec import Raw
 from rookery.chat import parts
 from rookery.chat.parts import (
     ContentError,
+    ContextFile,
     File,
     FileReference,
     HookContext,
@@ -25,6 +26,7 @@ from rookery.chat.parts import (
     Text,
     ToolCall,
     ToolResult,
+    WorkspaceContext,
 )
 
 FILE_ID = UUID("0190a0b0-0000-7000-8000-000000000001")
@@ -95,6 +97,12 @@ GOLDEN: list[tuple[Part, str]] = [
     ),
     (HookContext("for the model"), '{"type":"hook-context","text":"for the model"}'),
     (HookNotice("for people"), '{"type":"hook-notice","text":"for people"}'),
+    (
+        WorkspaceContext(FILE_ID, 2, "h", (ContextFile("/p/AGENTS.md", 5, "f", True),), ("deploy",), ("docs",)),
+        '{"type":"workspace-context","workspace_id":"0190a0b0-0000-7000-8000-000000000001","generation":2,"hash":"h",'
+        '"files":[{"path":"/p/AGENTS.md","size":5,"hash":"f","truncated":true}],"skills":["deploy"],'
+        '"mcp_servers":["docs"]}',
+    ),
 ]
 
 BARE: list[tuple[Part, str]] = [
@@ -107,6 +115,10 @@ BARE: list[tuple[Part, str]] = [
     (FileReference("", 0, 0, ""), '{"type":"file-reference","file_name":"","start_line":0,"end_line":0,"content":""}'),
     (HookContext(""), '{"type":"hook-context","text":""}'),
     (HookNotice(""), '{"type":"hook-notice","text":""}'),
+    (
+        WorkspaceContext(FILE_ID, 0, ""),
+        '{"type":"workspace-context","workspace_id":"0190a0b0-0000-7000-8000-000000000001","generation":0,"hash":""}',
+    ),
 ]
 
 

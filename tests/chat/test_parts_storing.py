@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw
 from rookery.chat import parts
 from rookery.chat.parts import (
     MAX_DEPTH,
+    ContextFile,
     File,
     FileReference,
     HookContext,
@@ -29,6 +30,7 @@ from rookery.chat.parts import (
     Text,
     ToolCall,
     ToolResult,
+    WorkspaceContext,
 )
 
 # A busy machine is no reason to fail.
@@ -102,6 +104,7 @@ any_part: st.SearchStrategy[Part] = st.one_of(
     st.builds(FileReference, texts, lines, lines, texts),
     st.builds(HookContext, texts),
     st.builds(HookNotice, texts),
+    st.builds(WorkspaceContext, st.uuids(), lines, texts, st.just((ContextFile("/a"),)), st.tuples(texts)),
 )
 contents = st.lists(any_part, max_size=4).map(tuple)
 

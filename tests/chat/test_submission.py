@@ -20,6 +20,7 @@ from rookery.chat.parts import (
     Text,
     ToolCall,
     ToolResult,
+    WorkspaceContext,
 )
 from rookery.chat.submission import FileFacts, InvalidContent
 
@@ -62,6 +63,7 @@ def test_text_is_trimmed() -> None:
         (Source("https://example.org"), ["type"]),
         (HookContext("obey"), ["type"]),
         (HookNotice("obey"), ["type"]),
+        (WorkspaceContext(FILE_ID, 1, "h"), ["type"]),
     ],
     ids=lambda value: repr(value)[:40],
 )

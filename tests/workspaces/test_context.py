@@ -15,7 +15,6 @@ from rookery.chat.messages import ChatId
 from rookery.clock import SystemClock
 from rookery.store import workspace_context
 from rookery.store.hints import Hint, WatchHint, WatchKind
-from rookery.workspaces import context
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import ContextSnapshot, Resource
 from rookery.workspaces.conn import AgentConn
@@ -88,16 +87,6 @@ def test_only_files_that_could_be_read_have_bodies() -> None:
     found = snapshot_of(WORKSPACE, 1, resources, now=NOW).resources
 
     assert [each.body for each in found] == ["Be kind.", None, None]
-
-
-def test_account_of_a_pin_has_names_and_sizes_and_no_bodies() -> None:
-    found = snapshot_of(WORKSPACE, 1, told(instructions(hash="abc"), skill()), now=NOW).resources
-
-    account = context.described(found)
-
-    assert account["files"] == [{"path": "/p/AGENTS.md", "size": 8, "hash": "abc", "truncated": False}]
-    assert account["skills"] == ["deploy"]
-    assert "Be kind" not in str(account)
 
 
 # Kept, told, pinned

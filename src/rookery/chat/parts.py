@@ -135,9 +135,40 @@ class HookNotice(_PartBase, frozen=True, tag="hook-notice"):
     text: str
 
 
-Part: TypeAlias = Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice
+class ContextFile(msgspec.Struct, frozen=True, gc=False):
+    """An instruction file that was in force, without its text."""
 
-_WITHOUT_META = (FileReference, HookContext, HookNotice)
+    path: str
+    size: int = 0
+    hash: str = ""
+    truncated: bool = False
+
+
+class WorkspaceContext(_PartBase, frozen=True, tag="workspace-context"):
+    """For people only: which instructions of which workspace the model was given from here on."""
+
+    workspace_id: UUID
+    generation: int
+    hash: str
+    files: tuple[ContextFile, ...] = ()
+    skills: tuple[str, ...] = ()
+    mcp_servers: tuple[str, ...] = ()
+
+
+Part: TypeAlias = (
+    Text
+    | Reasoning
+    | ToolCall
+    | ToolResult
+    | Source
+    | File
+    | FileReference
+    | HookContext
+    | HookNotice
+    | WorkspaceContext
+)
+
+_WITHOUT_META = (FileReference, HookContext, HookNotice, WorkspaceContext)
 
 # `provider_meta` may hold Decimals: that is how its numbers survive as written.
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -401,8 +432,11 @@ def _mended_tree(value: Json) -> Json:
             return Raw(_SURROGATE_ESCAPES.sub(_mend_escape, _utf8(value)))
         case dict():
             return {_mended_tree(key): _mended_tree(child) for key, child in value.items()}
-        case list() | tuple():
+        case list():
             return [_mended_tree(child) for child in value]
+        case tuple():
+            # An empty one stays equal to the default that is not written.
+            return tuple(_mended_tree(child) for child in value)
         case _:
             return value
 

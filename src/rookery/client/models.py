@@ -91,6 +91,15 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     queue_len: int
 
 
+class ContextFile(msgspec.Struct, frozen=True, kw_only=True):
+    """An instruction file that was in force, without its text."""
+
+    path: str
+    size: int = 0
+    hash: str = ""
+    truncated: bool = False
+
+
 class ContextUsage(msgspec.Struct, frozen=True, kw_only=True):
     """How full the model's context was at the newest answer."""
 
@@ -266,6 +275,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     start_line: int | None = None
     end_line: int | None = None
     content: str | None = None
+    workspace_id: UUID | None = None
+    generation: int | None = None
+    hash: str | None = None
+    files: tuple[ContextFile, ...] = ()
+    skills: tuple[str, ...] = ()
+    mcp_servers: tuple[str, ...] = ()
 
 
 class PromoteAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ import asyncpg
 from rookery.chat import blocks, skills
 from rookery.chat.blocks import InstructionFile, Skill
 from rookery.chat.messages import ChatId
+from rookery.chat.parts import ContextFile, WorkspaceContext
 from rookery.chat.skills import WORKSPACE, SkillFile
 from rookery.log import get_logger
 from rookery.store import workspace_context
@@ -44,6 +45,18 @@ class Pinned:
         ]
         return blocks.workspace_context(
             (workspace.os if workspace else None) or "", (workspace.directory if workspace else None) or "", files=files
+        )
+
+    def trace(self) -> WorkspaceContext:
+        """What was pinned, for the transcript: names and sizes, no texts."""
+        files = [
+            ContextFile(each.source, each.size, each.hash, each.status == "truncated")
+            for each in self.resources
+            if each.kind == "instruction_file" and each.body
+        ]
+        servers = [each.source for each in self.resources if each.kind == "mcp_server" and each.status == "ok"]
+        return WorkspaceContext(
+            *self.key, files=tuple(files), skills=tuple(each.name for each in self.skills), mcp_servers=tuple(servers)
         )
 
     def index(self) -> tuple[Skill, ...]:

@@ -17,7 +17,8 @@ from uuid import UUID
 import asyncpg
 
 from rookery.chat.blocks import Mode
-from rookery.chat.messages import ChatId
+from rookery.chat.messages import ChatId, Role
+from rookery.chat.parts import WorkspaceContext
 from rookery.chat.rights import OwnerActor
 from rookery.clock import Clock
 from rookery.log import get_logger
@@ -115,6 +116,7 @@ class WorkspaceToolbox:
             workspace_context=_block(row, pinned),
             skills=() if pinned is None else pinned.index(),
             plan_path=_plan_path(step, row),
+            trace=_trace(step, pinned),
         )
 
     async def _tools(self, step: Step, pinned: Pinned | None) -> list[Tool]:
@@ -208,6 +210,21 @@ def _block(row: Workspace | None, pinned: Pinned | None) -> str:
     if row is None or row.status == Status.DELETED:
         return ""
     return (pinned or Pinned((row.id, 0, ""), (), ())).block(row)
+
+
+def _trace(step: Step, pinned: Pinned | None) -> WorkspaceContext | None:
+    """What the transcript has to say about the pin; None when the newest word about one is about this."""
+    if pinned is None:
+        return None
+    for row in reversed(step.history.rows):
+        message = row.message
+        if message.role is not Role.SYSTEM or '"workspace-context"' not in message.content:
+            continue
+        for part in message.parts():
+            if isinstance(part, WorkspaceContext):
+                is_same = (part.workspace_id, part.generation, part.hash) == pinned.key
+                return None if is_same else pinned.trace()
+    return pinned.trace()
 
 
 def _plan_path(step: Step, row: Workspace | None) -> str | None:

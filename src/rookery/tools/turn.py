@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rookery.chat.blocks import Mode, Skill
+from rookery.chat.parts import WorkspaceContext
 from rookery.log import get_logger
 from rookery.loop.tools import Services, Tool, ToolSet, ToolSource, ToolSpec
 from rookery.store.generation import Step
@@ -32,6 +33,8 @@ class TurnTools:
     skills: Sequence[Skill] = ()
     has_advisor: bool = False
     plan_path: str | None = None
+    # What people are told at the head of the step: which instructions are in force from here on.
+    trace: WorkspaceContext | None = None
 
 
 class ToolsUnavailable(Exception):

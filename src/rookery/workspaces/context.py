@@ -7,9 +7,7 @@ ever fails a turn: without an answer the stored copy is used.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -152,17 +150,3 @@ class Contexts:
         except DATABASE_ERRORS as error:
             log.warning("context_not_pinned", chat_id=chat_id, error=str(error) or type(error).__name__)
             return False
-
-
-def described(resources: Sequence[ContextResource]) -> dict[str, Any]:
-    """What was pinned, for the transcript: names and sizes, no bodies."""
-    files = [
-        {"path": each.source, "size": each.size, "hash": each.hash, "truncated": each.status == "truncated"}
-        for each in resources
-        if each.kind == "instruction_file" and each.status in _WITH_BODY
-    ]
-    return {
-        "files": files,
-        "skills": [each.name for each in resources if each.kind == "skill" and each.status in _WITH_BODY and each.name],
-        "mcp_servers": [each.source for each in resources if each.kind == "mcp_server" and each.status == "ok"],
-    }

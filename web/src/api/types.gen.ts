@@ -153,6 +153,14 @@ export interface ChatView {
   warnings?: string[];
 }
 
+/** An instruction file that was in force, without its text. */
+export interface ContextFile {
+  path: string;
+  size?: number;
+  hash?: string;
+  truncated?: boolean;
+}
+
 /** How full the model's context was at the newest answer. */
 export interface ContextUsage {
   context_tokens?: number | null;
@@ -559,7 +567,7 @@ export interface MessagePart {
   type: "message_part";
   seq: number;
   role: MessageRole;
-  part: Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice;
+  part: Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext;
   n?: number;
 }
 
@@ -570,7 +578,7 @@ export interface MessageView {
   id: number;
   chat_id: string;
   role: string;
-  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice)[];
+  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext)[];
   created_at: string;
   created_by: string | null;
   model_config_id: string | null;
@@ -978,7 +986,7 @@ export interface QueueView {
 /** A message that waits for its turn; `steer` ones are heard at the next step. */
 export interface QueuedMessageView {
   id: number;
-  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice)[];
+  content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext)[];
   model_config_id: string | null;
   reasoning_effort: string | null;
   client_id: string | null;
@@ -1329,6 +1337,17 @@ export interface VersionView {
   schema: number;
   build: string | null;
   features: string[];
+}
+
+/** For people only: which instructions of which workspace the model was given from here on. */
+export interface WorkspaceContext {
+  type: "workspace-context";
+  workspace_id: string;
+  generation: number;
+  hash: string;
+  files?: ContextFile[];
+  skills?: string[];
+  mcp_servers?: string[];
 }
 
 /** Any of the keys; absent ones stay. */

@@ -129,6 +129,8 @@ function placedBlocks(messages: readonly Message[]): Placed[] {
         case "hook-notice":
           placed.push({ block: { kind: "notice", text: part.text }, message, index });
           return;
+        // Which instructions applied is shown with the chat's context, not in its midst.
+        case "workspace-context":
         case "hook-context":
         case "file-reference":
           return;
