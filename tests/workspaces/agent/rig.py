@@ -48,6 +48,7 @@ class Rig:
         self.directory = self.home / "project"
         self.config = {"generation": 1, "home": str(self.home), "directory": str(self.directory), **config}
         self.python = python
+        self.around: list[str] = []  # a program that runs the agent, for example a sandbox
         self.process: subprocess.Popen[bytes] | None = None
         self._session: aiohttp.ClientSession | None = None
         for folder in (self.run_dir, self.home, self.directory):
@@ -91,7 +92,7 @@ class Rig:
 
     def _command(self, listen: str | None) -> list[str]:
         zipapp = bundle.build(self.root / "bin")
-        command = [self.python, "-I", str(zipapp), "--run-dir", str(self.run_dir)]
+        command = [*self.around, self.python, "-I", str(zipapp), "--run-dir", str(self.run_dir)]
         return command if listen is None else [*command, "--listen", listen]
 
     def _write(self) -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rookery.workspaces.agent import config, editing, files, git, health, process_routes
@@ -27,6 +28,7 @@ from rookery.workspaces.agent.routing import Router
 from rookery.workspaces.agent.scripts import Scripts
 from rookery.workspaces.agent.server import Server
 
+MAX_THREADS = 8
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -64,12 +66,15 @@ def build_router(agent: Agent, ending: Ending, context: Context) -> Router:
 
 
 async def _run(run_dir: Path, listen: str | None, log: Log) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, told: log(f"{told.get('message')}: {told.get('exception')!r}"))
+    loop.set_default_executor(ThreadPoolExecutor(MAX_THREADS, "agent", block_signals))
     agent = _assemble(run_dir, log)
     ending = Ending(agent)
     if os.getpid() != 1:
         # The first process of a sandbox can be ended from outside only, and its children are adopted anyway.
         adopt_orphans()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.begin)
+        loop.add_signal_handler(signal.SIGTERM, ending.begin)
     _make_directory(agent)
     agent.journal.load()
     agent.children.watch()
@@ -85,6 +90,15 @@ async def _run(run_dir: Path, listen: str | None, log: Log) -> None:
     await ending.over.wait()
     await server.close()
     log("ended")
+
+
+def block_signals() -> None:
+    """Leave every signal to the main thread.
+
+    Python blocks signals there for the moment in which it starts a program. The kernel does not drop a blocked signal
+    for the first process of a sandbox, but gives it to a thread that takes it, and that one would die of it.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def _assemble(run_dir: Path, log: Log) -> Agent:

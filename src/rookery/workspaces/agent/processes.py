@@ -16,7 +16,7 @@ from typing import Any
 
 from rookery.workspaces.agent.children import Child, Children, Pipe
 from rookery.workspaces.agent.clock import Clock
-from rookery.workspaces.agent.errors import AgentError
+from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.http import ChatHeaders
 from rookery.workspaces.agent.output import Output, View
 
@@ -161,7 +161,7 @@ class Processes:
             process.child = self._children.spawn(order.arguments, cwd=order.workdir, env=order.env, out=pipe.writer)
         except (OSError, ValueError) as error:
             pipe.close()
-            raise _cannot_start(error) from error
+            raise _cannot_start(error, order) from error
         pipe.start()
         if counted:
             self._processes[process.id] = process
@@ -295,9 +295,14 @@ def described(process: Process) -> dict[str, Any]:
     return answer
 
 
-def _cannot_start(error: Exception) -> AgentError:
+def _cannot_start(error: Exception, order: Order) -> AgentError:
+    if isinstance(error, OSError) and error.filename == order.workdir:
+        return invalid("workdir", f"{order.workdir} cannot be entered: {error.strerror}")
     if isinstance(error, FileNotFoundError):
-        message = "The command could not be started: there is no `sh` in this workspace. Its image must have one."
+        program = order.arguments[0]
+        message = (
+            f"The command could not be started: there is no `{program}` in this workspace. Its image must have one."
+        )
         return AgentError(500, "no_shell", message)
     if isinstance(error, OSError) and error.errno == errno.E2BIG:
         message = "The command or its environment is too long for the system. Write it into a file and run that."
