@@ -8,7 +8,7 @@ type Size = "small" | "medium";
 const KINDS: Record<Kind, string> = {
   primary: "bg-accent text-on-accent hover:opacity-90 border-transparent",
   plain: "bg-bg1 text-text border-line hover:bg-bg3",
-  ghost: "bg-transparent text-text border-transparent hover:bg-bg3",
+  ghost: "bg-transparent border-transparent hover:bg-bg3",
   danger: "bg-transparent text-danger border-line hover:bg-removed",
 };
 const SIZES: Record<Size, string> = {

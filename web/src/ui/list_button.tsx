@@ -23,7 +23,7 @@ export function ListButton() {
         <IconButton
           label="Show the list"
           keys={`${modKey}-B`}
-          className="hidden md:inline-flex"
+          className="max-md:hidden"
           onClick={() => setLayout({ sidebarOpen: true })}
         >
           <PanelLeftOpen />

@@ -13,7 +13,7 @@ const UNITS: [number, Intl.RelativeTimeFormatUnit][] = [
 /** `3 min ago`, in the reader's language. */
 export function relative(at: Date, now: Date): string {
   let value = (at.getTime() - now.getTime()) / 1000;
-  if (Math.abs(value) < 45) return "now";
+  if (Math.abs(value) < 60) return "now";
   const format = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "narrow" });
   for (const [size, unit] of UNITS) {
     if (Math.abs(Math.round(value)) < size) return format.format(Math.round(value), unit);

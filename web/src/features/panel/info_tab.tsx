@@ -18,7 +18,7 @@ export function InfoTab({ chat }: { chat: ChatView }) {
       {chat.summary && <Part title="Summary">{chat.summary}</Part>}
       <Part title="Cost">
         {cost && (
-          <dl className="grid grid-cols-[1fr_auto] gap-x-4 gap-y-1 tabular-nums">
+          <dl className="grid grid-cols-[1fr_auto] gap-x-4 gap-y-1 tabular-nums [&>dd]:text-right">
             <Line name="Total" value={dollars(cost.total_cost_micros)} />
             <Line name="Requests" value={String(cost.request_count)} />
             <Line name="Tokens in" value={compact(cost.tokens.input)} />
@@ -27,7 +27,7 @@ export function InfoTab({ chat }: { chat: ChatView }) {
             {Object.entries(cost.by_model).map(([id, figures]) => (
               <Line
                 key={id}
-                name={models.find((one) => one.id === id)?.display_name || "A model that is gone"}
+                name={models.find((one) => one.model === id)?.display_name || id}
                 value={dollars(figures.cost_micros)}
               />
             ))}

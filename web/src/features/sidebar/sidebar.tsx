@@ -25,7 +25,7 @@ export function Sidebar() {
         <IconButton
           label="Hide the list"
           keys={`${modKey}-B`}
-          className="hidden md:inline-flex"
+          className="max-md:hidden"
           onClick={() => setLayout({ sidebarOpen: false })}
         >
           <PanelLeftClose />
@@ -48,7 +48,7 @@ export function Sidebar() {
         >
           <Search className="size-4 shrink-0" aria-hidden />
           <span className="min-w-0 flex-1 truncate text-left">Search</span>
-          <kbd className="font-sans text-small">{modKey}-K</kbd>
+          <kbd className="font-sans text-small pointer-coarse:hidden">{modKey}-K</kbd>
         </button>
         <FilterMenu key={search} />
       </div>

@@ -175,7 +175,7 @@ function Footer({ figures }: { figures: TurnFigures }) {
     figures.costMicros !== null ? money(figures.costMicros) : null,
   ].filter(Boolean);
   return (
-    <footer className="flex flex-wrap items-center gap-x-2 gap-y-1 pb-2 text-small text-muted opacity-70 transition-opacity focus-within:opacity-100 hover:opacity-100">
+    <footer className="flex flex-wrap items-center gap-x-2 gap-y-1 pb-2 text-small text-muted">
       <When at={figures.endedAt} />
       {parts.map((part, index) => (
         <span key={index}>· {part}</span>

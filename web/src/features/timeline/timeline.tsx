@@ -246,11 +246,12 @@ function headingOf(row: Row): string | null {
   return null;
 }
 
-/** A row in its place. User rows are articles with a hidden heading, so that heading keys walk the conversation. */
+/** A row in its place, one article of the feed. User rows have a hidden heading: heading keys walk the conversation. */
 function Article({ row, dim }: { row: Row; dim: boolean }) {
   const heading = headingOf(row);
   return (
-    <div
+    <article
+      tabIndex={-1}
       data-key={row.key}
       data-kind={row.kind}
       className={cx("pb-3", dim && "pointer-events-none opacity-40", row.kind === "user" && "pt-3")}
@@ -260,7 +261,7 @@ function Article({ row, dim }: { row: Row; dim: boolean }) {
       <RowBoundary row={row}>
         <RowView row={row} />
       </RowBoundary>
-    </div>
+    </article>
   );
 }
 

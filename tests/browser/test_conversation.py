@@ -1,0 +1,89 @@
+"""A conversation, seen by somebody who reloads, looks from a phone, or cannot see."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visit
+from tests.browser.visit import Visitor
+
+# Some seconds at the pace of the offline model, so that a reload meets the middle of it.
+STORY = " ".join(f"word{n}" for n in range(400))
+
+
+def test_reload_in_the_middle_of_an_answer_loses_and_repeats_nothing(ada: Visitor) -> None:
+    chat = ada.chat(STORY, title="A long answer", model_config_id=echo(ada))
+    page = ada.go(f"/c/{chat['id']}")
+    answer = page.get_by_role("feed", name="Conversation").get_by_role("paragraph")
+    expect(answer).to_contain_text("word20 ")
+
+    page.reload()
+
+    expect(answer).to_contain_text("word399")
+    ada.wait_for_rest(chat["id"])
+    expect(page.get_by_role("button", name=re.compile("^Stop"))).to_have_count(0)
+    assert answer.inner_text() == STORY
+
+
+def test_message_is_written_and_answered_in_the_browser(ada: Visitor) -> None:
+    page = ada.go("/")
+
+    page.get_by_role("textbox", name=re.compile("essage")).fill("hello there")
+    page.keyboard.press("Enter")
+
+    page.wait_for_url(re.compile("/c/[0-9a-f-]{36}"))
+    chat = re.findall("/c/([0-9a-f-]{36})", page.url)[0]
+    ada.wait_for_rest(chat)
+    expect(page.get_by_role("feed", name="Conversation")).to_contain_text("hello there")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_main_screens_have_no_barrier_that_axe_knows(ada: Visitor, theme: str) -> None:
+    chat = ada.chat("what can you do?", title=f"Read by axe, {theme}")
+    ada.wait_for_rest(chat["id"])
+    ada.ask("PATCH", "/me/settings", {"display": {"theme": theme}})
+    found = {}
+    for path, heading in [
+        (f"/c/{chat['id']}?panel=info", f"Read by axe, {theme}"),
+        ("/settings/profile", "Profile"),
+        ("/settings/models", "Models"),
+        ("/usage", "Usage"),
+        ("/search?q=axe", "Search"),
+    ]:
+        page = ada.go(path)
+        expect(page.get_by_role("heading", level=1, name=heading)).to_be_visible()
+        expect(page.locator("html")).to_have_attribute("data-theme", theme)
+        found[path] = ada.violations()
+    ada.ask("PATCH", "/me/settings", {"display": {"theme": "system"}})
+
+    assert {path: wrong for path, wrong in found.items() if wrong} == {}
+
+
+def test_phone_shows_one_pane_and_going_back_leaves_the_list(visit: Visit) -> None:
+    phone = visit("ada", viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    chat = phone.chat("hello", title="On a phone")
+    phone.wait_for_rest(chat["id"])
+    page = phone.go(f"/c/{chat['id']}")
+    header = page.get_by_role("heading", level=1, name="On a phone")
+    expect(header).to_be_visible()
+
+    page.get_by_role("button", name="Chats").click()
+    expect(page.get_by_role("link", name=re.compile("On a phone"))).to_be_visible()
+    expect(header).to_be_hidden()
+    page.go_back()
+    expect(header).to_be_visible()
+
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing scrolls sideways"
+
+
+def echo(visitor: Visitor) -> str:
+    """The model that repeats what it hears, made once."""
+    for config in visitor.ask("GET", "/model-configs")["items"]:
+        if config["model"] == "echo":
+            return str(config["id"])
+    (provider,) = [one for one in visitor.ask("GET", "/model-providers")["items"] if one["type"] == "scripted"]
+    body = {"provider_id": provider["id"], "model": "echo", "context_limit": 100_000}
+    return str(visitor.ask("POST", "/model-configs", body)["id"])
