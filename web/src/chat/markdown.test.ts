@@ -1,0 +1,103 @@
+import { expect, test } from "vitest";
+import { completed, isMisleading, type Lexed, lex, lexTail, NOTHING, safeHref, type Token } from "@/chat/markdown";
+
+const DOCUMENT = `# Title
+
+A paragraph with **bold**, \`code\` and a [link](https://example.org).
+
+- one
+- two
+  - nested
+
+  with a paragraph
+- three
+
+1. first
+2. second
+
+> quote
+> goes on
+
+\`\`\`python
+def f():
+
+    return 1
+\`\`\`
+
+| a | b |
+| --- | --- |
+| 1 | 2 |
+| 3 | 4 |
+
+Setext
+======
+
+$$
+x^2
+$$
+
+Costs $5 and $10, \\(a+b\\) inline, <b>html</b>.
+
+<div>
+block
+</div>
+
+- [ ] open
+- [x] done
+
+---
+
+Last line`;
+
+const shape = (tokens: readonly Token[]) => tokens.map((token) => [token.type, token.raw]);
+
+test("reading only the tail gives what reading all gives, for every prefix", () => {
+  let before: Lexed = NOTHING;
+  for (let end = 1; end <= DOCUMENT.length; end += 1) {
+    const text = DOCUMENT.slice(0, end);
+    before = lexTail(before, text);
+    expect(shape(before.tokens), `after ${end}`).toEqual(shape(lex(text)));
+  }
+});
+
+test("larger pieces give the same", () => {
+  for (const size of [3, 7, 20, 64]) {
+    let before: Lexed = NOTHING;
+    for (let end = size; end < DOCUMENT.length + size; end += size) before = lexTail(before, DOCUMENT.slice(0, end));
+    expect(shape(before.tokens)).toEqual(shape(lex(DOCUMENT)));
+  }
+});
+
+test("unfinished marks of the last block are completed for showing", () => {
+  const [paragraph] = completed({ text: "a **bol", tokens: lex("a **bol") });
+  expect((paragraph as { tokens: Token[] }).tokens.map((token) => token.type)).toContain("strong");
+});
+
+test("prices are text and formulas are formulas", () => {
+  const types = (text: string) => (lex(text)[0] as { tokens?: Token[] }).tokens?.map((token) => token.type);
+  expect(types("It costs $5 and $10.")).toEqual(["text"]);
+  expect(types("Take \\(x^2\\) now")).toEqual(["text", "math", "text"]);
+  expect(lex("$$\nx\n$$")[0]).toMatchObject({ type: "math", text: "x", display: true });
+  expect(lex("\\[ y \\]")[0]).toMatchObject({ type: "math", text: "y", display: true });
+});
+
+test("links lead only where they may", () => {
+  expect(safeHref("https://a.b")).toBe("https://a.b");
+  expect(safeHref("mailto:a@b.c")).toBe("mailto:a@b.c");
+  for (const bad of [
+    "javascript:alert(1)",
+    " JaVaScript:x",
+    "data:text/html,x",
+    "vbscript:x",
+    "/api/v1/chats",
+    "file:///etc",
+  ]) {
+    expect(safeHref(bad)).toBeNull();
+  }
+});
+
+test("a link whose words name another host is told", () => {
+  expect(isMisleading("https://bank.com", "https://evil.com/bank.com")).toBe(true);
+  expect(isMisleading("bank.com", "https://www.bank.com/x")).toBe(false);
+  expect(isMisleading("click here", "https://evil.com")).toBe(false);
+});
