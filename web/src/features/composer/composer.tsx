@@ -424,7 +424,7 @@ export function Composer(props: Props) {
           kind="ghost"
           aria-pressed={planMode}
           onClick={() => props.onPlanMode(!planMode)}
-          className={cx(planMode ? "bg-bg3 text-accent" : "text-muted")}
+          className={cx(planMode ? "bg-bg3 text-accent!" : "text-muted!")}
         >
           <ClipboardList aria-hidden className="size-3.5" />
           Plan
@@ -442,7 +442,7 @@ export function Composer(props: Props) {
           kind="primary"
           disabled={!hasContent || sending}
           onClick={() => void submit(false)}
-          className="rounded-full"
+          className="rounded-full!"
         >
           <SendHorizontal className={cx((sending || uploading) && "pulse")} />
         </IconButton>

@@ -48,7 +48,7 @@ export function ContextRing({ chat, session, threshold, canAct }: Props) {
           size="small"
           kind="ghost"
           aria-label={percent === null ? "Context: not known yet" : `Context: ${percent} % full`}
-          className="text-muted"
+          className="text-muted!"
         >
           <svg aria-hidden viewBox="0 0 18 18" className={cx("size-4 -rotate-90", color)}>
             <circle cx="9" cy="9" r={radius} fill="none" stroke="var(--line)" strokeWidth="3" />

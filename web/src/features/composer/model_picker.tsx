@@ -57,7 +57,7 @@ export function ModelPicker({ choice, onChoose, open, onOpenChange, disabled }: 
           kind="ghost"
           disabled={disabled}
           aria-label={`Model: ${current?.display_name ?? "default"}`}
-          className="max-w-52 text-muted"
+          className="max-w-52 text-muted!"
         >
           <span className="truncate">{current?.display_name ?? "Model"}</span>
           {choice.effort && <span className="text-muted">{choice.effort}</span>}

@@ -12,11 +12,13 @@ import { toast } from "@/ui/toast";
 interface Props {
   session: ChatSession;
   editing: number | null;
+  /** The model of the chat: only others are named. */
+  modelConfigId: string | null;
   onEdit: (row: QueueRow, place: number) => void;
 }
 
 /** Messages that wait for the agent: see, edit, reorder, delete, send now. */
-export function Queue({ session, editing, onEdit }: Props) {
+export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
   const rows = useShownQueue(session);
   const { isOwner, modelName } = useConversation();
   const list = useRef<HTMLOListElement>(null);
@@ -56,7 +58,7 @@ export function Queue({ session, editing, onEdit }: Props) {
                   {files}
                 </span>
               )}
-              {row.modelConfigId && (
+              {row.modelConfigId && row.modelConfigId !== modelConfigId && (
                 <span className="hidden max-w-24 truncate text-small text-muted sm:block">
                   {modelName(row.modelConfigId)}
                 </span>

@@ -176,6 +176,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
             <>
               <Queue
                 session={session}
+                modelConfigId={chat?.last_model_config_id ?? null}
                 editing={editing?.kind === "queued" ? editing.row.id : null}
                 onEdit={(row, place) => {
                   setEditing({ kind: "queued", row, place });

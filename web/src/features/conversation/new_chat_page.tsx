@@ -93,7 +93,7 @@ export function NewChatPage() {
             <Button
               key={prompt}
               size="small"
-              className="rounded-full text-muted"
+              className="rounded-full! text-muted!"
               onClick={() => composer.current?.insert(prompt)}
             >
               {prompt}

@@ -13,7 +13,6 @@ export function Table<T>({ label, rows, columns, keyOf, empty }: Props<T>) {
   if (rows.length === 0)
     return <p className="rounded-lg border border-dashed border-line p-6 text-center text-muted">{empty}</p>;
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
     <section aria-label={label} tabIndex={0} className="overflow-x-auto rounded-lg border border-line">
       <table className="w-full text-left">
         <thead className="bg-bg2 text-small text-muted">

@@ -110,15 +110,17 @@ function List({ token }: { token: Tokens.List }) {
               aria-label={item.checked ? "done" : "open"}
             />
           )}
-          {item.tokens.map((child, at) =>
-            child.type === "text" ? (
-              <span key={at}>
-                {(child as Tokens.Text).tokens ? inline((child as Tokens.Text).tokens) : (child as Tokens.Text).text}
-              </span>
-            ) : (
-              <Block key={at} raw={child.raw} token={child} live={false} />
-            ),
-          )}
+          {item.tokens
+            .filter((child) => (child.type as string) !== "checkbox")
+            .map((child, at) =>
+              child.type === "text" ? (
+                <span key={at}>
+                  {(child as Tokens.Text).tokens ? inline((child as Tokens.Text).tokens) : (child as Tokens.Text).text}
+                </span>
+              ) : (
+                <Block key={at} raw={child.raw} token={child} live={false} />
+              ),
+            )}
         </li>
       ))}
     </Kind>

@@ -65,7 +65,7 @@ export class Scroller {
     this.mode = "anchored";
     this.layTail();
     const row = this.row(key);
-    if (row) this.box.scrollTop += row.getBoundingClientRect().top - this.box.getBoundingClientRect().top - 12;
+    if (row) this.box.scrollTop += row.getBoundingClientRect().top - this.box.getBoundingClientRect().top;
     this.lastTop = this.box.scrollTop;
     this.remember();
     this.tell();
@@ -132,9 +132,12 @@ export class Scroller {
   private layTail(): void {
     let room = 0;
     const row = this.promptKey ? this.row(this.promptKey) : null;
+    // A row that is just being stored has no name for a moment; the room stays meanwhile.
+    if (this.promptKey && !row && this.mode !== "following") return;
     if (row && this.mode !== "following") {
       const used = this.tail.getBoundingClientRect().top - row.getBoundingClientRect().top;
-      room = Math.max(0, this.box.clientHeight - used - 24);
+      // The padding under the tail is room as well.
+      room = Math.max(0, this.box.clientHeight - used - 16);
     }
     this.tail.style.height = `${Math.floor(room)}px`;
   }

@@ -36,14 +36,18 @@ interface Props {
 /** Make the rows of a session; those that did not change keep their identity. */
 export function useRows(session: ChatSession): Row[] {
   const messages = useStore(session.store, (state) => state.data.messages);
-  const order = useStore(session.store, (state) => shownOrder(state.data, state.pending));
-  const status = useShownStatus(session);
+  const order = useStore(session.store, (state) => state.data.order);
+  const edit = useStore(session.store, (state) => state.pending.find((op) => op.kind === "edit") ?? null);
+  // The stored status: a message under way begins another turn, and the last stored one is over.
+  const status = useStore(session.store, (state) => state.data.status);
   const { groupTools } = useDisplay();
   const maker = useRef(new RowMaker());
   return useMemo(() => {
-    const held = order.flatMap((id) => messages.get(id) ?? []);
+    // An edit takes away what it replaces; the filtered list is made here, since a selector must not make new ones.
+    const shown = shownOrder({ ...session.store.getState().data, order }, edit ? [edit] : []);
+    const held = shown.flatMap((id) => messages.get(id) ?? []);
     return maker.current.make(held, isActive(status), { grouped: groupTools, dayOf: dayKey });
-  }, [messages, order, status, groupTools]);
+  }, [session, messages, order, edit, status, groupTools]);
 }
 
 /** The transcript of a chat. */
@@ -199,7 +203,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
         <div className="pointer-events-none absolute inset-x-0 bottom-3 flex justify-center">
           <Button
             size="small"
-            className="pop-in pointer-events-auto rounded-full bg-bg1 shadow-pop"
+            className="pop-in pointer-events-auto rounded-full! bg-bg1 shadow-pop"
             onClick={() => scroller.current?.follow()}
           >
             <ArrowDown aria-hidden className="size-3.5" />

@@ -38,7 +38,7 @@ export const UserRow = memo(function UserRow({ message, inContext }: Props) {
       faint={!inContext}
       title={inContext ? undefined : "Not in the agent's context any more"}
     >
-      <div className="mt-1 flex items-center justify-end gap-0.5 opacity-0 transition-opacity group-focus-within/user:opacity-100 group-hover/user:opacity-100 pointer-coarse:opacity-100">
+      <div className="mt-1 flex items-center justify-end gap-0.5 sm:absolute sm:right-0 sm:top-full sm:mt-0 sm:rounded-md sm:bg-bg1 opacity-0 transition-opacity group-focus-within/user:opacity-100 group-hover/user:opacity-100 pointer-coarse:opacity-100">
         <When at={message.created_at} className="mr-1" />
         <CopyButton text={text} label="Copy prompt" />
         <IconButton
@@ -72,7 +72,7 @@ function Bubble({ parts, faint, failed, title, children }: BubbleProps) {
   const isLong = text.split("\n").length > FOLD_LINES || text.length > 1600;
   const files = filesOf(parts);
   return (
-    <div className="group/user flex flex-col items-end" title={title}>
+    <div className="group/user relative flex flex-col items-end" title={title}>
       {text.trim() && (
         <div
           className={cx(
