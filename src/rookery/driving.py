@@ -26,6 +26,7 @@ from rookery.workspaces.specs import Specs
 def local_config(settings: Settings) -> LocalConfig:
     return LocalConfig(
         data_dir=settings.data_dir,
+        hidden=(settings.config,) if settings.config is not None else (),
         bwrap=settings.drivers_local_bwrap,
         uid=settings.drivers_local_uid,
         cgroup=settings.drivers_local_cgroup,

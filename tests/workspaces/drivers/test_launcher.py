@@ -54,6 +54,20 @@ def test_namespaces_follow_the_template(network: str, nested: bool, present: str
     assert absent not in built
 
 
+def test_data_of_a_server_below_a_folder_that_is_bound_stays_unseen(tmp_path: Path) -> None:
+    data, settings = tmp_path / "data", tmp_path / "rookery.toml"
+    data.mkdir()
+    settings.write_text("secret")
+
+    built = arguments.build(plan(python_prefix=str(tmp_path), hidden=[str(data), str(settings), "/elsewhere"]))
+
+    covered = built.index(str(data))
+    assert built[covered - 1 : covered + 3] == ["--tmpfs", str(data), "--remount-ro", str(data)]
+    assert built[built.index(str(settings)) - 2 : built.index(str(settings))] == ["--ro-bind-data", b""]
+    assert covered > built.index(str(tmp_path))
+    assert "/elsewhere" not in built
+
+
 def test_test_of_the_machine_ends_with_its_parent_and_a_workspace_does_not() -> None:
     assert "--die-with-parent" in arguments.build(plan(command=["true"]))
     assert "--die-with-parent" not in arguments.build(plan())

@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,33 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
     yard = Yard(tmp_path / "data")
     yield yard
     yard.clear()
+
+
+@pytest.fixture
+def below_opt() -> Iterator[Path]:
+    """Where all workspaces see what is there."""
+    if not os.access("/opt", os.W_OK):
+        pytest.skip("only who may write to /opt can install a server there")
+    with tempfile.TemporaryDirectory(dir="/opt") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+async def test_server_that_is_installed_below_opt_hides_its_data(below_opt: Path) -> None:
+    data = below_opt / "data"
+    data.mkdir(mode=0o755)
+    (data / "secret.key").write_text("secret")
+    (below_opt / "rookery.toml").write_text("secret")
+    (below_opt / "program").write_text("seen")
+    machine = await asyncio.to_thread(known_machine)
+    driver = local_driver(data, machine=machine, hidden=(below_opt / "rookery.toml",))
+    ws = spec()
+    await driver.start(ws, print)
+
+    _, output = await asyncio.to_thread(run, driver, ws, f"cd {below_opt}; cat program; cat rookery.toml; ls -A data")
+    await driver.delete(ws)
+
+    assert output == "seen"
 
 
 def archive(**files: str) -> bytes:
@@ -134,6 +162,21 @@ async def test_start_of_a_new_generation_ends_the_old_one(yard: Yard) -> None:
     assert [found.generation for found in await yard.driver.list_running()] == [2]
     assert not (await yard.driver.probe(old)).alive
     assert await yard.run(new, "cat ~/file") == (0, "kept\n")
+
+
+async def test_cancelled_start_leaves_what_a_stop_finds(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    ws = spec()
+    starting = asyncio.create_task(yard.start(ws))
+    await until(lambda: (yard.path(ws) / "run" / "token").exists(), timeout=LONG)
+
+    starting.cancel()
+    await asyncio.wait([starting])
+    found = await yard.driver.list_running()
+    await yard.driver.stop(ws, 0)
+
+    assert starting.cancelled()
+    assert [one.workspace_id for one in found] == [ws.id]
+    assert await yard.driver.list_running() == []
 
 
 async def test_stop_asks_first_with_the_time_that_is_given(yard: Yard) -> None:

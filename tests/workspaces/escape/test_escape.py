@@ -139,17 +139,19 @@ LIES = {
 }
 LIAR = """
 import os, socket
-os.rename('/run/rookery/agent.sock', '/run/rookery/agent.real')
+os.chdir('/run/rookery')
 server = socket.socket(socket.AF_UNIX)
-server.bind('/run/rookery/agent.sock')
+server.bind('agent.liar')
 server.listen()
+os.rename('agent.sock', 'agent.real')
+os.rename('agent.liar', 'agent.sock')
 one, _ = server.accept()
 one.recv(65536)
 try:
     one.sendall('LIE'.encode('latin-1'))
     one.close()
 finally:
-    os.rename('/run/rookery/agent.real', '/run/rookery/agent.sock')
+    os.rename('agent.real', 'agent.sock')
 """
 
 

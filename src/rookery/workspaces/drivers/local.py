@@ -91,7 +91,7 @@ class LocalDriver:
             running = await self._alone(ws, place, log)
             if running is None:
                 _say_limits(plan, log)
-                owner = self._owner(found) if found.bwrap and self._config.drops_to is not None else None
+                owner = self._config.drops_to if found.bwrap else None
                 files = layout.files_of(_marked(ws, found), inside, bwrap=_bwrap_inside(found))
                 await sandboxes.in_thread(filling.fill, place.directory, files, ws.files, owner=owner)
                 log("Starting the sandbox." if found.bwrap else UNCONFINED)
@@ -143,7 +143,7 @@ class LocalDriver:
 
     def connector(self, ws: WorkspaceSpec) -> HeldSocket:
         place = Layout.of(self._config.data_dir, ws.id)
-        return HeldSocket(place.socket, self._owner(self._machine))
+        return HeldSocket(place.socket, self._config.owners)
 
     async def list_running(self) -> list[Found]:
         running = await sandboxes.find_all(self._config.workspaces)
@@ -211,6 +211,7 @@ class LocalDriver:
             nested=sandbox.nested,
             ro_binds=list(sandbox.ro_binds),
             rw_binds=list(sandbox.rw_binds),
+            hidden=[str(path) for path in (config.data_dir, *config.hidden)],
             env=ws.env,
             tmp_mb=config.tmp_mb,
             memory_mb=ws.limits.memory_mb,
@@ -226,11 +227,6 @@ class LocalDriver:
         path = self._build_agent(directory)
         path.chmod(0o644)
         return path
-
-    def _owner(self, found: Machine | None) -> int:
-        """The user that the agent's files belong to. Not looked yet means confined: that is the rule."""
-        confined = found is None or found.bwrap is not None
-        return self._config.drops_to if confined and self._config.drops_to is not None else os.geteuid()
 
     def _tidy(self, place: Layout) -> None:
         place.record.unlink(missing_ok=True)

@@ -63,6 +63,7 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The settings `drivers.local.*`, with where the data is."""
 
     data_dir: Path
+    hidden: tuple[Path, ...] = ()  # what workspaces must not see besides: the file with the server's settings
     bwrap: Path | None = None
     uid: int = NOBODY
     cgroup: Path | None = None
@@ -73,6 +74,12 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def workspaces(self) -> Path:
         return self.data_dir / "workspaces"
+
+    @property
+    def owners(self) -> frozenset[int]:
+        """Who the files and the socket of a workspace may belong to."""
+        confined = os.geteuid() if self.drops_to is None else self.drops_to
+        return frozenset({confined, os.geteuid()} if self.unsafe else {confined})
 
     @property
     def drops_to(self) -> int | None:

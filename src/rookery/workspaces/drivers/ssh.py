@@ -243,6 +243,7 @@ def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
         nested=ws.sandbox.nested,
         ro_binds=list(ws.sandbox.ro_binds),
         rw_binds=list(ws.sandbox.rw_binds),
+        hidden=[facts.root],
         env=ws.env,
         memory_mb=ws.limits.memory_mb,
         cpus=ws.limits.cpus,

@@ -24,7 +24,17 @@ LAUNCH_SECONDS = 60.0
 
 
 async def launch(plan: Plan) -> dict[str, Any]:
-    """Start what the plan says. A cancelled caller leaves the launcher to its work: what it starts is written down."""
+    """Start what the plan says. A caller that is cancelled is so when the launcher is done: whoever comes next, to stop
+    what was started, must find it."""
+    launching = asyncio.ensure_future(_launch(plan))
+    try:
+        return await asyncio.shield(launching)
+    except asyncio.CancelledError:
+        await asyncio.wait([launching])
+        raise
+
+
+async def _launch(plan: Plan) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-I", "-S", "-c", BOOT, SOURCE),

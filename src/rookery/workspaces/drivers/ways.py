@@ -16,11 +16,11 @@ from rookery.workspaces.drivers.protocol import DriverError
 
 
 class HeldSocket:
-    """A Connector for a unix socket of a process that belongs to `owner`."""
+    """A Connector for a unix socket of a process that belongs to one of `owners`."""
 
-    def __init__(self, path: Path, owner: int) -> None:
+    def __init__(self, path: Path, owners: frozenset[int]) -> None:
         self._path = path
-        self._owner = owner
+        self._owners = owners
         self._handle: int | None = None
         self._finalizer: weakref.finalize[..., HeldSocket] | None = None
 
@@ -35,7 +35,7 @@ class HeldSocket:
         except OSError as error:
             raise ConnectionRefusedError(f"there is no socket of the agent: {error.strerror}") from error
         found = os.fstat(handle)
-        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != self._owner:
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in self._owners:
             os.close(handle)
             raise DriverError("agent_exited", "What is in the place of the agent's socket is not the agent's socket.")
         if self._handle is not None and os.path.samestat(os.fstat(self._handle), found):

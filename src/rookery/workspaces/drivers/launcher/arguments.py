@@ -36,6 +36,7 @@ def build(plan: Plan) -> Arguments:
         *_etc(plan, shell),
         *_agent(plan),
         *_mounts(plan),
+        *_hidden(plan),
         *_closing(plan),
     ]
 
@@ -135,6 +136,20 @@ def _mounts(plan: Plan) -> Arguments:
         arguments += ["--bind", path, path]
     arguments += ["--bind", plan.home, HOME, "--bind", plan.run, RUN]
     return [*arguments, "--ro-bind", plan.agent, AGENT]
+
+
+def _hidden(plan: Plan) -> Arguments:
+    """A server may be installed below /opt or /usr, with its data: a workspace of the same user could read them."""
+    seen = ["/usr", "/opt", plan.python_prefix, *plan.ro_binds, *plan.rw_binds]
+    arguments: Arguments = []
+    for path in dict.fromkeys([*plan.hidden, *(os.path.realpath(path) for path in plan.hidden)]):
+        if not any(place and _within(path, place) for place in seen):
+            continue
+        if os.path.isdir(path):
+            arguments += ["--tmpfs", path, "--remount-ro", path]
+        elif os.path.exists(path):
+            arguments += ["--ro-bind-data", b"", path]
+    return arguments
 
 
 def _closing(plan: Plan) -> Arguments:

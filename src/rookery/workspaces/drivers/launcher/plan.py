@@ -27,6 +27,7 @@ class Plan:
     nested: bool = True
     ro_binds: list[str] = field(default_factory=list)
     rw_binds: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)  # of what is bound, this stays unseen: the server's own data
     env: dict[str, str] = field(default_factory=dict)
     tmp_mb: int = 1024
     memory_mb: int = 0

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rookery.workspaces.drivers.launcher import archives, running
+from rookery.workspaces.drivers.launcher import archives, arguments, running
 from rookery.workspaces.drivers.launcher.filling import File, fill
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 from rookery.workspaces.drivers.launcher.run import launch
@@ -72,6 +72,9 @@ def start(header: dict[str, Any]) -> dict[str, Any]:
     plan = Plan(**header["plan"])
     directory = Path(plan.directory)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (*plan.ro_binds, *plan.rw_binds):
+        if problem := arguments.problem_of_bind(path, str(root())):
+            raise LaunchError(f"the template's bind {path!r:.200} {problem}", "invalid_workspace")
     ended, same = [], None
     with _locked(directory):
         for one in running.find(directory):
