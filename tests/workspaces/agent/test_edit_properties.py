@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import gcd
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -151,3 +152,58 @@ def test_diff_of_a_moved_line_leads_from_one_text_to_the_other(before: str, data
     moved = data.draw(st.permutations(raws))
 
     assert patched("".join(raws), diff.unified("/f", "".join(raws), "".join(moved))) == "".join(moved)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> tuple[list[tuple[int, str]], int, int, list[tuple[int, str]]]:
+    """Lines of a file as level and body, a part of them, and what replaces that part."""
+    levels = st.integers(0, 4)
+    file = [(draw(levels), f"line {at}") for at in range(draw(st.integers(2, 8)))]
+    start = draw(st.integers(0, len(file) - 2))
+    end = draw(st.integers(start + 2, len(file)))
+    bodies = st.sampled_from([body for _, body in file[start:end]] + ["new", "other"])
+    new = draw(st.lists(st.tuples(levels, bodies), min_size=1, max_size=8))
+    indented = [level for level, _ in file[start:end] if level]
+    # Two indented lines that show what one step is; the caller's unit is then the same in both texts.
+    assume(len(indented) >= 2 and gcd(*indented) == 1)
+    return file, start, end, new
+
+
+def written(lines: list[tuple[int, str]], *, unit: str, ending: str) -> str:
+    return "".join(f"{unit * level}{body}{ending}" for level, body in lines)
+
+
+@given(blocks(), st.sampled_from(["\t", "  ", "   "]), ENDINGS, st.booleans())
+def test_four_space_caller_gets_the_same_levels_in_every_file(
+    case: tuple[list[tuple[int, str]], int, int, list[tuple[int, str]]], unit: str, ending: str, final: bool
+) -> None:
+    file, start, end, new = case
+    before = written(file, unit=unit, ending=ending)
+    expected = written([*file[:start], *new, *file[end:]], unit=unit, ending=ending)
+    if not final:
+        before, expected = before.removesuffix(ending), expected.removesuffix(ending)
+    old_text = written(file[start:end], unit="    ", ending="\n")
+    new_text = written(new, unit="    ", ending="\n")
+
+    after, (applied,) = edit.apply(before, [Edit(old_text, new_text)])
+
+    assert applied == edit.Applied(1, 3)
+    assert after == expected
+
+
+@given(respelled(), texts(), st.booleans())
+def test_file_with_one_kind_of_ending_keeps_it(case: tuple[str, str], new: str, crlf: bool) -> None:
+    kind = "\r\n" if crlf else "\n"
+    text, old = (part.replace("\r\n", "\n") for part in case)
+    text = text.replace("\n", kind)
+    new = new.replace("\r\n", "\n")
+    found = edit_match.find(text, old, passes=(2, 3)) if old else None
+    assume(found is not None)
+    assert found is not None
+
+    forced = edit_lines.forced_ending(text, new)
+    after = edit_replace.replace_lines(text, found.starts, old_text=old, new_text=new, forced=forced)
+
+    # A file of one line has no ending to keep, unless that line has one.
+    assume(kind in text)
+    assert {edit_lines.ending_of(raw) for raw in edit_lines.split(after)} <= {kind, ""}

@@ -174,6 +174,7 @@ CASES = [
     Case("lines replaced by nothing are gone", "a\n\tb\nc\n", "  b\n", "", "a\nc\n", 3),
     Case("the last unterminated line replaced by nothing is gone", "a\n\tb", "  b\n", "", "a\n", 3),
     Case("fewer lines drop the rest of the middle", "\ta\n\tb\n\tc\n", " a\n b\n c\n", " x\n", "\tx\n", 3),
+    Case("fewer lines leave a missing final newline missing", "\ta\n\tb", " a\n b\n", " a\n", "\ta", 3),
     # -- the mark at the beginning -----------------------------------------------------------------------------
     Case("a byte order mark is not part of the first line", "\ufeff\ta\nb\n", "  a\n", "  x\n", "\ufeff\tx\nb\n", 3),
 ]

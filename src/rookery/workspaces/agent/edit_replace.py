@@ -8,6 +8,7 @@ choice, this module takes the file's side:
   say nothing about where text belongs.
 - When every lead of the match is already the caller's, leads are taken as written: there is nothing to translate.
 - A newline that a rule asks for takes the form of the file's newline it stands for, so a CRLF file stays one.
+- The last new line ends as the last matched line did, whichever line it is paired with.
 """
 
 from __future__ import annotations
@@ -173,9 +174,13 @@ class _Builder:
         partner = self._alignment.partners[at]
         if partner is None:
             return ending
+        inner = at < len(self._new) - 1
+        if not inner:
+            # Where the text ends is compared with where it ended: a file without a final newline does not get one
+            # because its last lines were removed.
+            partner = len(self._old) - 1
         here = self._window[partner].ending
         if bool(self._old[partner].ending) == bool(ending):
-            inner = at < len(self._new) - 1
             return ending if inner and not here else here
         return here if ending and here else ending
 
