@@ -7,7 +7,7 @@ ChatError
 │   │   └── ChatArchived
 │   └── InvalidState, ChatBusy, ParentArchived, QueueFull, QueueChanged, NothingToCompact
 ├── InvalidInput          the request itself is wrong: `field` and `rule` say where and why
-│   └── ChatNotRoot, EditTargetNotUser, ToolResultRejected, FileCapExceeded, FileUnavailable
+│   └── ChatNotRoot, EditTargetNotUser, ToolResultRejected, ApprovalRejected, FileCapExceeded, FileUnavailable
 ├── what ends a step, raised beside the rule it comes from
 │   └── UnreadableRow (prompt), ImageTooLarge (attachments), SummaryFailed (summarising)
 ├── StaleFence            the caller's view is old; end quietly, somebody else is right
@@ -152,6 +152,20 @@ class ToolResultRejected(InvalidInput):
             "unexpected": "is not waiting for a result",
         }[problem]
         super().__init__("results", f"Tool call {tool_call_id!r} {sentence}.", code=f"tool_result_{problem}")
+
+
+class ApprovalRejected(InvalidInput):
+    """`problem` is duplicate, missing or unexpected."""
+
+    def __init__(self, problem: str, tool_call_id: str) -> None:
+        self.problem = problem
+        self.tool_call_id = tool_call_id
+        sentence = {
+            "duplicate": "is answered more than once",
+            "missing": "is not answered; answer all open questions together",
+            "unexpected": "is not waiting for an answer",
+        }[problem]
+        super().__init__("answers", f"Tool call {tool_call_id!r} {sentence}.", code=f"approval_{problem}")
 
 
 class FileCapExceeded(InvalidInput):

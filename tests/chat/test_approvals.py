@@ -1,0 +1,404 @@
+"""Rules about tool calls: what they match, which of them counts, and what people's answers leave behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rookery.chat import approvals
+from rookery.chat.approvals import (
+    UNREADABLE,
+    Answer,
+    Decision,
+    Default,
+    Offers,
+    Policy,
+    Rule,
+    RuleAction,
+    Scope,
+    Verdict,
+)
+from rookery.chat.errors import ApprovalRejected, InvalidInput
+
+PERMITTING = (RuleAction.ALLOW, RuleAction.ALWAYS)
+RESTRICTING = (RuleAction.ASK, RuleAction.DENY)
+
+
+def rule(action: RuleAction | str, tool: str = "execute", **match: str) -> Rule:
+    return Rule(tool=tool, action=RuleAction(action), match=match)
+
+
+def verdict(*rules: Rule, tool: str = "execute", args: object = None, **policy: Any) -> Verdict:
+    given_args = {"command": "git status"} if args is None else args
+    return approvals.judge(Policy(rules=rules, **policy), (tool,), given_args).verdict
+
+
+# Which rule counts
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [
+        ((), Verdict.ALLOW),
+        (("allow",), Verdict.ALLOW),
+        (("ask",), Verdict.ASK),
+        (("deny",), Verdict.DENY),
+        (("always",), Verdict.ALLOW),
+        (("allow", "ask"), Verdict.ASK),
+        (("ask", "allow"), Verdict.ASK),
+        (("always", "ask"), Verdict.ALLOW),
+        (("ask", "always"), Verdict.ALLOW),
+        (("always", "deny"), Verdict.DENY),
+        (("deny", "ask", "always", "allow"), Verdict.DENY),
+    ],
+)
+def test_the_strongest_rule_counts_in_whatever_order(actions: tuple[str, ...], expected: Verdict) -> None:
+    assert verdict(*(rule(action) for action in actions)) is expected
+
+
+def test_the_default_is_for_calls_that_no_rule_matches() -> None:
+    assert verdict(default=Default.ASK) is Verdict.ASK
+    assert verdict(rule("allow"), default=Default.ASK) is Verdict.ALLOW
+    assert verdict(rule("allow", "read_file"), default=Default.ASK) is Verdict.ASK
+
+
+def test_answers_given_beforehand_count_for_nothing_where_they_are_switched_off() -> None:
+    assert verdict(rule("ask"), rule("always"), may_remember=False) is Verdict.ASK
+
+
+def test_rules_that_cannot_be_read_leave_everything_to_be_asked() -> None:
+    assert approvals.judge(UNREADABLE, ("read_file",), {}).verdict is Verdict.ASK
+
+
+def test_a_rule_with_a_field_of_a_newer_version_cannot_be_read() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"tool": "execute", "action": "allow", "unless": {"command": "rm *"}}, type=Rule)
+
+
+@pytest.mark.parametrize(("rules", "is_open"), [((), True), ((rule("allow"),), True), ((rule("ask"),), False)])
+def test_a_policy_is_open_when_nothing_can_be_held_up(rules: tuple[Rule, ...], is_open: bool) -> None:
+    assert Policy(rules=rules).is_open is is_open
+    assert not Policy(rules=rules, default=Default.ASK).is_open
+
+
+# Commands
+
+
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("git status*", "git status"),
+        ("git status*", "git status --porcelain -b"),
+        ("git *", "git log --oneline HEAD~3..HEAD"),
+        ("make ?est", "make test"),
+        ("cd /src && make *", "cd /src && make all"),
+        ("echo \\*", "echo *"),
+        ("a\\?b\\\\", "a?b\\"),
+        ("*", "ls -l 'a b'"),
+    ],
+)
+@pytest.mark.parametrize("action", PERMITTING)
+def test_permitting_patterns_match_what_they_say(action: RuleAction, pattern: str, command: str) -> None:
+    assert verdict(rule(action, command=pattern), default=Default.ASK, args={"command": command}) is Verdict.ALLOW
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git status; rm -rf /",
+        "git status;rm -rf /",
+        "git status && rm -rf /",
+        "git status || rm -rf /",
+        "git status & rm -rf /",
+        "git status | sh",
+        "git status\nrm -rf /",
+        "git status\rrm -rf /",
+        "git status $(rm -rf /)",
+        "git status `rm -rf /`",
+        "git status ${IFS}x",
+        "git status > /etc/passwd",
+        "git status >> ~/.bashrc",
+        "git status < /etc/shadow",
+        "git status <(rm -rf /)",
+        "git status {a,b}",
+        "git status \\\nrm",
+        "git status\x00rm",
+        "git status\u2028rm",
+        "git status \x1b[2J",
+        "git status ../../etc",
+        "git status --git-dir=../x",
+        " git status",
+        "GIT STATUS",
+        "xgit status",
+    ],
+)
+@pytest.mark.parametrize("action", PERMITTING)
+def test_a_permitted_command_does_not_let_another_pass(action: RuleAction, command: str) -> None:
+    allowed = rule(action, command="git status*")
+
+    assert verdict(allowed, default=Default.ASK, args={"command": command}) is Verdict.ASK
+
+
+@given(st.text(max_size=30), st.sampled_from(list(";&|<>$`(){}\n\r\\\x00\x1b\x7f")), st.text(max_size=30))
+def test_no_wildcard_of_a_permitting_rule_stands_for_an_operator(before: str, operator: str, after: str) -> None:
+    args = {"command": f"git status{before}{operator}{after}"}
+
+    assert verdict(rule("always", command="git status*"), default=Default.ASK, args=args) is Verdict.ASK
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm -rf /",
+        "git status; rm -rf /",
+        "git status &&rm -rf /",
+        "true | rm -rf /",
+        "x=$(rm -rf /)",
+        "echo `rm -rf /`",
+        "(rm -rf /)",
+        "ls\nrm -rf /",
+        "  rm   -rf  /",
+        "/bin/rm -rf /",
+        "sudo rm -rf /",
+        "env A=1 B=2 rm -rf /",
+        "A=1 rm -rf /",
+        '"rm" -rf /',
+        "r\\m -rf /",
+        "RM -rf /",
+        "if true; then rm -rf /; fi",
+    ],
+)
+@pytest.mark.parametrize("action", RESTRICTING)
+def test_restricting_patterns_find_a_command_wherever_it_stands(action: RuleAction, command: str) -> None:
+    assert verdict(rule(action, command="rm *"), args={"command": command}) is Verdict(action.value)
+
+
+@pytest.mark.parametrize("command", ["ls", "git rm", "rmdir x", "git commit -m 'rm it'", "firm -x"])
+def test_restricting_patterns_leave_other_commands_alone(command: str) -> None:
+    assert verdict(rule("deny", command="rm *"), args={"command": command}) is Verdict.ALLOW
+
+
+# Paths and other arguments
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/tmp/../etc/passwd", "//etc/passwd", "/./etc/x", "/ETC/x"])
+def test_a_restricted_path_is_found_in_every_spelling(path: str) -> None:
+    assert verdict(rule("deny", "write_file", path="/etc/*"), tool="write_file", args={"path": path}) is Verdict.DENY
+
+
+@pytest.mark.parametrize("path", ["/work/../etc/passwd", "/work/..", "/workx/a", "/work/a\nb"])
+def test_a_permitted_folder_does_not_let_others_pass(path: str) -> None:
+    allowed = rule("allow", "write_file", path="/work/*")
+
+    assert verdict(allowed, tool="write_file", default=Default.ASK, args={"path": path}) is Verdict.ASK
+
+
+EDITS = {"files": [{"path": "/work/a"}, {"path": "/etc/b"}]}
+
+
+def test_a_path_goes_through_lists_and_permits_only_if_all_match_and_restricts_if_any_does() -> None:
+    allowed = Rule(tool="edit_files", action=RuleAction.ALLOW, match={"files.path": "/work/*"})
+    denied = Rule(tool="edit_files", action=RuleAction.DENY, match={"files.path": "/etc/*"})
+    harmless = {"files": [{"path": "/work/a"}, {"path": "/work/b"}]}
+
+    assert verdict(allowed, tool="edit_files", default=Default.ASK, args=harmless) is Verdict.ALLOW
+    assert verdict(allowed, tool="edit_files", default=Default.ASK, args=EDITS) is Verdict.ASK
+    assert verdict(denied, tool="edit_files", args=EDITS) is Verdict.DENY
+    assert verdict(denied, tool="edit_files", args=harmless) is Verdict.ALLOW
+
+
+def test_json_in_a_string_hides_nothing() -> None:
+    denied = Rule(tool="edit_files", action=RuleAction.DENY, match={"files.path": "/etc/*"})
+    wrapped = {"files": msgspec.json.encode(EDITS["files"]).decode()}
+
+    assert verdict(denied, tool="edit_files", args=wrapped) is Verdict.DENY
+
+
+def test_a_branch_without_the_argument_is_not_permitted() -> None:
+    allowed = Rule(tool="edit_files", action=RuleAction.ALLOW, match={"files.path": "*"})
+    partly = {"files": [{"path": "/work/a"}, {"target": "/etc/b"}]}
+
+    assert verdict(allowed, tool="edit_files", default=Default.ASK, args=partly) is Verdict.ASK
+    assert verdict(rule("allow", workdir="*"), default=Default.ASK) is Verdict.ASK
+
+
+def test_all_named_arguments_have_to_match() -> None:
+    both = rule("ask", command="git *", workdir="/prod*")
+
+    assert verdict(both, args={"command": "git push", "workdir": "/prod/a"}) is Verdict.ASK
+    assert verdict(both, args={"command": "git push", "workdir": "/test"}) is Verdict.ALLOW
+    assert verdict(both, args={"command": "git push"}) is Verdict.ALLOW
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(True, "true"), (None, "null"), (3, "3"), ({"b": 1, "a": [2]}, '{"a":[2],"b":1}'), ("x", "x")]
+)
+def test_every_value_has_one_text(value: object, text: str) -> None:
+    assert approvals.text_of(value) == text
+    assert verdict(rule("deny", argument=text), args={"argument": value}) is Verdict.DENY
+
+
+@pytest.mark.parametrize("args", [None, [], "text", 3])
+def test_arguments_that_are_no_object_are_restricted_and_never_permitted(args: object) -> None:
+    policy = Policy(rules=(rule("deny", command="rm *"),))
+    permissive = Policy(rules=(rule("allow"),), default=Default.ASK)
+
+    assert approvals.judge(policy, ("execute",), args).verdict is Verdict.DENY
+    assert approvals.judge(permissive, ("execute",), args).verdict is Verdict.ASK
+
+
+def test_an_old_name_of_a_tool_is_restricted_by_either_and_permitted_by_both() -> None:
+    names = ("close_agent", "interrupt_agent")
+
+    for name in names:
+        denied = Policy(rules=(rule("deny", name),))
+        allowed = Policy(rules=(rule("allow", name),), default=Default.ASK)
+        assert approvals.judge(denied, names, {}).verdict is Verdict.DENY
+        assert approvals.judge(allowed, names, {}).verdict is Verdict.ASK
+
+
+def test_tools_are_named_by_globs() -> None:
+    assert verdict(rule("ask", "github__*"), tool="github__create_issue", args={}) is Verdict.ASK
+    assert verdict(rule("ask", "github__*"), tool="gitlab__create_issue", args={}) is Verdict.ALLOW
+    assert verdict(rule("ask", "*"), tool="anything", args={}) is Verdict.ASK
+
+
+# Properties
+
+
+texts = st.text(max_size=40)
+
+
+@given(texts)
+def test_a_literal_matches_its_text_alone(text: str) -> None:
+    exact = rule("allow", command=approvals.literal(text))
+
+    assert verdict(exact, default=Default.ASK, args={"command": text}) is Verdict.ALLOW
+    assert verdict(exact, default=Default.ASK, args={"command": f"{text}x"}) is Verdict.ASK
+
+
+@given(st.text(alphabet="ab*?", max_size=8), st.text(alphabet="ab", max_size=12))
+def test_globs_match_as_the_obvious_definition_does(pattern: str, text: str) -> None:
+    assert (verdict(rule("deny", x=pattern), args={"x": text}) is Verdict.DENY) == _matches(pattern, text)
+    assert (verdict(rule("allow", x=pattern), default=Default.ASK, args={"x": text}) is Verdict.ALLOW) == _matches(
+        pattern, text
+    )
+
+
+def _matches(pattern: str, text: str) -> bool:
+    if not pattern:
+        return not text
+    if pattern[0] == "*":
+        return any(_matches(pattern[1:], text[place:]) for place in range(len(text) + 1))
+    return bool(text) and pattern[0] in ("?", text[0]) and _matches(pattern[1:], text[1:])
+
+
+@given(st.text(alphabet="ab;*?\\. /$", max_size=10), st.text(alphabet="ab;. /$", max_size=16))
+def test_whatever_is_permitted_would_be_restricted_by_the_same_pattern(pattern: str, text: str) -> None:
+    args = {"command": text}
+    if approvals.matches(rule("allow", command=pattern), ("execute",), args):
+        assert approvals.matches(rule("deny", command=pattern), ("execute",), args)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=8), json_values, max_size=4))
+def test_judging_never_fails_and_what_is_offered_covers_the_call(args: dict[str, object]) -> None:
+    asked = approvals.judge(Policy(rules=(rule("ask", "*"),)), ("tool",), args)
+    offered = approvals.offers(asked.rule, ("tool",), args)
+
+    for match in (offered.chat, offered.user):
+        if match is not None:
+            always = Rule(tool="tool", action=RuleAction.ALWAYS, match=match)
+            assert approvals.matches(always, ("tool",), args)
+
+
+def test_matching_stays_quick_on_long_texts_and_hostile_patterns() -> None:
+    args = {"command": "a" * 200_000}
+
+    assert verdict(rule("deny", command="*a" * 50 + "b"), args=args) is Verdict.ALLOW
+
+
+# Questions and answers
+
+
+CALL = {"command": "git push origin", "model_intent": "push the branch", "timeout": "10s"}
+
+
+def test_always_in_this_chat_is_about_what_was_asked_and_for_the_user_about_this_very_call() -> None:
+    asked = rule("ask", command="git push*")
+
+    offered = approvals.offers(asked, ("execute",), CALL)
+
+    assert offered == Offers({"command": "git push*"}, {"command": "git push origin"})
+
+
+def test_a_question_about_part_of_a_command_offers_only_that_command() -> None:
+    asked, call = rule("ask", command="rm *"), {"command": "ls; rm x"}
+
+    assert approvals.offers(asked, ("execute",), call).chat == {"command": "ls; rm x"}
+
+
+@pytest.mark.parametrize("args", [{}, {"a.b": "c"}, {"a": "x" * 3000}, {"timeout": "3s"}, None])
+def test_nothing_is_offered_that_no_pattern_says_exactly(args: object) -> None:
+    assert approvals.offers(None, ("execute",), args).user is None
+
+
+def test_an_answer_becomes_a_rule_of_the_tool_it_is_about() -> None:
+    answer = Answer(tool_call_id="1", decision=Decision.APPROVE, always=Scope.USER, match={"command": "git push *"})
+
+    made = approvals.remembered(answer, "execute", CALL, Offers())
+
+    assert made == rule("always", command="git push *")
+
+
+@pytest.mark.parametrize("match", [{"command": "git pull*"}, {"path": "*"}, {"command": "x" * 3000}, None])
+def test_an_answer_is_not_remembered_for_calls_it_was_not_about(match: dict[str, str] | None) -> None:
+    answer = Answer(tool_call_id="1", decision=Decision.APPROVE, always=Scope.USER, match=match)
+
+    with pytest.raises(InvalidInput):
+        approvals.remembered(answer, "execute", CALL, Offers())
+
+
+def answers(*ids: str, **fields: Any) -> list[Answer]:
+    return [Answer(tool_call_id=each, decision=Decision.APPROVE, **fields) for each in ids]
+
+
+@pytest.mark.parametrize(
+    ("given_ids", "problem"),
+    [(("a", "a"), "duplicate"), (("a",), "missing"), (("a", "b", "c"), "unexpected"), (("c", "c"), "duplicate")],
+)
+def test_answers_have_to_be_to_exactly_the_open_questions(given_ids: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(ApprovalRejected) as caught:
+        approvals.check_answers(("a", "b"), answers(*given_ids))
+
+    assert caught.value.problem == problem
+
+
+def test_answers_to_all_questions_are_taken_in_any_order() -> None:
+    approvals.check_answers(("a", "b"), answers("b", "a"))
+
+
+def test_only_approvals_are_remembered() -> None:
+    denied = Answer(tool_call_id="a", decision=Decision.DENY, always=Scope.CHAT)
+    for answer in (denied, *answers("a", match={"command": "x"})):
+        with pytest.raises(InvalidInput):
+            approvals.check_answers(("a",), [answer])
+
+
+def test_the_model_is_told_not_to_try_again_and_why() -> None:
+    said = approvals.denied_by_user("not on a Friday")
+    ruled = approvals.denied_by_rule(Rule(tool="*", action=RuleAction.DENY, reason="no network"))
+
+    assert "not on a Friday" in said
+    assert "no network" in ruled
+    assert all("Do not repeat it" in text for text in (said, ruled, approvals.denied_by_rule(None)))
