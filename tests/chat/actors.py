@@ -77,6 +77,16 @@ class User(Struct, frozen=True):
         if asked:
             yield _one(T.COMPLETE_REQUIRES_ACTION, "missing", results=asked[1:])
             yield _one(T.COMPLETE_REQUIRES_ACTION, "twice", results=(*asked, asked[0]))
+        yield from self._answer_attempts(stray)
+
+    def _answer_attempts(self, stray: Result) -> Iterator[Attempt]:
+        yes = tuple(Result(call) for call in self.seen.asked)
+        yield _one(T.ANSWER_APPROVALS, "yes", results=yes)
+        if yes:
+            yield _one(T.ANSWER_APPROVALS, "no", results=(*yes[1:], replace(yes[0], valid_json=False)))
+            yield _one(T.ANSWER_APPROVALS, "missing", results=yes[1:])
+            yield _one(T.ANSWER_APPROVALS, "twice", results=(*yes, yes[0]))
+            yield _one(T.ANSWER_APPROVALS, "unexpected", results=(*yes, stray))
 
 
 class Worker(Struct, frozen=True):
@@ -107,6 +117,8 @@ class Worker(Struct, frozen=True):
         yield _one(T.RECORD_RETRY_STATE, text="overloaded", fence=fence)
         for deadline in Deadline:
             yield _one(T.ENTER_REQUIRES_ACTION, deadline, deadline=deadline, fence=fence)
+        for limit in (None, *Deadline):
+            yield _one(T.ASK_APPROVALS, limit or "open end", deadline=limit, fence=fence)
         steps = dict(self._steps(turn))
         for name, rows in steps.items():
             yield _one(T.COMMIT_STEP, name, rows=rows, fence=counted)

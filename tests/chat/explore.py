@@ -66,6 +66,7 @@ def outline_of(chat: Chat) -> tuple[Hashable, ...]:
         chat.owner and chat.owner[0],
         tuple(call.tool for call in chat.open_calls),
         chat.deadline,
+        bool(chat.asked),
         chat.compaction,
         chat.compaction_resume,
     )
@@ -92,6 +93,7 @@ def view_of(actor: Actor, chat: Chat) -> Hashable:
         tuple(ids.index(queued.id) if queued.id in ids else -1 for queued in seen.queue),
         chat.history[_last_user(seen)].deleted,
         seen.client_calls == chat.client_calls,
+        seen.asked == chat.asked,
     )
 
 

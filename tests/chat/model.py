@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rookery.chat.states import State, Status
 from rookery.chat.transitions import Transition
-from tests.chat.model_values import MAX_QUEUE, Action, Chat, Deadline, Fence, Kind, Queued, Refusal, Row
+from tests.chat.model_values import MAX_QUEUE, Action, Chat, Deadline, Fence, Kind, Queued, Refusal, Row, Tool
 
 BUSY = frozenset({Status.RUNNING, Status.INTERRUPTING, Status.REQUIRES_ACTION})
 
@@ -58,6 +58,8 @@ def _run(chat: Chat, action: Action) -> Chat:
     if state not in sources:
         raise _Refused("ChatArchived" if chat.archived else "TransitionNotAllowed")
     after = step(chat, action)
+    if after.status != Status.REQUIRES_ACTION:
+        after = replace(after, asked=())
     if after.status not in BUSY:
         return replace(after, runnable_since=None)
     return replace(after, runnable_since=after.snapshot) if chat.status not in BUSY else after
@@ -278,6 +280,8 @@ def _end_turn(chat: Chat) -> Chat:
 
 @_starts_in(Transition.COMPLETE_REQUIRES_ACTION, "A0 A1")
 def _complete(chat: Chat, action: Action) -> Chat:
+    if chat.asked:
+        raise _Refused("TransitionNotAllowed")
     seen: set[str] = set()
     for result in action.results:
         if result.call in seen:
@@ -292,6 +296,25 @@ def _complete(chat: Chat, action: Action) -> Chat:
         raise _Refused("ToolResultRejected", "unexpected")
     answers = (Row(Kind.TOOL, answers=result.call) for result in action.results)
     return _run_on(_insert(chat, *answers, *action.rows))
+
+
+@_starts_in(Transition.ANSWER_APPROVALS, "A0 A1")
+def _answer(chat: Chat, action: Action) -> Chat:
+    """Exactly the open questions. What is denied is closed; what is approved stays open, for the worker to run."""
+    if not chat.asked:
+        raise _Refused("TransitionNotAllowed")
+    given = [result.call for result in action.results]
+    if len(given) > len(set(given)):
+        raise _Refused("ApprovalRejected", "duplicate")
+    if set(chat.asked) - set(given):
+        raise _Refused("ApprovalRejected", "missing")
+    if set(given) - set(chat.asked):
+        raise _Refused("ApprovalRejected", "unexpected")
+    refused = [each.call for each in action.results if not each.valid_json]
+    denied = (Row(Kind.CLOSURE, answers=call, reason="denied_by_user") for call in refused)
+    approved = tuple(each.call for each in action.results if each.valid_json)
+    chat = replace(chat, approved=tuple(sorted((*chat.approved, *approved))))
+    return _run_on(_fresh_epoch(_insert(chat, *denied)))
 
 
 @_starts_in(Transition.RECONCILE_INVALID_STATE, "INVALID")
@@ -349,6 +372,17 @@ def _enter(chat: Chat, action: Action) -> Chat:
     return _touch(replace(_drop_compaction(chat), status=Status.REQUIRES_ACTION, deadline=action.deadline))
 
 
+@_starts_in(Transition.ASK_APPROVALS, "R0 R1")
+def _ask(chat: Chat, action: Action) -> Chat:
+    """About all calls that the server would run."""
+    asked = tuple(call.id for call in chat.open_calls if call.tool is Tool.LOCAL)
+    if not asked:
+        raise _Refused("TransitionNotAllowed")
+    approved = tuple(each for each in chat.approved if each not in asked)
+    chat = replace(_drop_compaction(chat), asked=asked, approved=approved)
+    return _touch(replace(chat, status=Status.REQUIRES_ACTION, deadline=action.deadline))
+
+
 @_starts_in(Transition.FINISH_TURN, "R0 R1")
 def _finish_turn(chat: Chat, action: Action) -> Chat:
     return _end_turn(chat)
@@ -366,7 +400,10 @@ def _finish_error(chat: Chat, action: Action) -> Chat:
 
 @_starts_in(Transition.CANCEL_REQUIRES_ACTION, "A0 A1")
 def _cancel(chat: Chat, action: Action) -> Chat:
-    if not chat.client_calls or chat.deadline is Deadline.AHEAD:
+    if chat.asked and chat.deadline is Deadline.PASSED:
+        closed = (Row(Kind.CLOSURE, answers=call, reason="approval_timed_out") for call in chat.asked)
+        return _run_on(_insert(chat, *closed))
+    if chat.asked or not chat.client_calls or chat.deadline is Deadline.AHEAD:
         raise _Refused("TransitionNotAllowed")
     reason = "action_timed_out" if chat.deadline else "action_deadline_missing"
     return _run_on(_close(chat, reason, only_client=True))

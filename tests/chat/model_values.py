@@ -71,7 +71,10 @@ class Queued(Struct, frozen=True):
 
 
 class Chat(Struct, frozen=True, kw_only=True, dict=True):
-    """A chat's execution state. `owner` is the pair (worker, runner); `leased` says that its heartbeat is fresh."""
+    """A chat's execution state. `owner` is the pair (worker, runner); `leased` says that its heartbeat is fresh.
+
+    `asked` are the calls a person is asked about, `approved` those that one has said yes to.
+    """
 
     status: str = Status.RUNNING
     archived: bool = False
@@ -82,6 +85,8 @@ class Chat(Struct, frozen=True, kw_only=True, dict=True):
     last_error: bool = False
     retry_state: str | None = None
     deadline: Deadline | None = None
+    asked: tuple[str, ...] = ()
+    approved: tuple[str, ...] = ()
     compaction: bool = False
     compaction_resume: bool = False
     snapshot: int = 1
@@ -129,7 +134,7 @@ class Chat(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class Result(Struct, frozen=True):
-    """A client's answer to a call."""
+    """A client's answer to a call; in answer to a question, what is not valid is denied."""
 
     call: str
     valid_json: bool = True
@@ -146,7 +151,7 @@ class Action(Struct, frozen=True, kw_only=True):
     results: tuple[Result, ...] = ()
     rows: tuple[Row, ...] = ()
     consume_compaction: bool = False
-    deadline: Deadline = Deadline.PASSED
+    deadline: Deadline | None = Deadline.PASSED
     owner: tuple[str, str] = ("", "")
 
 

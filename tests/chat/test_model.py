@@ -16,7 +16,7 @@ from tests.chat.explore import Edge, Node
 from tests.chat.model_values import Chat, Fence, Kind, Refusal, Row
 
 # These start an epoch without moving a message.
-FRESH_EPOCH = frozenset({Transition.REQUEST_COMPACTION, Transition.RETRY_TURN})
+FRESH_EPOCH = frozenset({Transition.REQUEST_COMPACTION, Transition.RETRY_TURN, Transition.ANSWER_APPROVALS})
 LEGAL = {(name, source, target) for name, moves in TABLE.items() for source in moves for target in moves[source]}
 WITH_VALID_STATES = {
     (name, source, target) for name, source, target in LEGAL if not {State.N, State.INVALID} & {source, target}

@@ -8,8 +8,8 @@ from rookery.chat.errors import TransitionNotAllowed
 from rookery.chat.states import ARCHIVED, EXISTING, HAS_QUEUE, State
 from rookery.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, BusyBehavior, Transition, is_legal
 
-# The table of state-machine.md, "Transition table", word by word. Kept apart from the code's own table on purpose:
-# every other test derives its cases from that one, so a slip there would go unseen.
+# The table of state-machine.md, "Transition table", word by word, and what docs/decisions/0026 adds. Kept apart from
+# the code's own table on purpose: every other test derives its cases from that one, so a slip there would go unseen.
 SPEC = {
     "create_chat": "N>R0",
     "set_archived": "W>XW XW>W E0>XE0 XE0>E0 E1>XE1 XE1>E1",
@@ -26,10 +26,12 @@ SPEC = {
     "interrupt": "R0>I0 R1>I1 A0>W A1>R0|R1",
     "retry_turn": "E0>R0 E1>R1 W>R0",
     "complete_requires_action": "A0>R0 A1>R1",
+    "answer_approvals": "A0>R0 A1>R1",
     "record_generation_attempt": "R0>R0 R1>R1",
     "record_retry_state": "R0>R0 R1>R1",
     "commit_step": "R0>R0 R1>R0|R1",
     "enter_requires_action": "R0>A0 R1>A1",
+    "ask_approvals": "R0>A0 R1>A1",
     "finish_turn": "R0>W R1>R0|R1",
     "finish_interruption": "I0>W I1>R0|R1",
     "finish_error": "W>E0 R0>E0 R1>E1",
@@ -157,7 +159,8 @@ def test_refusals_of_one_transition_differ_by_what_the_chat_is_doing() -> None:
     assert said == {
         State.R0: "This chat cannot be compacted while it is at work. Stop it, or wait for the end of its turn.",
         State.I0: "This chat cannot be compacted while it is being stopped. Wait a moment until it has stopped.",
-        State.A0: "This chat cannot be compacted while it waits for tool results. Send the tool results, or stop it.",
+        State.A0: "This chat cannot be compacted while it waits for tool results or approvals. "
+        "Give it what it waits for, or stop it.",
     }
 
 

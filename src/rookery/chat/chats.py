@@ -42,7 +42,8 @@ class Chat(msgspec.Struct, frozen=True):
     """The columns transitions decide by. Metadata that no transition reads is not here.
 
     `last_error` and `retry_state` are the stored JSON. `leased` was judged by the database clock when the row
-    was read: the pair is set, its heartbeat is fresh, and the owner's replica row exists.
+    was read: the pair is set, its heartbeat is fresh, and the owner's replica row exists. `awaits_approval`: what it
+    waits for in `requires_action` is a person's word about tool calls, not results of its client.
     """
 
     id: ChatId
@@ -70,10 +71,17 @@ class Chat(msgspec.Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     leased: bool
+    awaits_approval: bool = False
 
     @property
     def state(self) -> State:
         return classify(self.status, archived=self.archived, queue_len=self.queue_len)
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for a person, for as long as that takes: no worker has anything to do with it."""
+        is_waiting = self.status == Status.REQUIRES_ACTION and self.awaits_approval
+        return is_waiting and self.requires_action_deadline_at is None
 
     @property
     def is_root(self) -> bool:

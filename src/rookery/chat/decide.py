@@ -6,6 +6,7 @@ remembered between steps, and any replica can go on after any crash.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -25,6 +26,7 @@ MAX_PAUSES = 10
 NOTICE_PERCENT = 90
 # How often an empty answer to a user's message is taken for a failure before it counts as the answer.
 EMPTY_RETRIES = 2
+_NOT_ASKED = "Not run: this call needs the user's approval, which cannot be asked for in this batch. Call it alone."
 
 
 class TurnEnd(StrEnum):
@@ -36,7 +38,17 @@ class TurnEnd(StrEnum):
 
 
 class ExecuteTools(msgspec.Struct, frozen=True):
-    """Run these calls as one batch, in this order, and commit all results together."""
+    """Run these calls as one batch, in this order, and commit all results together.
+
+    `refused` are those of them, by call id, that must not run, with what the model is told instead of a result.
+    """
+
+    calls: tuple[OpenCall, ...]
+    refused: Mapping[str, str] = {}
+
+
+class AskApproval(msgspec.Struct, frozen=True):
+    """Wait for a person, who has to approve these calls before they run."""
 
     calls: tuple[OpenCall, ...]
 
@@ -70,7 +82,7 @@ class Generate(msgspec.Struct, frozen=True):
     notice: str | None = None
 
 
-Decision: TypeAlias = ExecuteTools | EnterRequiresAction | Compact | FinishTurn | FailTurn | Generate
+Decision: TypeAlias = ExecuteTools | AskApproval | EnterRequiresAction | Compact | FinishTurn | FailTurn | Generate
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,12 +94,24 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     max_steps: int = MAX_STEPS
 
 
-def decide(chat: Chat, history: History, *, rules: Rules, assessment: Assessment) -> Decision:
+class Gate(msgspec.Struct, frozen=True):
+    """What rules say about the open calls: `held` wait for a person, `refused` never run, with the words why."""
+
+    held: frozenset[OpenCall] = frozenset()
+    refused: Mapping[OpenCall, str] = {}
+
+
+OPEN_GATE = Gate()
+
+
+def decide(chat: Chat, history: History, *, rules: Rules, assessment: Assessment, gate: Gate = OPEN_GATE) -> Decision:
     """The one thing to do next; the first row that applies decides.
 
     | # | When | Then |
     | - | ---- | ---- |
-    | 1 | local calls are open | execute them; if one is exclusive, with the dynamic ones, so that all are rejected |
+    | 1 | one of several open calls is exclusive | execute all, so that all are rejected |
+    | 1 | local calls may run, or calls are refused | execute them |
+    | 2 | calls are held | ask a person |
     | 2 | dynamic calls are open | wait for the client |
     | 3 | somebody asked for a summary, and an answer stands after the newest one | compact, whatever the threshold |
     | 4 | a tool that ends turns succeeded in this one | finish |
@@ -101,13 +125,8 @@ def decide(chat: Chat, history: History, *, rules: Rules, assessment: Assessment
     of the answer: if one was still open, row 1 or 2 would have decided. Compaction comes last, where a request would
     follow: a turn that is over is never compacted unasked.
     """
-    dynamic = toolcalls.select_dynamic(history.open_calls, rules.dynamic_tools)
-    local = tuple(call for call in history.open_calls if call.tool_name not in rules.dynamic_tools)
-    if local:
-        is_rejected = any(call.tool_name in rules.exclusive_tools for call in local)
-        return ExecuteTools(history.open_calls if is_rejected else local)
-    if dynamic:
-        return EnterRequiresAction(dynamic)
+    if (called := _with_calls(history.open_calls, rules, gate)) is not None:
+        return called
     if chat.compaction_requested_at is not None and history.has_compactable:
         return Compact(compaction.Source.MANUAL, resume=chat.compaction_resume)
     if history.has_result_of(rules.stop_after_tools):
@@ -123,6 +142,24 @@ def decide(chat: Chat, history: History, *, rules: Rules, assessment: Assessment
             return FailTurn(LastError(kind="config", message=compaction.STILL_OVER_LIMIT, retryable=False))
         case compaction.Status.AFTER_COMPACTION | compaction.Status.NOT_NEEDED:
             return Generate(step_notice(history.steps, rules.max_steps))
+
+
+def _with_calls(calls: tuple[OpenCall, ...], rules: Rules, gate: Gate) -> Decision | None:
+    """What to do about open calls; None when there are none.
+
+    What is held when a batch is rejected as a whole is refused besides: should the batch think otherwise, it still
+    does not run.
+    """
+    refused = {call.tool_call_id: why for call, why in gate.refused.items()}
+    local = [call for call in calls if call.tool_name not in rules.dynamic_tools]
+    if len(calls) > 1 and any(call.tool_name in rules.exclusive_tools for call in local):
+        return ExecuteTools(calls, {**{call.tool_call_id: _NOT_ASKED for call in gate.held}, **refused})
+    if now := tuple(call for call in calls if call in gate.refused or (call in local and call not in gate.held)):
+        return ExecuteTools(now, refused)
+    if held := tuple(call for call in calls if call in gate.held):
+        return AskApproval(held)
+    dynamic = toolcalls.select_dynamic(calls, rules.dynamic_tools)
+    return EnterRequiresAction(dynamic) if dynamic else None
 
 
 def stop_after_tools(mode: Mode, *, is_root: bool) -> frozenset[str]:

@@ -32,6 +32,8 @@ class CloseReason(StrEnum):
     ACTION_DEADLINE_MISSING = "action_deadline_missing"
     INTERRUPTED = "interrupted"
     INVALID_STATE = "invalid_state"
+    DENIED_BY_USER = "denied_by_user"
+    APPROVAL_TIMED_OUT = "approval_timed_out"
 
 
 _SENTENCES = {
@@ -44,6 +46,8 @@ _SENTENCES = {
     CloseReason.ACTION_DEADLINE_MISSING: "This tool call was waiting without a deadline and was cancelled.",
     CloseReason.INTERRUPTED: "The turn was interrupted before this tool call had a result.",
     CloseReason.INVALID_STATE: "The chat had to be repaired before this tool call had a result.",
+    CloseReason.DENIED_BY_USER: "The user denied this call; it was not run. Do not repeat it.",
+    CloseReason.APPROVAL_TIMED_OUT: "Nobody approved this call in time; it was not run. Do not repeat it unasked.",
 }
 
 
@@ -150,10 +154,24 @@ def select_dynamic(calls: Sequence[OpenCall], tool_names: Collection[str]) -> tu
     return tuple(call for call in calls if call.tool_name in tool_names)
 
 
+def select_by_token(calls: Sequence[OpenCall], tokens: Collection[UUID], *, chat_id: ChatId) -> tuple[OpenCall, ...]:
+    """Those of the calls whose replay token is among these."""
+    return tuple(call for call in calls if replay_token(chat_id, call.message_id, call.tool_call_id) in tokens)
+
+
 def closure(
-    call: OpenCall, reason: CloseReason, *, model_config_id: UUID, at: datetime, note: str | None = None
+    call: OpenCall,
+    reason: CloseReason,
+    *,
+    model_config_id: UUID,
+    at: datetime,
+    note: str | None = None,
+    created_by: UUID | None = None,
 ) -> NewMessage:
-    """The synthetic result of one call: its own row, visible to people and model, an error with a reason code."""
+    """The synthetic result of one call: its own row, visible to people and model, an error with a reason code.
+
+    `created_by` is whoever decided it by an answer; nobody did where it only fell by the wayside.
+    """
     result = parts.ToolResult(
         tool_call_id=call.tool_call_id,
         tool_name=call.tool_name,
@@ -161,7 +179,7 @@ def closure(
         is_error=True,
         created_at=at,
     )
-    return NewMessage(role=Role.TOOL, content=(result,), model_config_id=model_config_id)
+    return NewMessage(role=Role.TOOL, content=(result,), model_config_id=model_config_id, created_by=created_by)
 
 
 def check_results(pending: Sequence[OpenCall], submitted: Sequence[SubmittedResult]) -> None:

@@ -33,10 +33,12 @@ class Transition(StrEnum):
     INTERRUPT = "interrupt"
     RETRY_TURN = "retry_turn"
     COMPLETE_REQUIRES_ACTION = "complete_requires_action"
+    ANSWER_APPROVALS = "answer_approvals"
     RECORD_GENERATION_ATTEMPT = "record_generation_attempt"
     RECORD_RETRY_STATE = "record_retry_state"
     COMMIT_STEP = "commit_step"
     ENTER_REQUIRES_ACTION = "enter_requires_action"
+    ASK_APPROVALS = "ask_approvals"
     FINISH_TURN = "finish_turn"
     FINISH_INTERRUPTION = "finish_interruption"
     FINISH_ERROR = "finish_error"
@@ -96,10 +98,12 @@ TABLE: dict[Transition, Moves] = {
     Transition.INTERRUPT: _moves(R0="I0", R1="I1", A0="W", A1="R0 R1"),
     Transition.RETRY_TURN: _moves(E0="R0", E1="R1", W="R0"),
     Transition.COMPLETE_REQUIRES_ACTION: _moves(A0="R0", A1="R1"),
+    Transition.ANSWER_APPROVALS: _moves(A0="R0", A1="R1"),
     Transition.RECORD_GENERATION_ATTEMPT: _moves(R0="R0", R1="R1"),
     Transition.RECORD_RETRY_STATE: _moves(R0="R0", R1="R1"),
     Transition.COMMIT_STEP: _moves(R0="R0", R1="R0 R1"),
     Transition.ENTER_REQUIRES_ACTION: _moves(R0="A0", R1="A1"),
+    Transition.ASK_APPROVALS: _moves(R0="A0", R1="A1"),
     Transition.FINISH_TURN: _moves(R0="W", R1="R0 R1"),
     Transition.FINISH_INTERRUPTION: _moves(I0="W", I1="R0 R1"),
     Transition.FINISH_ERROR: _moves(W="E0", R0="E0", R1="E1"),
@@ -134,10 +138,12 @@ _CANNOT: dict[Transition, str] = {
     Transition.INTERRUPT: "This chat cannot be told to stop",
     Transition.RETRY_TURN: "The last turn of this chat cannot be tried again",
     Transition.COMPLETE_REQUIRES_ACTION: "This chat takes no tool results",
+    Transition.ANSWER_APPROVALS: "This chat takes no answers about tool calls",
     Transition.RECORD_GENERATION_ATTEMPT: "No attempt can be counted in this chat",
     Transition.RECORD_RETRY_STATE: "No retry can be announced in this chat",
     Transition.COMMIT_STEP: "No step can be committed to this chat",
     Transition.ENTER_REQUIRES_ACTION: "This chat cannot begin to wait for tool results",
+    Transition.ASK_APPROVALS: "This chat cannot begin to wait for approvals",
     Transition.FINISH_TURN: "The turn of this chat cannot be finished",
     Transition.FINISH_INTERRUPTION: "The interruption of this chat cannot be finished",
     Transition.FINISH_ERROR: "This chat cannot be stopped with an error",
@@ -151,7 +157,7 @@ _DOING: dict[Status, str] = {
     Status.WAITING: "is idle",
     Status.RUNNING: "is at work",
     Status.INTERRUPTING: "is being stopped",
-    Status.REQUIRES_ACTION: "waits for tool results",
+    Status.REQUIRES_ACTION: "waits for tool results or approvals",
     Status.ERROR: "rests on an error",
 }
 
@@ -163,6 +169,7 @@ _QUEUE_UPKEEP = frozenset(transition for transition in Transition if "queue" in 
 _INSTEAD: dict[Transition, str] = {
     Transition.INTERRUPT: "There is nothing to stop; send a message to go on.",
     Transition.COMPLETE_REQUIRES_ACTION: "Reload the chat to see what became of its tool calls.",
+    Transition.ANSWER_APPROVALS: "Reload the chat to see what became of its tool calls.",
     Transition.RECONCILE_INVALID_STATE: "Nothing is wrong with it; go on as usual.",
 } | dict.fromkeys(
     (
@@ -170,6 +177,7 @@ _INSTEAD: dict[Transition, str] = {
         Transition.RECORD_RETRY_STATE,
         Transition.COMMIT_STEP,
         Transition.ENTER_REQUIRES_ACTION,
+        Transition.ASK_APPROVALS,
         Transition.FINISH_TURN,
         Transition.FINISH_INTERRUPTION,
         Transition.FINISH_ERROR,
@@ -181,7 +189,7 @@ _WHEN: dict[Status, str] = {
     Status.WAITING: "Send a message to go on.",
     Status.RUNNING: "Stop it, or wait for the end of its turn.",
     Status.INTERRUPTING: "Wait a moment until it has stopped.",
-    Status.REQUIRES_ACTION: "Send the tool results, or stop it.",
+    Status.REQUIRES_ACTION: "Give it what it waits for, or stop it.",
     Status.ERROR: "Send a message to go on, or try the turn again.",
 }
 

@@ -7,7 +7,7 @@ its siblings alone. Only a cancellation of the batch itself, and a ledger that f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -82,7 +82,10 @@ class NoToolStats:
 
 @dataclass(slots=True, kw_only=True)
 class BatchSetup:
-    """What a batch needs besides its calls. `on_progress` hears until when the longest running call may go on."""
+    """What a batch needs besides its calls. `on_progress` hears until when the longest running call may go on.
+
+    `refused` are calls that rules or people do not let run, by id, with what is said instead of a result.
+    """
 
     chat_id: ChatId
     tools: ToolSet
@@ -98,6 +101,7 @@ class BatchSetup:
     turn_id: int | None = None
     new_id: Callable[[], UUID] = uuid4
     on_progress: OnProgress = lambda until: None
+    refused: Mapping[str, str] = field(default_factory=dict)
     stats: ToolStats = field(default_factory=NoToolStats)
 
 
@@ -140,7 +144,11 @@ class _Batch:
         runnable: list[int] = []
         for place, pending in enumerate(self._calls):
             call = pending.call
-            problem = setup.tools.find_problem(call.tool_name) or messages.find_problem(call, setup.tools)
+            problem = (
+                setup.refused.get(call.tool_call_id)
+                or setup.tools.find_problem(call.tool_name)
+                or messages.find_problem(call, setup.tools)
+            )
             if problem is None:
                 runnable.append(place)
             else:

@@ -5,7 +5,7 @@ One row per preference; what is not stored has its default. Worker and API read 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -13,9 +13,10 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from rookery.chat import sanitise
+from rookery.chat.approvals import Rule, Rules
 from rookery.chat.errors import InvalidInput
 from rookery.chat.messages import Effort
-from rookery.store import chats, config_lock, setting_groups, settings
+from rookery.store import approvals, chats, config_lock, setting_groups, settings
 from rookery.store.access_errors import Disabled
 from rookery.store.pool import Connection
 from rookery.store.setting_groups import MAX_NUMBER, MODELS, ModelSettings
@@ -42,15 +43,18 @@ class Preferences(Struct, frozen=True, kw_only=True):
     custom_prompt: str = ""
     model_overrides: Mapping[Kind, PersonalOverride] = {}
     compaction_thresholds: Mapping[UUID, Percent] = {}
+    approval_rules: Rules = ()
     display: Mapping[str, object] = {}
 
 
 class PreferencesPatch(Struct, frozen=True, kw_only=True):
-    """UNSET leaves, None clears. Overrides and thresholds are changed one by one, `display` by merge patch."""
+    """UNSET leaves, None clears. Overrides and thresholds are changed one by one, `display` by merge patch; rules are
+    replaced."""
 
     custom_prompt: str | UnsetType | None = UNSET
     model_overrides: Mapping[Kind, PersonalOverride | None] | UnsetType | None = UNSET
     compaction_thresholds: Mapping[UUID, int | None] | UnsetType | None = UNSET
+    approval_rules: Sequence[Rule] | UnsetType | None = UNSET
     display: Mapping[str, object] | UnsetType | None = UNSET
 
 
@@ -89,6 +93,8 @@ async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) ->
             after["model_overrides"] = await _overrides(conn, before, patch.model_overrides)
         if patch.compaction_thresholds is not UNSET:
             after["compaction_thresholds"] = await _thresholds(conn, before, patch.compaction_thresholds)
+        if patch.approval_rules is not UNSET:
+            after["approval_rules"] = approvals.checked(patch.approval_rules or (), field="approval_rules")
         if patch.display is not UNSET:
             after["display"] = _display(before.display, patch.display)
         has_changed = False

@@ -18,6 +18,7 @@ from rookery.chat import sanitise
 from rookery.chat.errors import InvalidInput
 from rookery.chat.messages import Effort
 from rookery.store import (
+    approvals,
     audit_settings,
     chat_settings,
     chats,
@@ -27,6 +28,7 @@ from rookery.store import (
     spending,
     workspace_settings,
 )
+from rookery.store.approvals import ApprovalSettings
 from rookery.store.audit_settings import AuditSettings
 from rookery.store.chat_settings import ChatSettings
 from rookery.store.model_configs import ModelConfig
@@ -89,10 +91,11 @@ CHATS = _all_public(chat_settings.SETTING, ChatSettings)
 SHARING = _all_public(shares.SETTING, SharingSettings)
 SPEND = _all_public(spending.SETTING, SpendSettings)
 WORKSPACES = _all_public(workspace_settings.SETTING, WorkspaceSettings)
+APPROVALS = _all_public(approvals.SETTING, ApprovalSettings)
 AUDIT = Group(audit_settings.SETTING, AuditSettings)
 
 GROUPS: Mapping[str, Group] = {
-    group.name: group for group in (PROMPTS, MODELS, CHATS, SHARING, SPEND, WORKSPACES, AUDIT)
+    group.name: group for group in (PROMPTS, MODELS, CHATS, APPROVALS, SHARING, SPEND, WORKSPACES, AUDIT)
 }
 
 
@@ -131,6 +134,8 @@ def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Stru
             raise InvalidInput(key, f"{error}.") from None
         if isinstance(values[key], int) and values[key] > MAX_NUMBER:
             raise InvalidInput(key, f"The number must be at most {MAX_NUMBER}.")
+        if group is APPROVALS and key == "rules":
+            values[key] = approvals.checked(values[key])
         if group is PROMPTS and isinstance(values[key], str):
             values[key] = sanitise.check_prompt(chats.storable(values[key]), field=key)
     return msgspec.structs.replace(current, **values)

@@ -40,7 +40,7 @@ from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import Publish
 from rookery.store import files
 from rookery.store import machine as transitions
-from rookery.store.machine import StepCommitted, Tx
+from rookery.store.machine import Question, StepCommitted, Tx
 from rookery.store.usage import CallStatus, Entry, record_call
 from rookery.worker import billing, failures, shielded
 from rookery.worker.billing import Metered, Meters
@@ -200,6 +200,7 @@ class Acts:
                 turn_id=self._turn_id(),
                 new_id=parts.new_id,
                 on_progress=handle.tool_progress,
+                refused=decision.refused,
                 stats=parts.tool_stats,
             )
             results = await handle.read(lambda: execute_batch(pending, setup))
@@ -290,8 +291,15 @@ class Acts:
         """Wait for the client, which executes the calls."""
         seconds = await self._handle.read(self._parts.preparer.action_seconds)
 
+        await self._park(lambda tx: transitions.enter_requires_action(tx, timeout_seconds=seconds))
+
+    async def ask(self, questions: Sequence[Question], *, timeout_seconds: float | None) -> None:
+        """Wait for a person, who says whether the calls may run."""
+        await self._park(lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=timeout_seconds))
+
+    async def _park(self, transition: Callable[[Tx], Awaitable[object]]) -> None:
         async def enter(tx: Tx) -> Chat:
-            await transitions.enter_requires_action(tx, timeout_seconds=seconds)
+            await transition(tx)
             return tx.chat
 
         async def enter_and_tell() -> None:

@@ -1,7 +1,8 @@
 """The action-timeout task: answers the client's calls for it when it does not come back in time.
 
 The deadline is the database's, and is looked at under the lock again: a result that arrives first wins, and a deadline
-that was moved is respected. A chat that waits for nothing a client could answer any more is stopped.
+that was moved is respected. A chat that waits for nothing a client could answer any more is stopped. One that waits for
+a person without a deadline is let go: whoever answers wakes a worker.
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ from rookery.chat.errors import TransitionNotAllowed
 from rookery.log import get_logger
 from rookery.store.generation import read_fenced
 from rookery.store.machine import Machine, Tx, cancel_requires_action, interrupt
-from rookery.worker.tasks import TaskHandle
+from rookery.worker.tasks import TaskHandle, Work
 
 log = get_logger("worker.actions")
 
 
 class ActionTimeoutWork:
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, leave: Work) -> None:
         self._machine = machine
+        self._leave = leave
 
     async def __call__(self, handle: TaskHandle) -> None:
         chat_id, fence = handle.input.chat_id, handle.input.fence()
         while True:
             row = await handle.read(lambda: read_fenced(self._machine, chat_id, fence=fence))
+            if row.chat.is_parked:
+                # Nothing happens to it until somebody answers, which may take days: it must not keep a slot so long.
+                await self._leave(handle)
+                return
             deadline = row.chat.requires_action_deadline_at
             # Without a deadline nobody would ever end the wait: it counts as passed.
             remaining = 0.0 if deadline is None else (deadline - row.now).total_seconds()

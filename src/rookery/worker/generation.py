@@ -16,7 +16,16 @@ import msgspec
 from rookery.chat import decide, history, retrying
 from rookery.chat.chats import Chat, LastError, RetryState
 from rookery.chat.compaction import Source
-from rookery.chat.decide import Compact, Decision, EnterRequiresAction, ExecuteTools, FailTurn, FinishTurn, Generate
+from rookery.chat.decide import (
+    AskApproval,
+    Compact,
+    Decision,
+    EnterRequiresAction,
+    ExecuteTools,
+    FailTurn,
+    FinishTurn,
+    Generate,
+)
 from rookery.chat.errors import ChatError, InvariantViolation, Refused
 from rookery.chat.history import History
 from rookery.chat.retrying import GiveUp
@@ -25,13 +34,14 @@ from rookery.llm.types import ErrorKind
 from rookery.log import get_logger
 from rookery.store import machine as transitions
 from rookery.store.generation import HistoryCache, Step, load_step
-from rookery.store.machine import Machine, Tx
+from rookery.store.machine import Machine, Question, Tx
 from rookery.store.model_errors import ModelError
 from rookery.tools.turn import ToolsUnavailable
-from rookery.worker import failures, shielded
+from rookery.worker import failures, gate, shielded
 from rookery.worker.acting import ActParts, Acts
 from rookery.worker.config import WorkerConfig
 from rookery.worker.failures import Classified, StepFailed
+from rookery.worker.gate import Judged
 from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
 from rookery.worker.stats import FAILED
 from rookery.worker.tasks import TaskError, TaskHandle, normalised
@@ -74,8 +84,9 @@ class GenerationWork:
                     prepared = await self._prepared(handle, step, stack)
                     past = await _read(step)
                     acts = Acts(self._parts, handle, prepared, past)
-                    decision = run.forced or self._decide(prepared, past)
-                    await self._act(acts, decision)
+                    judged = await self._judged(handle, prepared, past)
+                    decision = run.forced or self._decide(prepared, past, judged)
+                    await self._act(acts, decision, judged)
                     return
                 except (TaskError, *_REFUSALS):
                     raise
@@ -136,10 +147,15 @@ class GenerationWork:
                     raise StepFailed(_unprepared(error)) from error
             await handle.wait(self._config.prepare_backoff_seconds * 2 ** (tries - 1), "prepare-retry")
 
-    def _decide(self, prepared: Prepared, past: History) -> Decision:
-        return decide.decide(prepared.step.chat, past, rules=prepared.rules, assessment=prepared.assessment)
+    async def _judged(self, handle: TaskHandle, prepared: Prepared, past: History) -> Judged:
+        tools = prepared.turn_tools.tools
+        return await handle.read(lambda: gate.judge(self._parts.pool, prepared.step, past, tools))
 
-    async def _act(self, acts: Acts, decision: Decision) -> None:
+    def _decide(self, prepared: Prepared, past: History, judged: Judged) -> Decision:
+        chat = prepared.step.chat
+        return decide.decide(chat, past, rules=prepared.rules, assessment=prepared.assessment, gate=judged.gate)
+
+    async def _act(self, acts: Acts, decision: Decision, judged: Judged) -> None:
         log.debug("decided", decision=type(decision).__name__)
         match decision:
             case Generate(notice=notice):
@@ -148,6 +164,9 @@ class GenerationWork:
                 await acts.execute(decision)
             case Compact():
                 await acts.compact(decision)
+            case AskApproval(calls=calls):
+                questions = [Question(call, judged.offers[call]) for call in calls]
+                await acts.ask(questions, timeout_seconds=judged.timeout_seconds)
             case EnterRequiresAction():
                 await acts.hand_over(decision)
             case FinishTurn():

@@ -241,6 +241,7 @@ class Worker:
             step_stats=self.stats.calls,
             tool_stats=self.stats.tools,
         )
+        leave = AbandonWork(parts.publisher, self._limits)
         return {
             TaskKind.GENERATION: GenerationWork(
                 parts.machine, acts, cache=self.cache, config=parts.config, rng=parts.rng
@@ -254,8 +255,8 @@ class Worker:
                 effects=self.effects,
                 stats=self.stats,
             ),
-            TaskKind.ACTION_TIMEOUT: ActionTimeoutWork(parts.machine),
-            TaskKind.ABANDON: AbandonWork(parts.publisher, self._limits),
+            TaskKind.ACTION_TIMEOUT: ActionTimeoutWork(parts.machine, leave),
+            TaskKind.ABANDON: leave,
         }
 
     async def _limits(self) -> Limits:

@@ -6,6 +6,9 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from msgspec.structs import replace
+
+from rookery.chat.approvals import Answer, Decision
 from rookery.chat.chats import RetryState
 from rookery.chat.messages import ChatId, QueuedMessageId, Role
 from rookery.chat.states import State
@@ -35,6 +38,26 @@ async def _complete(rig: Rig, tx: Tx) -> object:
     pending = await machine.calls.dynamic_calls(tx)
     results = [SubmittedResult(each.tool_call_id, '{"output": "red"}') for each in pending]
     return await machine.complete_requires_action(tx, results, submitted_by=rig.user)
+
+
+async def _ask(rig: Rig, tx: Tx) -> object:
+    await machine.rows.insert(tx, [machine.rows.row_of(calling(call(f"call-{uuid4()}", "read_file")))])
+    asked = (await machine.calls.turn_calls(tx))[-1:]
+    await machine.ask_approvals(tx, [machine.Question(each) for each in asked])
+    return asked
+
+
+async def _answer(rig: Rig, tx: Tx) -> object:
+    # A chat of the rig waits for its client; here it is made to wait for a person.
+    if tx.state in (State.A0, State.A1):
+        await tx.conn.execute("UPDATE chats SET awaits_approval = true WHERE id = $1", tx.chat.id)
+        tx.chat = replace(tx.chat, awaits_approval=True)
+        for each in await machine.calls.turn_calls(tx):
+            token = machine.Question(each).token(tx.chat.id)
+            await tx.conn.execute("INSERT INTO chat_approvals VALUES ($1, $2, '{}')", tx.chat.id, token)
+    asked = await machine.calls.asked_calls(tx)
+    answers = [Answer(tool_call_id=each.tool_call_id, decision=Decision.APPROVE) for each in asked]
+    return await machine.answer_approvals(tx, answers, answered_by=rig.user)
 
 
 async def _first_queued(rig: Rig, tx: Tx) -> QueuedMessageId:
@@ -83,10 +106,12 @@ MOVES: dict[Transition, Move] = {
     Transition.INTERRUPT: lambda rig, tx: machine.interrupt(tx),
     Transition.RETRY_TURN: lambda rig, tx: machine.retry_turn(tx),
     Transition.COMPLETE_REQUIRES_ACTION: _complete,
+    Transition.ANSWER_APPROVALS: _answer,
     Transition.RECORD_GENERATION_ATTEMPT: lambda rig, tx: machine.record_generation_attempt(tx),
     Transition.RECORD_RETRY_STATE: lambda rig, tx: machine.record_retry_state(tx, RETRY),
     Transition.COMMIT_STEP: lambda rig, tx: machine.commit_step(tx, [assistant("done")]),
     Transition.ENTER_REQUIRES_ACTION: _enter,
+    Transition.ASK_APPROVALS: _ask,
     Transition.FINISH_TURN: lambda rig, tx: machine.finish_turn(tx),
     Transition.FINISH_INTERRUPTION: lambda rig, tx: machine.finish_interruption(tx, [assistant("par")]),
     Transition.FINISH_ERROR: lambda rig, tx: machine.finish_error(tx, FAILED),

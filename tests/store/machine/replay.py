@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import asyncpg
 from msgspec import Struct
 
+from rookery.chat import toolcalls
+from rookery.chat.approvals import Answer, Decision
 from rookery.chat.chats import Fence, RetryState
-from rookery.chat.errors import ChatError, ToolResultRejected
+from rookery.chat.errors import ApprovalRejected, ChatError, ToolResultRejected
 from rookery.chat.messages import ChatId, MessageId, NewMessage, QueuedMessageId, Role, Visibility
 from rookery.chat.parts import ToolCall
 from rookery.chat.states import Status
@@ -42,6 +45,8 @@ _OBSERVE = """
                    m.content) ORDER BY m.id), '[]') FROM chat_messages m WHERE m.chat_id = c.id) AS messages,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(q.id, q.steer, q.content) ORDER BY q.position, q.id), '[]')
               FROM chat_queued_messages q WHERE q.chat_id = c.id) AS queue,
+           (SELECT coalesce(jsonb_agg(jsonb_build_array(a.token, a.approved_at IS NOT NULL)), '[]')
+              FROM chat_approvals a WHERE a.chat_id = c.id) AS questions,
            EXISTS (SELECT FROM chat_heartbeats h JOIN replicas r ON r.id = c.worker_id
                     WHERE h.chat_id = c.id AND h.runner_id = c.runner_id
                       AND h.heartbeat_at > clock_timestamp() - lease_ttl()) AS leased
@@ -116,7 +121,8 @@ class World:
         try:
             await self.machine.chat(copy.chat_id).update(run, fence=fence)
         except ChatError as error:
-            return Refusal(type(error).__name__, error.problem if isinstance(error, ToolResultRejected) else "")
+            problem = error.problem if isinstance(error, ToolResultRejected | ApprovalRejected) else ""
+            return Refusal(type(error).__name__, problem)
         return None
 
     async def _perform(self, tx: Tx, copy: Copy, action: Action) -> None:
@@ -152,6 +158,12 @@ class World:
             case T.COMPLETE_REQUIRES_ACTION:
                 results = [SubmittedResult(each.call, "{}" if each.valid_json else "{") for each in action.results]
                 await machine.complete_requires_action(tx, results, submitted_by=self.rig.user, suffix=rows)
+            case T.ANSWER_APPROVALS:
+                answers = [
+                    Answer(tool_call_id=each.call, decision=Decision.APPROVE if each.valid_json else Decision.DENY)
+                    for each in action.results
+                ]
+                await machine.answer_approvals(tx, answers, answered_by=self.rig.user)
             case T.RECONCILE_INVALID_STATE:
                 await machine.reconcile_invalid_state(tx)
             case _:
@@ -173,6 +185,10 @@ class World:
             case T.ENTER_REQUIRES_ACTION:
                 seconds = 0.0 if action.deadline is Deadline.PASSED else LONG_AWAY
                 await machine.enter_requires_action(tx, timeout_seconds=seconds)
+            case T.ASK_APPROVALS:
+                limit = {None: None, Deadline.PASSED: 0.0, Deadline.AHEAD: LONG_AWAY}[action.deadline]
+                local = [each for each in await machine.calls.turn_calls(tx) if each.tool_name != CLIENT_TOOL]
+                await machine.ask_approvals(tx, [machine.Question(each) for each in local], timeout_seconds=limit)
             case T.FINISH_TURN:
                 await machine.finish_turn(tx)
             case T.FINISH_INTERRUPTION:
@@ -234,6 +250,7 @@ class World:
         self._learn_queue_ids(copy, [each[0] for each in queue], expected)
         known = {real: modelled for modelled, real in copy.queue_ids.items()}
         self._learn_times(copy, found)
+        asked, approved = _questions(copy.chat_id, messages, dict(json.loads(found["questions"])))
         return values.Chat(
             status=found["status"],
             archived=found["archived"],
@@ -244,6 +261,8 @@ class World:
             last_error=found["last_error"] is not None,
             retry_state=found["retry_state"] and json.loads(found["retry_state"])["error"],
             deadline={True: Deadline.PASSED, False: Deadline.AHEAD, None: None}[found["deadline_passed"]],
+            asked=asked,
+            approved=approved,
             compaction=found["compaction_requested_at"] is not None,
             compaction_resume=found["compaction_resume"],
             snapshot=found["snapshot_version"],
@@ -301,7 +320,8 @@ class World:
         )
         owner = (uuid_of(after.owner[0]), uuid_of(after.owner[1])) if after.owner else (None, None)
         assert (update.worker_id, update.runner_id) == owner
-        is_free = after.status in BUSY and not after.leased
+        is_parked = bool(after.asked) and after.deadline is None
+        is_free = after.status in BUSY and not after.leased and not is_parked
         assert [type(each) for each in calls] == [OwnershipHint] * is_free
 
 
@@ -323,6 +343,22 @@ def _row(
         return Row(Kind.TOOL, answers=answers, revision=revision, deleted=deleted)
     assert isinstance(outcome, dict)
     return Row(Kind.CLOSURE, answers=answers, reason=outcome["reason"], revision=revision, deleted=deleted)
+
+
+def _questions(
+    chat_id: ChatId,
+    messages: Sequence[Sequence[Any]],
+    found: dict[str, bool],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The calls that are asked about, in their order, and those that are approved."""
+    named = [
+        (str(toolcalls.replay_token(chat_id, message[0], str(part["tool_call_id"]))), str(part["tool_call_id"]))
+        for message in messages
+        for part in message[6]
+        if part["type"] == "tool-call"
+    ]
+    asked = tuple(name for token, name in named if found.get(token) is False)
+    return asked, tuple(sorted(name for token, name in named if found.get(token)))
 
 
 def _call(each: Call) -> ToolCall:

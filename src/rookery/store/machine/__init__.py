@@ -3,6 +3,7 @@
 `Machine` runs bundles (see `lock`); the functions below are what a bundle may do. Start with `lock`, then `send`.
 """
 
+from rookery.store.machine.approvals import Question, answer_approvals, ask_approvals
 from rookery.store.machine.archive import delete_family, set_archived, set_family_archived
 from rookery.store.machine.backlog import MAX_QUEUE
 from rookery.store.machine.bundle import Bundle, Tx
@@ -79,6 +80,7 @@ __all__ = [
     "PoolCounts",
     "Promoted",
     "Publisher",
+    "Question",
     "Sent",
     "StepCommitted",
     "TurnFinished",
@@ -87,6 +89,8 @@ __all__ = [
     "abandon",
     "acquire",
     "admit",
+    "answer_approvals",
+    "ask_approvals",
     "cancel_requires_action",
     "clear_queue",
     "commit_step",

@@ -45,7 +45,8 @@ CHAT_COLUMNS = """
         JOIN replicas r ON r.id = chats.worker_id
        WHERE h.chat_id = chats.id
          AND h.runner_id = chats.runner_id
-         AND h.heartbeat_at > clock_timestamp() - lease_ttl()) AS leased
+         AND h.heartbeat_at > clock_timestamp() - lease_ttl()) AS leased,
+    awaits_approval
 """
 
 # Takes the row lock, allocates the version and returns the row in one round trip. The lock is the UPDATE's FOR NO
@@ -172,7 +173,7 @@ class Tx:
             )
         ]
         is_held = chat.leased or (self.acquired and chat.runner_id is not None)
-        if chat.state.is_runnable and not self.gone and not is_held:
+        if chat.state.is_runnable and not chat.is_parked and not self.gone and not is_held:
             hints.append(OwnershipHint(chat_id=chat.id, snapshot_version=chat.snapshot_version))
         if kind := self._watch_kind():
             hints.append(

@@ -79,6 +79,9 @@ _DYNAMIC_TOOLS = """
 """
 
 
+_ASKED = "SELECT token FROM chat_approvals WHERE chat_id = $1 AND approved_at IS NULL"
+
+
 async def turn_calls(tx: Tx) -> tuple[OpenCall, ...]:
     """All open calls of the current turn."""
     records = await tx.conn.fetch(TURN_CALLS, tx.chat.id)
@@ -95,3 +98,9 @@ async def dynamic_calls(tx: Tx) -> tuple[OpenCall, ...]:
         return ()
     names = {record[0] for record in await tx.conn.fetch(_DYNAMIC_TOOLS, tx.chat.id)}
     return toolcalls.select_dynamic(calls, names)
+
+
+async def asked_calls(tx: Tx) -> tuple[OpenCall, ...]:
+    """The open calls that a person is being asked about."""
+    asked = {record[0] for record in await tx.conn.fetch(_ASKED, tx.chat.id)}
+    return toolcalls.select_by_token(await turn_calls(tx), asked, chat_id=tx.chat.id) if asked else ()

@@ -98,7 +98,14 @@ async def complete_requires_action(
 
     A user row in the suffix ends what the server had begun, too: its open calls are answered before that row.
     """
-    tx.require(Transition.COMPLETE_REQUIRES_ACTION)
+    source = tx.require(Transition.COMPLETE_REQUIRES_ACTION)
+    if tx.chat.awaits_approval:
+        raise TransitionNotAllowed(
+            Transition.COMPLETE_REQUIRES_ACTION,
+            source,
+            "This chat waits for a person to approve tool calls, not for results. Answer that first.",
+            cause="awaits_approval",
+        )
     pending = await calls.dynamic_calls(tx)
     toolcalls.check_results(pending, results)
     answers = toolcalls.result_rows(
@@ -118,25 +125,30 @@ async def complete_requires_action(
 
 @transition
 async def cancel_requires_action(tx: Tx) -> list[Message]:
-    """Answer the client's calls for it once the deadline has passed by the database clock, and run on."""
+    """Answer what was waited for once the deadline has passed by the database clock, and run on.
+
+    Client calls without a deadline are over; a question without one may be answered at any time.
+    """
     tx.require(Transition.CANCEL_REQUIRES_ACTION)
     pending = await _pending(tx, Transition.CANCEL_REQUIRES_ACTION)
-    if await tx.conn.fetchval(_DEADLINE_PASSED, tx.chat.id) is False:
+    is_passed = await tx.conn.fetchval(_DEADLINE_PASSED, tx.chat.id)
+    if is_passed is False or tx.chat.is_parked:
         raise TransitionNotAllowed(
             Transition.CANCEL_REQUIRES_ACTION,
             tx.state,
-            "The client still has time to send its tool results.",
+            "There is still time to answer what this chat waits for.",
             cause="deadline_not_reached",
         )
-    has_deadline = tx.chat.requires_action_deadline_at is not None
-    reason = CloseReason.ACTION_TIMED_OUT if has_deadline else CloseReason.ACTION_DEADLINE_MISSING
+    reason = CloseReason.ACTION_TIMED_OUT if is_passed else CloseReason.ACTION_DEADLINE_MISSING
+    if tx.chat.awaits_approval:
+        reason = CloseReason.APPROVAL_TIMED_OUT
     inserted = await rows.insert(tx, rows.closures(tx, pending, reason))
     await turn.settle_running(tx, Transition.CANCEL_REQUIRES_ACTION, inserted)
     return inserted
 
 
 async def _pending(tx: Tx, by: Transition) -> tuple[OpenCall, ...]:
-    pending = await calls.dynamic_calls(tx)
+    pending = await (calls.asked_calls(tx) if tx.chat.awaits_approval else calls.dynamic_calls(tx))
     if not pending:
-        raise TransitionNotAllowed(by, tx.state, "No tool call is waiting for its client.", cause="no_open_calls")
+        raise TransitionNotAllowed(by, tx.state, "No tool call is being waited for.", cause="no_open_calls")
     return pending

@@ -55,6 +55,7 @@ RELEASE = f"""
       JOIN chats c ON c.id = r.chat_id AND c.runner_id = r.runner_id
      WHERE c.status IN ('running', 'interrupting', 'requires_action')
        AND NOT c.archived
+       AND NOT (c.awaits_approval AND c.requires_action_deadline_at IS NULL)
 """
 
 

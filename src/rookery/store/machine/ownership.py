@@ -86,6 +86,7 @@ _PARTITION = """
                AND c.status = '{status}'
                AND c.owner_id = o.owner_id
                AND NOT c.archived
+               AND NOT (c.awaits_approval AND c.requires_action_deadline_at IS NULL)
                AND (c.runner_id IS NULL
                     OR NOT EXISTS (
                        SELECT FROM chat_heartbeats h
@@ -214,7 +215,7 @@ async def try_acquire(
         if await bundle.conn.fetchval(_TRY_LOCK, chat_id) is None:
             raise _NotAcquired
         tx = await bundle.open(chat_id)
-        if not tx.state.is_runnable or tx.chat.leased or not await admit(tx):
+        if not tx.state.is_runnable or tx.chat.is_parked or tx.chat.leased or not await admit(tx):
             raise _NotAcquired
         return await acquire(tx, worker_id=worker_id, runner_id=runner_id)
 

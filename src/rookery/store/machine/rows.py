@@ -190,10 +190,14 @@ def closures(
     *,
     model_config_id: UUID | None = None,
     note: str | None = None,
+    created_by: UUID | None = None,
 ) -> list[Row]:
     """A synthetic result for each call. The model is the chat's, unless rows of this transition name a later one."""
     model, at = model_config_id or tx.chat.last_model_config_id, tx.clock.now()
-    return [row_of(toolcalls.closure(call, reason, model_config_id=model, at=at, note=note)) for call in calls]
+    return [
+        row_of(toolcalls.closure(call, reason, model_config_id=model, at=at, note=note, created_by=created_by))
+        for call in calls
+    ]
 
 
 def starts_turn(row: Row) -> bool:

@@ -19,7 +19,7 @@ DROP_COMPACTION = "compaction_requested_at = NULL, compaction_resume = false"
 # A chat at rest makes no further attempt: what was said about the next one is void.
 REST = f"retry_state = NULL, {DROP_COMPACTION}, {TOUCH}"
 CHOOSE_MODEL = "last_model_config_id = $2, last_reasoning_effort = $3"
-_RUN = f"status = 'running', last_error = NULL, requires_action_deadline_at = NULL, {DROP_COMPACTION}, {TOUCH}"
+RUN = f"status = 'running', last_error = NULL, requires_action_deadline_at = NULL, {DROP_COMPACTION}, {TOUCH}"
 
 # A message and the end of its transition in one round trip. History and attempt are set here, so that the row that
 # comes back is the final one; the trigger, which runs after this statement, finds them right already.
@@ -37,7 +37,7 @@ _INSERT_AND_SETTLE = f"""
 """
 
 _START_TURN = _INSERT_AND_SETTLE.format(
-    insert=rows.INSERT_MESSAGE.format(condition=calls.NOTHING_OPEN), assignments=_RUN
+    insert=rows.INSERT_MESSAGE.format(condition=calls.NOTHING_OPEN), assignments=RUN
 )
 
 
@@ -83,4 +83,4 @@ async def start_turn(tx: Tx, by: Transition, row: Row, reason: CloseReason) -> l
 async def settle_running(tx: Tx, by: Transition, inserted: Sequence[Message]) -> None:
     """Close a transition after which the chat runs: whatever held it up is gone, and the model choice follows."""
     model, effort = model_choice(tx, inserted)
-    await tx.settle(by, f"{_RUN}, {CHOOSE_MODEL}", model, effort)
+    await tx.settle(by, f"{RUN}, {CHOOSE_MODEL}", model, effort)

@@ -1,0 +1,98 @@
+"""Asking people about tool calls: the chat is parked until they answer, and the answer counts once.
+
+Questions and approvals are rows of `chat_approvals`, by the replay token of their call. However else the chat leaves
+`requires_action`, the database removes what was not answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat import approvals, parts, toolcalls
+from rookery.chat.approvals import Answer, Decision, Offers
+from rookery.chat.errors import TransitionNotAllowed
+from rookery.chat.messages import ChatId, Message
+from rookery.chat.toolcalls import CloseReason, OpenCall
+from rookery.chat.transitions import Transition
+from rookery.store.machine import calls, rows, turn
+from rookery.store.machine.bundle import Tx, transition
+
+_ASK = """
+    INSERT INTO chat_approvals (chat_id, token, offers)
+    VALUES ($1, $2, $3)
+        ON CONFLICT (chat_id, token) DO UPDATE
+       SET offers = excluded.offers, asked_at = clock_timestamp(), approved_by = NULL, approved_at = NULL
+"""
+_APPROVE = """
+    UPDATE chat_approvals
+       SET approved_by = $3, approved_at = clock_timestamp()
+     WHERE chat_id = $1 AND token = ANY ($2::uuid[])
+"""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A call that somebody has to approve before it runs."""
+
+    call: OpenCall
+    offers: Offers = Offers()
+
+    def token(self, chat_id: ChatId) -> UUID:
+        return toolcalls.replay_token(chat_id, self.call.message_id, self.call.tool_call_id)
+
+
+@transition
+async def ask_approvals(tx: Tx, questions: Sequence[Question], *, timeout_seconds: float | None = None) -> None:
+    """Park the chat until a person has answered about these open calls. Without a timeout it waits for as long."""
+    tx.require(Transition.ASK_APPROVALS)
+    opened = set(await calls.turn_calls(tx))
+    if not questions or any(question.call not in opened for question in questions):
+        raise TransitionNotAllowed(
+            Transition.ASK_APPROVALS, tx.state, "No open tool call is to be asked about.", cause="no_open_calls"
+        )
+    await tx.conn.executemany(
+        _ASK, [(tx.chat.id, question.token(tx.chat.id), parts.to_jsonb(question.offers)) for question in questions]
+    )
+    await tx.settle(
+        Transition.ASK_APPROVALS,
+        "status = 'requires_action', awaits_approval = true,"
+        " requires_action_deadline_at = clock_timestamp() + make_interval(secs => $2),"
+        f" {turn.DROP_COMPACTION}, {turn.TOUCH}",
+        timeout_seconds,
+    )
+
+
+@transition
+async def answer_approvals(tx: Tx, answers: Sequence[Answer], *, answered_by: UUID) -> list[Message]:
+    """Take the answers, which must be to exactly the open questions, and run on. Returns the results of denied calls.
+
+    Approved calls stay open: the worker finds their approval and runs them. The epoch is fresh even if no row is
+    written: attempts start again, and nobody mistakes the chat for what it was before the question.
+    """
+    tx.require(Transition.ANSWER_APPROVALS)
+    if not tx.chat.awaits_approval:
+        raise TransitionNotAllowed(
+            Transition.ANSWER_APPROVALS,
+            tx.state,
+            "This chat asks nothing: it waits for tool results of its client.",
+            cause="no_questions",
+        )
+    asked = {call.tool_call_id: call for call in await calls.asked_calls(tx)}
+    approvals.check_answers(tuple(asked), answers)
+    denied, approved = [], []
+    for answer in answers:
+        call = asked[answer.tool_call_id]
+        if answer.decision is Decision.APPROVE:
+            approved.append(toolcalls.replay_token(tx.chat.id, call.message_id, call.tool_call_id))
+            continue
+        note = approvals.denied_by_user(answer.reason)
+        denied += rows.closures(tx, [call], CloseReason.DENIED_BY_USER, note=note, created_by=answered_by)
+    if approved:
+        await tx.conn.execute(_APPROVE, tx.chat.id, approved, answered_by)
+    inserted = await rows.insert(tx, denied) if denied else []
+    await tx.settle(
+        Transition.ANSWER_APPROVALS, f"{turn.RUN}, history_version = snapshot_version, generation_attempt = 0"
+    )
+    return inserted

@@ -1,0 +1,76 @@
+"""Judges the open calls of a step before any of them runs: which may, which a person is asked about, which never.
+
+Rules and approvals are read anew for every batch: a rule that was added, or an answer that was given, counts at once,
+and what was approved is known to whichever process goes on with the chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import asyncpg
+from msgspec import UNSET
+
+from rookery.chat import approvals, parts, toolcalls
+from rookery.chat.approvals import Offers, Verdict
+from rookery.chat.decide import OPEN_GATE, Gate
+from rookery.chat.history import History
+from rookery.chat.parts import ContentError, ToolCall
+from rookery.chat.toolcalls import OpenCall
+from rookery.loop import messages, tool_input
+from rookery.loop.tools import ToolSet
+from rookery.store import approvals as stored_approvals
+from rookery.store.generation import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """`offers` say what "always" would permit, for each call that is held."""
+
+    gate: Gate = OPEN_GATE
+    offers: Mapping[OpenCall, Offers] = field(default_factory=dict)
+    timeout_seconds: float | None = None
+
+
+async def judge(pool: asyncpg.Pool, step: Step, past: History, tools: ToolSet) -> Judged:
+    if not past.open_calls:
+        return Judged()
+    chat = step.chat
+    async with pool.acquire() as conn:
+        known = await stored_approvals.read(conn, chat.id, owner_id=chat.owner_id, root_id=chat.root_chat_id or chat.id)
+    if known.policy.is_open:
+        return Judged()
+    refused: dict[OpenCall, str] = {}
+    offers: dict[OpenCall, Offers] = {}
+    for call, made in zip(past.open_calls, past.call_parts(past.open_calls), strict=True):
+        if _cannot_run(made, tools):
+            continue  # the batch says why, and nobody has to be asked about it
+        names, args = (made.tool_name, tools.canonical(made.tool_name)), _arguments(made)
+        judged = approvals.judge(known.policy, names, args)
+        if judged.verdict is Verdict.DENY:
+            refused[call] = approvals.denied_by_rule(judged.rule)
+        elif judged.verdict is Verdict.ASK:
+            # An approval answers a question, nothing else: it does not lift what a rule denies.
+            token = toolcalls.replay_token(chat.id, call.message_id, call.tool_call_id)
+            if token not in known.approved:
+                offers[call] = approvals.offers(judged.rule, names, args)
+    return Judged(Gate(frozenset(offers), refused), offers, known.timeout_seconds)
+
+
+def _cannot_run(call: ToolCall, tools: ToolSet) -> bool:
+    """Whether the batch answers the call with an error, whatever anybody thinks of it."""
+    spec = tools.find_spec(call.tool_name)
+    if spec is None or messages.find_problem(call, tools) is not None:
+        return True
+    return spec.name not in tools.dynamic_names and tools.find_problem(call.tool_name) is not None
+
+
+def _arguments(call: ToolCall) -> object:
+    """The arguments as the tool gets them; None if they cannot be read."""
+    if call.args is UNSET:
+        return None
+    try:
+        return parts.json_value(tool_input.read_stored(call.args).args)
+    except ContentError:
+        return None
