@@ -23,6 +23,7 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "api" / "openapi.json"
 REF = "#/components/schemas/"
 # What the client uses: families of operations, or single ones.
 OPERATIONS = (
+    "approvals",
     "auth",
     "chats",
     "files",

@@ -98,6 +98,8 @@ ASKS = {
     "messages.send": sends(CONTENT),
     "messages.edit": sends(CONTENT),
     "messages.submit_tool_results": sends({"results": [{"tool_call_id": "x", "output": 1}]}),
+    "approvals.answer": sends({"answers": [{"tool_call_id": "x", "decision": "approve"}]}),
+    "approvals.put_rules": sends({"rules": []}),
     "messages.search": Ask(query=lambda town: {"q": "hello"}),
     "queue.edit": sends(CONTENT),
     "queue.move": sends({"before": None}),

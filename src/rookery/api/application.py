@@ -19,6 +19,7 @@ from rookery.api.edge import PREFIX, Edge
 from rookery.api.errors import ApiError, BadFields, FieldError, explain, internal
 from rookery.api.parts import ApiParts
 from rookery.api.routers import (
+    approvals,
     audit,
     auth,
     chats,
@@ -59,6 +60,7 @@ ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (
     users.router,
     chats.router,
     messages.router,
+    approvals.router,
     queue.router,
     turns.router,
     titles.router,

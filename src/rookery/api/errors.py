@@ -163,6 +163,7 @@ _NOT_NOW: Mapping[Transition, str] = {
     Transition.EDIT_MESSAGE: "chat_not_editable",
     Transition.INTERRUPT: "not_interruptible",
     Transition.COMPLETE_REQUIRES_ACTION: "not_waiting_for_results",
+    Transition.ANSWER_APPROVALS: "not_waiting_for_approval",
     Transition.REQUEST_COMPACTION: "busy_cannot_compact",
     Transition.RECONCILE_INVALID_STATE: "not_invalid",
     Transition.SET_ARCHIVED: "chat_busy_cannot_archive",

@@ -222,6 +222,8 @@ def verdict(at: Terminal, state: View, *, is_stopped: bool) -> int:
         detail = f" {error['detail']}" if error.get("detail") else ""
         at.screen.error(f"{error.get('message') or 'The turn failed.'}{detail}")
         return Exit.FAILED
+    if state.status == "requires_action" and (state.action or {}).get("kind") == "approval":
+        at.screen.lines("The chat waits for an answer; `rookery chat attach` asks for it.")
     if is_stopped:
         at.screen.error("Interrupted. What was said so far is saved.")
         return Exit.INTERRUPTED

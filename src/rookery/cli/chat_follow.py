@@ -20,6 +20,7 @@ from rookery.chat import parts
 from rookery.chat.chats import RetryState
 from rookery.chat.messages import ChatId, Message, MessageId, Role, Visibility
 from rookery.chat.parts import CONTENT_VERSION, ContentError, Part, Reasoning, Text
+from rookery.cli import chat_approvals
 from rookery.cli.admin_run_screen import Screen, Style
 from rookery.cli.admin_run_teller import Teller
 from rookery.cli.output import Output
@@ -97,6 +98,8 @@ class Follower:
                 self._begin((event["history_version"], event["generation_attempt"]))
             case "retry" if event["retry"] is not None:
                 self._teller.tell_retry(msgspec.convert(event["retry"], RetryState))
+            case "action_required" if event.get("kind") == "approval":
+                self._screen.lines(*chat_approvals.told(event["tool_calls"]))
             case "action_required":
                 self._screen.note("The chat waits for tools that its own client executes; this command has none.")
             case "disconnected":

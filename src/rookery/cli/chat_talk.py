@@ -7,14 +7,15 @@ is followed over a stream of its own: nobody serves a connection while somebody 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from uuid import UUID
 
-from rookery.cli import chat, chat_failures
+from rookery.cli import chat, chat_approvals, chat_failures
 from rookery.cli.chat import Terminal
 from rookery.cli.exits import Exit
-from rookery.client import Conflict, RookeryError, errors
+from rookery.client import ApprovalAnswer, Conflict, RookeryError, errors
+from rookery.client.models import ActionCall
 
 PROMPT = "> "
 HELP = (
@@ -39,6 +40,7 @@ class Talk:
     def run(self, read_line: ReadLine) -> int:
         """Until somebody leaves."""
         self._at.screen.lines("Type a message; /help lists what else there is.")
+        self._answer_questions(read_line)
         while True:
             try:
                 line = read_line(PROMPT).strip()
@@ -47,15 +49,15 @@ class Talk:
                 break
             if line == "/quit":
                 break
-            if line:
-                self._handle(line)
+            if line and self._handle(line):
+                self._answer_questions(read_line)
         if self._chat_id is not None:
             self._at.screen.lines(f"Go on with: rookery chat attach {chat.short(self._chat_id)}")
         return Exit.OK
 
-    def _handle(self, line: str) -> None:
-        """Whatever goes wrong with one line, the next one may be typed."""
-        try:
+    def _handle(self, line: str) -> bool:
+        """Do what the line says. Whether it may have left a question."""
+        with self._told():
             match line:
                 case "/help":
                     self._at.screen.lines(*HELP)
@@ -68,6 +70,42 @@ class Talk:
                     self._at.screen.lines(f"There is no {line}.", *HELP)
                 case _:
                     self._runner.run(self._say(line))
+                    return True
+        return False
+
+    def _answer_questions(self, read_line: ReadLine) -> None:
+        """As long as the chat asks whether tools may run, whoever sits here says so."""
+        with self._told():
+            while calls := self._runner.run(self._questions()):
+                try:
+                    answers = chat_approvals.ask(calls, read_line)
+                except chat_approvals.Undecided:
+                    self._at.screen.lines("", "The question stays open. /stop drops it; any other message waits.")
+                    return
+                self._runner.run(self._answer(answers))
+
+    async def _questions(self) -> tuple[ActionCall, ...]:
+        if self._chat_id is None:
+            return ()
+        action = (await self._at.client.chats.get(self._chat_id)).action
+        return () if action is None or action.kind != "approval" else action.tool_calls
+
+    async def _answer(self, answers: Sequence[ApprovalAnswer]) -> None:
+        assert self._chat_id is not None
+        known = await self._at.client.messages.list(self._chat_id, limit=1)
+        since = known.snapshot_version + 1
+        try:
+            await self._at.client.chats.answer_approvals(self._chat_id, answers)
+        except Conflict:
+            self._at.screen.lines("Somebody else was faster.")
+            since = 0  # whatever came of that may be over already
+        await self._follow(since=since, after_id=known.items[0].id if known.items else 0)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Whatever goes wrong with one line, the next one may be typed."""
+        try:
+            yield
         except chat_failures.Refused as error:
             self._at.screen.error(str(error))
         except RookeryError as error:
@@ -86,8 +124,12 @@ class Talk:
         else:
             sent, after_id = await chat.say(at, self._chat_id, line, busy="queue")
             since = sent.chat.snapshot_version
-        at.screen.busy("asking the model")
-        await chat.turn(at, self._chat_id, since=since, after_id=after_id)
+        await self._follow(since=since, after_id=after_id)
+
+    async def _follow(self, *, since: int, after_id: int) -> None:
+        assert self._chat_id is not None
+        self._at.screen.busy("asking the model")
+        await chat.turn(self._at, self._chat_id, since=since, after_id=after_id)
 
     async def _stop(self) -> None:
         if self._chat_id is None:

@@ -7,7 +7,7 @@ reading at `aio`, then `http` for requests and `live` for streams.
 
 from rookery.client import errors
 from rookery.client.aio import AsyncRookery
-from rookery.client.content import DynamicTool, ToolOutput, file_part
+from rookery.client.content import ApprovalAnswer, DynamicTool, ToolOutput, file_part
 from rookery.client.errors import (
     ActionRequired,
     ApiError,
@@ -33,6 +33,7 @@ from rookery.client.sync import Rookery
 __all__ = [
     "ActionRequired",
     "ApiError",
+    "ApprovalAnswer",
     "AsyncRookery",
     "Change",
     "Chat",

@@ -8,11 +8,11 @@ from uuid import UUID, uuid4
 from msgspec import UNSET, UnsetType
 
 from rookery.client import pages
-from rookery.client.content import ChatRef, Content, DynamicTool, Effort, ToolOutput, given, input_parts
+from rookery.client.content import ApprovalAnswer, ChatRef, Content, DynamicTool, Effort, ToolOutput, given, input_parts
 from rookery.client.frames import Transport
 from rookery.client.http import Http, path
 from rookery.client.live import LiveChat, Watch
-from rookery.client.models import Chat, Cost, ProposedTitle
+from rookery.client.models import Chat, Cost, ProposedTitle, Rule, Rules
 from rookery.client.pages import Page
 from rookery.client.reducer import View
 
@@ -167,6 +167,19 @@ class AsyncChats:
     async def submit_tool_results(self, chat_id: ChatRef, results: Sequence[ToolOutput]) -> None:
         """Answer all calls that the chat waits for."""
         await self._http.send("POST", path("chats", chat_id, "tool-results"), body={"results": results})
+
+    async def answer_approvals(self, chat_id: ChatRef, answers: Sequence[ApprovalAnswer]) -> None:
+        """Approve or deny all calls that the chat asks about. `Conflict` when somebody else was faster."""
+        await self._http.send("POST", path("chats", chat_id, "approvals"), body={"answers": answers})
+
+    async def approval_rules(self, chat_id: ChatRef) -> tuple[Rule, ...]:
+        """The chat's own rules about tool calls; its subagents have the same."""
+        return (await self._http.read(Rules, path("chats", chat_id, "approval-rules"))).rules
+
+    async def set_approval_rules(self, chat_id: ChatRef, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        """Replace them, from the next tool call on."""
+        target = path("chats", chat_id, "approval-rules")
+        return (await self._http.write(Rules, "PUT", target, body={"rules": rules})).rules
 
     async def mark_read(self, chat_id: ChatRef, message_id: int | None = None) -> None:
         """Move the caller's own read cursor forward: to this message, or to the newest."""

@@ -33,6 +33,17 @@ class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
     is_error: bool = False
 
 
+class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What becomes of one call that the chat asks about. With `always` an approval holds from now on: in this chat, or
+    in all chats of the user; `match` says for which calls, by path of the argument and glob."""
+
+    tool_call_id: str
+    decision: Literal["approve", "deny"]
+    reason: str = ""
+    always: Literal["chat", "user"] | None = None
+    match: dict[str, str] | None = None
+
+
 def input_parts(content: Content) -> list[Mapping[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]

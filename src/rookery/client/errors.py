@@ -196,7 +196,10 @@ class ActionRequired(TurnNotFinished):
     def __init__(self, action: Mapping[str, Any]) -> None:
         self.action = action
         names = ", ".join(sorted({str(call.get("tool_name")) for call in action.get("tool_calls", ())}))
-        super().__init__(f"The chat waits for results of {names or 'tools'}. Submit them, or interrupt it.")
+        if action.get("kind") == "approval":
+            super().__init__(f"The chat asks whether {names or 'tools'} may run. Answer it, or interrupt it.")
+        else:
+            super().__init__(f"The chat waits for results of {names or 'tools'}. Submit them, or interrupt it.")
 
 
 _BY_CODE: Mapping[str, type[ApiError]] = {

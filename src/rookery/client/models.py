@@ -13,6 +13,29 @@ from uuid import UUID
 import msgspec
 
 
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chat waits for: results of its client ("tools"), or a person's word ("approval").
+
+    Without a deadline it waits for as long as it takes.
+    """
+
+    kind: str
+    tool_calls: tuple[ActionCall, ...]
+    deadline_at: datetime | None = None
+
+
+class ActionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that a chat waits for, with its arguments exactly as the model wrote them.
+
+    `always`: which calls a rule would be about, by path and glob, if the answer to this one were to hold always.
+    """
+
+    tool_call_id: str
+    tool_name: str
+    args: Any
+    always: Offers | None = None
+
+
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """A chat as one person sees it: role, pin and unread mark are the viewer's.
 
@@ -61,6 +84,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     dynamic_tools: tuple[str, ...] = ()
     queued_for_capacity: bool = False
     warnings: tuple[str, ...] = ()
+    action: Action | None = None
 
 
 class ChatError(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,6 +266,16 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
 
+class Offers(msgspec.Struct, frozen=True, kw_only=True):
+    """What "always" would permit: in this chat whatever the question was about, for the user this very call.
+
+    None where no pattern says it exactly; then one has to be given.
+    """
+
+    chat: dict[str, str] | None = None
+    user: dict[str, str] | None = None
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One of any type, with the members of all: a newer server may send types that this client does not know."""
 
@@ -330,6 +364,23 @@ class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
     created_by: UUID
     steer: bool
     decode_error: bool = False
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """`tool` is a glob over the tool's name. Every path in `match` has to match; arguments it does not name may be
+    anything. `reason` is told to the model when the rule denies.
+
+    A field that this version does not know may narrow the rule: such a rule cannot be read.
+    """
+
+    tool: str
+    action: str
+    match: dict[str, str] = {}
+    reason: str = ""
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    rules: tuple[Rule, ...]
 
 
 class SearchMatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,15 @@ from rookery.client.account import AsyncAccount
 from rookery.client.blocking import BlockingLiveChat, BlockingWatch, Portal
 from rookery.client.catalog import AsyncModels
 from rookery.client.chats import AsyncChats
-from rookery.client.content import BusyBehavior, ChatRef, Content, DynamicTool, Effort, ToolOutput
+from rookery.client.content import (
+    ApprovalAnswer,
+    BusyBehavior,
+    ChatRef,
+    Content,
+    DynamicTool,
+    Effort,
+    ToolOutput,
+)
 from rookery.client.files import UNKNOWN_TYPE, AsyncFiles
 from rookery.client.frames import Transport
 from rookery.client.messages import AsyncMessages
@@ -32,6 +40,7 @@ from rookery.client.models import (
     Prompt,
     Queue,
     QueuedMessage,
+    Rule,
     SearchMatch,
     SendAnswer,
     Token,
@@ -232,6 +241,18 @@ class Chats:
     def submit_tool_results(self, chat_id: ChatRef, results: Sequence[ToolOutput]) -> None:
         """Answer all calls that the chat waits for."""
         self._portal.run(self._inner.submit_tool_results(chat_id, results))
+
+    def answer_approvals(self, chat_id: ChatRef, answers: Sequence[ApprovalAnswer]) -> None:
+        """Approve or deny all calls that the chat asks about. `Conflict` when somebody else was faster."""
+        self._portal.run(self._inner.answer_approvals(chat_id, answers))
+
+    def approval_rules(self, chat_id: ChatRef) -> tuple[Rule, ...]:
+        """The chat's own rules about tool calls; its subagents have the same."""
+        return self._portal.run(self._inner.approval_rules(chat_id))
+
+    def set_approval_rules(self, chat_id: ChatRef, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        """Replace them, from the next tool call on."""
+        return self._portal.run(self._inner.set_approval_rules(chat_id, rules))
 
     def mark_read(self, chat_id: ChatRef, message_id: int | None = None) -> None:
         """Move the caller's own read cursor forward: to this message, or to the newest."""

@@ -40,6 +40,7 @@ WRITE_RULES = """
      WHERE chat_approval_rules.rules <> excluded.rules
     RETURNING chat_id
 """
+BEGIN_RULES = "INSERT INTO chat_approval_rules (chat_id, rules) VALUES ($1, '[]') ON CONFLICT DO NOTHING"
 QUESTIONS = "SELECT token, offers FROM chat_approvals WHERE chat_id = $1 AND approved_at IS NULL"
 
 
@@ -90,13 +91,15 @@ async def list_rules(conn: Connection, root_id: UUID) -> tuple[Rule, ...]:
 
 
 async def write_rules(conn: Connection, root_id: UUID, rules: Iterable[Rule]) -> bool:
-    """Replace them. False when they were so already. The caller holds the chat's lock."""
+    """Replace them. False when they were so already."""
     kept = checked(rules)
     return await conn.fetchval(WRITE_RULES, root_id, msgspec.json.encode(kept).decode()) is not None
 
 
 async def add_rule(conn: Connection, root_id: UUID, rule: Rule) -> None:
-    known = await list_rules(conn, root_id)
+    """Keep one more. Subagents of one chat may be answered at the same time: each waits for the other's."""
+    await conn.execute(BEGIN_RULES, root_id)
+    known = _rules.decode(await conn.fetchval(f"{READ_RULES} FOR UPDATE", root_id))
     if rule not in known:
         await write_rules(conn, root_id, (*known, rule))
 

@@ -20,7 +20,7 @@ from rookery.chat.messages import ChatId, MessageId
 from rookery.chat.rights import Actor, ChatFacts, Relation, Role, SystemActor, UserActor
 from rookery.chat.states import Status
 from rookery.store import chat_settings, chats, cursors, machine, shares, streaming
-from rookery.store.chat_views import ChatFile, ChatView, ContextUsage, chat_error
+from rookery.store.chat_views import Action, ChatFile, ChatView, ContextUsage, action, chat_error
 from rookery.store.pool import Connection
 from rookery.store.users import PublicUser
 
@@ -44,6 +44,11 @@ _ASKED = f"""
        AND last.role = 'tool'
 """
 
+# A question of a subagent is shown at its root, where people look.
+_CHILD_ASKS = """
+    c.parent_chat_id IS NULL AND EXISTS (SELECT FROM chats k WHERE k.root_chat_id = c.id AND k.awaits_approval)
+"""
+
 # The newest answer decides what is unread, and tells how full the context is; the newest row, what is asked. One
 # descent of an index for each (messages_role, messages_live), however long the chat is.
 _VIEWS = f"""
@@ -52,7 +57,10 @@ _VIEWS = f"""
            coalesce(newest.id > coalesce(r.last_read_message_id, 0), false),
            {shares.ENABLED} AND EXISTS (SELECT FROM chat_shares s WHERE s.chat_id = coalesce(c.root_chat_id, c.id)),
            newest.context_tokens, newest.context_limit,
-           CASE WHEN c.status = 'requires_action' THEN 'tools' ELSE asked.kind END{{more}}
+           CASE WHEN c.awaits_approval THEN 'approval'
+                WHEN c.status = 'requires_action' THEN 'tools'
+                WHEN {_CHILD_ASKS} THEN 'approval'
+                ELSE asked.kind END{{more}}
       FROM members
       JOIN chats c ON c.id = members.id
       JOIN users u ON u.id = c.owner_id
@@ -138,6 +146,7 @@ async def with_single_members(conn: Connection, chat: ChatView) -> ChatView:
         dynamic_tools=tuple(record[0] for record in await conn.fetch(streaming.DECLARED_TOOLS, chat.id)),
         queued_for_capacity=chat.status == Status.RUNNING and await _is_queued(conn, chat.id),
         warnings=(),
+        action=await _action(conn, chat),
     )
 
 
@@ -208,6 +217,13 @@ def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
 
 def _role(actor: Actor, facts: ChatFacts) -> str:
     return Relation.SYSTEM.value if isinstance(actor, SystemActor) else rights.relation(actor, facts).value
+
+
+async def _action(conn: Connection, chat: ChatView) -> Action | None:
+    if chat.status != Status.REQUIRES_ACTION:
+        return None
+    calls = await streaming.list_pending_calls(conn, chat.id)
+    return action(calls, is_approval=chat.needs_user == "approval", deadline_at=chat.requires_action_deadline_at)
 
 
 async def _is_queued(conn: Connection, chat_id: ChatId) -> bool:

@@ -6,14 +6,18 @@ answer. Members that only a single read has are left out (UNSET) elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from rookery.chat import parts
+from rookery.chat.approvals import Offers
 from rookery.chat.messages import ChatId, MessageId
+from rookery.store.streaming import PendingCall
 from rookery.store.users import PublicUser
 
 UNEXPLAINED = "The chat request failed unexpectedly."
@@ -35,6 +39,32 @@ class ContextUsage(msgspec.Struct, frozen=True):
 
     context_tokens: int | None = None
     context_limit: int | None = None
+
+
+ActionKind = Literal["tools", "approval"]
+
+
+class ActionCall(msgspec.Struct, frozen=True):
+    """A call that a chat waits for, with its arguments exactly as the model wrote them.
+
+    `always`: which calls a rule would be about, by path and glob, if the answer to this one were to hold always.
+    """
+
+    tool_call_id: str
+    tool_name: str
+    args: Raw
+    always: Offers | UnsetType = UNSET
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What a chat waits for: results of its client ("tools"), or a person's word ("approval").
+
+    Without a deadline it waits for as long as it takes.
+    """
+
+    kind: ActionKind
+    tool_calls: tuple[ActionCall, ...]
+    deadline_at: datetime | None
 
 
 class ChatFile(msgspec.Struct, frozen=True):
@@ -88,7 +118,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool
     queue_len: int
     requires_action_deadline_at: datetime | None
-    needs_user: str | None  # "question", "plan" or "tools": what the chat waits for
+    needs_user: str | None  # "question", "plan", "tools" or "approval": what it, or a subagent of it, waits for
     usage: ContextUsage
     created_at: datetime
     updated_at: datetime
@@ -105,6 +135,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     dynamic_tools: tuple[str, ...] | UnsetType = UNSET
     queued_for_capacity: bool | UnsetType = UNSET
     warnings: tuple[str, ...] | UnsetType = UNSET
+    action: Action | UnsetType | None = UNSET
 
 
 class ChatListPage(msgspec.Struct, frozen=True):
@@ -125,6 +156,14 @@ def chat_error(stored: str) -> ChatErrorView:
     except (msgspec.DecodeError, RecursionError):
         return _UNREADABLE
     return error if error.message.strip() else msgspec.structs.replace(error, message=UNEXPLAINED)
+
+
+def action(calls: Iterable[PendingCall], *, is_approval: bool, deadline_at: datetime | None) -> Action:
+    shown = tuple(
+        ActionCall(call.tool_call_id, call.tool_name, call.args, UNSET if call.offers is None else call.offers)
+        for call in calls
+    )
+    return Action("approval" if is_approval else "tools", shown, deadline_at)
 
 
 def without_contents(chat: ChatView) -> ChatView:

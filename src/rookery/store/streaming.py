@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Raw
 
 from rookery.chat import parts, toolcalls
+from rookery.chat.approvals import Offers
 from rookery.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
 from rookery.chat.parts import ContentError, ToolCall
 from rookery.chat.prompt import PromptRow
 from rookery.chat.toolcalls import CallRow, OpenCall
-from rookery.store import messages, sessions
+from rookery.store import approvals, messages, sessions
 from rookery.store.hints import ChatHint
 from rookery.store.machine import backlog, calls
 from rookery.store.messages import WINDOW_MAX_BYTES
@@ -109,11 +110,15 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class PendingCall(msgspec.Struct, frozen=True):
-    """A call that waits for a client; `args` is JSON as the model wrote it."""
+    """A call that waits for a client or for a person; `args` is JSON as the model wrote it.
+
+    `offers`: what "always" would permit, for calls that a person is asked about.
+    """
 
     tool_call_id: str
     tool_name: str
     args: Raw
+    offers: Offers | None = None
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -170,15 +175,24 @@ async def list_queue(conn: Connection, chat_id: ChatId) -> tuple[QueuedMessage, 
 
 
 async def list_pending_calls(conn: Connection, chat_id: ChatId) -> tuple[PendingCall, ...]:
-    """The open calls of the turn that a client executes, with their arguments."""
+    """The open calls of the turn that the chat waits for, with their arguments: a person's answer, or the client's."""
     records = await conn.fetch(calls.TURN_CALLS, chat_id)
     opened = toolcalls.open_calls(CallRow(*record) for record in records)
-    names = {record[0] for record in await conn.fetch(DECLARED_TOOLS, chat_id)}
-    pending = toolcalls.select_dynamic(opened, names)
+    if offers := await approvals.list_offers(conn, chat_id):
+        asked: dict[OpenCall, Offers | None] = {**approvals.select_asked(opened, offers, chat_id=chat_id)}
+    else:
+        names = {record[0] for record in await conn.fetch(DECLARED_TOOLS, chat_id)}
+        asked = dict.fromkeys(toolcalls.select_dynamic(opened, names))
     args: dict[tuple[int, str], Raw] = {}
-    for message_id in {call.message_id for call in pending}:
+    for message_id in {call.message_id for call in asked}:
         args.update(await _args_of(conn, chat_id, message_id=MessageId(message_id)))
-    return tuple(_pending(call, args) for call in pending)
+    return tuple(_pending(call, args, offered) for call, offered in asked.items())
+
+
+async def list_questions(conn: Connection, chat_id: ChatId) -> dict[str, PendingCall]:
+    """The calls that a person is asked about, by their ids."""
+    pending = await list_pending_calls(conn, chat_id)
+    return {call.tool_call_id: call for call in pending if call.offers is not None}
 
 
 async def poll(conn: Connection, chat_ids: Sequence[UUID]) -> list[ChatHint]:
@@ -209,10 +223,9 @@ async def _args_of(conn: Connection, chat_id: ChatId, *, message_id: MessageId) 
     }
 
 
-def _pending(call: OpenCall, args: dict[tuple[int, str], Raw]) -> PendingCall:
-    return PendingCall(
-        call.tool_call_id, call.tool_name, args.get((call.message_id, call.tool_call_id), parts.json_raw({}))
-    )
+def _pending(call: OpenCall, args: dict[tuple[int, str], Raw], offers: Offers | None) -> PendingCall:
+    made = args.get((call.message_id, call.tool_call_id), parts.json_raw({}))
+    return PendingCall(call.tool_call_id, call.tool_name, made, offers)
 
 
 def _rows(records: Iterable[object]) -> tuple[PromptRow, ...]:

@@ -12,9 +12,9 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, UnsetType
 
-from rookery.store.chat_views import ChatErrorView, ChatView
+from rookery.store.chat_views import ActionCall, ActionKind, ChatErrorView, ChatView
 from rookery.stream.views import MessageView, QueuedMessageView, RetryView
 
 PROTOCOL = 1
@@ -57,13 +57,10 @@ class ErrorShown(Event, frozen=True, tag="error"):
     error: ChatErrorView
 
 
-class ActionCall(msgspec.Struct, frozen=True):
-    tool_call_id: str
-    tool_name: str
-    args: Raw
-
-
 class ActionRequired(Event, frozen=True, tag="action_required"):
+    """`kind` is "tools", whose results the client gives, or "approval", where a person says whether they may run."""
+
+    kind: ActionKind
     tool_calls: tuple[ActionCall, ...]
     deadline_at: datetime | None
 

@@ -20,7 +20,6 @@ from rookery.store import chat_views
 from rookery.store.hints import ChatHint
 from rookery.stream import events, views
 from rookery.stream.events import (
-    ActionCall,
     ActionRequired,
     ErrorShown,
     PreviewReset,
@@ -223,8 +222,12 @@ class StreamLoop:
         if chat.status != Status.REQUIRES_ACTION or chat.history_version <= self._action_history_version:
             return
         self._action_history_version = chat.history_version
-        calls = tuple(ActionCall(call.tool_call_id, call.tool_name, call.args) for call in snapshot.pending_calls)
-        out.append(events.encode(ActionRequired(calls, chat.requires_action_deadline_at)))
+        action = chat_views.action(
+            snapshot.pending_calls,
+            is_approval=chat.awaits_approval,
+            deadline_at=chat.requires_action_deadline_at,
+        )
+        out.append(events.encode(ActionRequired(action.kind, action.tool_calls, action.deadline_at)))
 
     def _apply_episode(self, chat: Chat, out: list[bytes], *, is_history_newer: bool) -> None:
         episode = self._episode_of(chat)

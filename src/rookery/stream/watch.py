@@ -20,15 +20,15 @@ from rookery.chat.messages import ChatId
 from rookery.chat.states import Status
 from rookery.clock import Clock
 from rookery.log import get_logger
-from rookery.store import chat_reads, shares, streaming
-from rookery.store.chat_views import ChatView
+from rookery.store import chat_reads, chat_views, shares, streaming
+from rookery.store.chat_views import ActionCall, ChatView
 from rookery.store.errors import StoreError
 from rookery.store.hints import WatchHint, WatchKind
 from rookery.store.pool import Connection
 from rookery.store.pubsub import Bus
 from rookery.store.streaming import Member
 from rookery.stream import events
-from rookery.stream.events import ActionCall, ChatChanged, ChatGone, ListResync, Ready
+from rookery.stream.events import ChatChanged, ChatGone, ListResync, Ready
 from rookery.stream.outbox import MAX_FRAME_BYTES, MAX_FRAME_EVENTS, Frame
 from rookery.stream.session import Inbound
 
@@ -229,7 +229,7 @@ class WatchHub:
         found: dict[UUID, tuple[ActionCall, ...]] = {}
         for chat_id in waiting:
             pending = await streaming.list_pending_calls(conn, chat_id)
-            found[chat_id] = tuple(ActionCall(call.tool_call_id, call.tool_name, call.args) for call in pending)
+            found[chat_id] = chat_views.action(pending, is_approval=False, deadline_at=None).tool_calls
         return found
 
     def _tell(self, user_id: UUID, chat: ChatView, hints: _Collected, *, calls: tuple[ActionCall, ...] | None) -> None:

@@ -13,20 +13,61 @@ export interface AccessPage {
   next_cursor: string | null;
 }
 
+/** What a chat waits for: results of its client ("tools"), or a person's word ("approval"). Without a deadline it waits for as long as it takes. */
+export interface Action {
+  kind: "approval" | "tools";
+  tool_calls: ActionCall[];
+  deadline_at: string | null;
+}
+
+/** A call that a chat waits for, with its arguments exactly as the model wrote them. `always`: which calls a rule would be about, by path and glob, if the answer to this one were to hold always. */
 export interface ActionCall {
   tool_call_id: string;
   tool_name: string;
   args: unknown;
+  always?: Offers;
 }
 
+/** `kind` is "tools", whose results the client gives, or "approval", where a person says whether they may run. */
 export interface ActionRequired {
   type: "action_required";
+  kind: "approval" | "tools";
   tool_calls: ActionCall[];
   deadline_at: string | null;
 }
 
 /** Whether administrators may read the chats of others: not at all, with a reason that the owner sees, or freely. */
 export type AdminAccess = "break_glass" | "full" | "none";
+
+/** `always` makes a rule of an approval: for this chat and its subagents, or for all chats of the user. `match` says which calls that rule is about; without it, those that the question offered. */
+export interface AnswerInput {
+  tool_call_id: string;
+  decision: Decision;
+  reason?: string;
+  always?: rookeryOf_chat__approvals__Scope | null;
+  match?: Record<string, string> | null;
+}
+
+/** The answers to all questions that the chat has open. */
+export interface AnswersBody {
+  answers: AnswerInput[];
+}
+
+/** Any of the keys; absent ones stay. */
+export interface ApprovalSettingsChange {
+  default?: Default;
+  rules?: RuleBody[];
+  allow_always?: boolean;
+  timeout_seconds?: number;
+}
+
+/** Which tool calls are denied or asked about. 0 seconds: a question stays open until it is answered. Without `allow_always` people are asked each time, whatever they answered before. */
+export interface ApprovalSettingsValues {
+  default?: Default;
+  rules?: Rule[];
+  allow_always?: boolean;
+  timeout_seconds?: number;
+}
 
 export type Asset = "docs.js" | "docs.css";
 
@@ -151,6 +192,7 @@ export interface ChatView {
   dynamic_tools?: string[];
   queued_for_capacity?: boolean;
   warnings?: string[];
+  action?: Action | null;
 }
 
 /** An instruction file that was in force, without its text. */
@@ -198,6 +240,12 @@ export interface DebugUpdate {
   kind: string;
   run_id: string | null;
 }
+
+/** What a person answers. */
+export type Decision = "approve" | "deny";
+
+/** What becomes of calls that no rule matches. */
+export type Default = "allow" | "ask";
 
 /** `url` gives the file to whoever has it, until it expires. */
 export interface DownloadView {
@@ -340,6 +388,13 @@ export interface Goodbye {
 export type GroupBy = "day" | "model" | "provider" | "purpose" | "user";
 
 /** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+export interface GroupViewOfApprovalSettingsValues {
+  values: ApprovalSettingsValues;
+  pinned: string[];
+  updated_at: string | null;
+}
+
+/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
 export interface GroupViewOfAuditSettingsValues {
   values: AuditSettingsValues;
   pinned: string[];
@@ -392,6 +447,7 @@ export interface GroupsView {
   prompts?: GroupViewOfPromptSettingsValues;
   models?: GroupViewOfModelSettingsValues;
   chats?: GroupViewOfChatSettingsValues;
+  approvals?: GroupViewOfApprovalSettingsValues;
   sharing?: GroupViewOfSharingSettingsValues;
   spend?: GroupViewOfSpendSettingsValues;
   workspaces?: GroupViewOfWorkspaceSettingsValues;
@@ -739,6 +795,12 @@ export interface NewUserBody {
   password?: string | null;
 }
 
+/** What "always" would permit: in this chat whatever the question was about, for the user this very call. None where no pattern says it exactly; then one has to be given. */
+export interface Offers {
+  chat?: Record<string, string> | null;
+  user?: Record<string, string> | null;
+}
+
 /** How a user chooses a password, once. `url` has the token behind its #. */
 export interface OneTimeLink {
   url: string;
@@ -829,6 +891,7 @@ export interface PreferencesChange {
   custom_prompt?: string | null;
   model_overrides?: OverridesChange | null;
   compaction_thresholds?: Record<string, number | null> | null;
+  approval_rules?: RuleBody[] | null;
   display?: Record<string, unknown> | null;
 }
 
@@ -838,6 +901,7 @@ export interface PreferencesView {
   model_overrides: OverridesView;
   overrides_allowed: boolean;
   compaction_thresholds: Record<string, number>;
+  approval_rules: Rule[];
   display: Record<string, unknown>;
 }
 
@@ -1056,6 +1120,34 @@ export interface RetryView {
   status_code?: number | null;
 }
 
+/** `tool` is a glob over the tool's name. Every path in `match` has to match; arguments it does not name may be anything. `reason` is told to the model when the rule denies. A field that this version does not know may narrow the rule: such a rule cannot be read. */
+export interface Rule {
+  tool: string;
+  action: RuleAction;
+  match?: Record<string, string>;
+  reason?: string;
+}
+
+/** What a rule does with a call that it matches, the strongest first. `always` answers beforehand what would be asked; it is what "do not ask again" leaves behind. */
+export type RuleAction = "allow" | "always" | "ask" | "deny";
+
+/** A rule: `tool` and the values in `match` are globs, over the tool's name and over arguments by their path. */
+export interface RuleBody {
+  tool: string;
+  action: RuleAction;
+  match?: Record<string, string>;
+  reason?: string;
+}
+
+/** All rules of the chat: they take the place of those it had. */
+export interface RulesBody {
+  rules: RuleBody[];
+}
+
+export interface RulesView {
+  rules: Rule[];
+}
+
 /** What an API token may be used for; never more than its user may do. */
 export type Scope = "admin" | "all" | "chat:read" | "chat:write" | "usage:read";
 
@@ -1206,7 +1298,7 @@ export interface TitleView {
 /** Without `expires_in_days` a token lasts 90 days, or as long as this server lets them. */
 export interface TokenBody {
   name: string;
-  scopes: Scope[];
+  scopes: rookeryOf_chat__rights__Scope[];
   expires_in_days?: number | null;
 }
 
@@ -1367,3 +1459,9 @@ export interface WorkspaceSettingsValues {
   max_idle_minutes?: number;
   delete_after_stopped_days?: number;
 }
+
+/** Where an answer holds from now on: in this chat and its subagents, or in all chats of its owner. */
+export type rookeryOf_chat__approvals__Scope = "chat" | "user";
+
+/** What an API token may be used for; never more than its user may do. */
+export type rookeryOf_chat__rights__Scope = "all" | "chat:read" | "chat:write" | "usage:read" | "admin";

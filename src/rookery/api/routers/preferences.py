@@ -13,7 +13,9 @@ from starlette.responses import Response
 from rookery.api.bodies import Body
 from rookery.api.caller import Caller, CallerDep
 from rookery.api.parts import ApiParts
+from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
+from rookery.chat.approvals import Rule
 from rookery.chat.messages import Effort
 from rookery.store.preferences import PersonalOverride, Preferences, PreferencesPatch
 
@@ -31,6 +33,7 @@ class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
     model_overrides: OverridesView
     overrides_allowed: bool
     compaction_thresholds: dict[UUID, int]
+    approval_rules: tuple[Rule, ...]
     display: dict[str, Any]
 
 
@@ -55,6 +58,7 @@ class PreferencesChange(Body):
     custom_prompt: str | None = Field(None, max_length=MAX_PROMPT_CHARS)
     model_overrides: OverridesChange | None = None
     compaction_thresholds: dict[UUID, Annotated[int, Field(ge=0, le=100)] | None] | None = None
+    approval_rules: RulesList | None = None
     display: dict[str, Any] | None = None
 
 
@@ -73,6 +77,8 @@ def router(parts: ApiParts) -> APIRouter:
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
         if isinstance(body.model_overrides, OverridesChange):
             given["model_overrides"] = {kind: _override(body.model_overrides) for kind in body.model_overrides.given}
+        if body.approval_rules is not None and "approval_rules" in body.given:
+            given["approval_rules"] = [each.rule() for each in body.approval_rules]
         return await _answer(caller, await caller.store.preferences.write(caller.user.id, PreferencesPatch(**given)))
 
     return routes.router
@@ -86,6 +92,7 @@ async def _answer(caller: Caller, found: Preferences) -> Response:
             model_overrides=OverridesView(found.model_overrides.get("root")),
             overrides_allowed=allowed,
             compaction_thresholds=dict(found.compaction_thresholds),
+            approval_rules=found.approval_rules,
             display=dict(found.display),
         )
     )

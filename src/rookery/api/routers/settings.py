@@ -21,7 +21,9 @@ from rookery.api.bodies import Body
 from rookery.api.caller import Caller, CallerDep
 from rookery.api.errors import BadFields, FieldError
 from rookery.api.parts import ApiParts
+from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
+from rookery.chat.approvals import Rule
 from rookery.chat.default_prompt import DEFAULT_PROMPT
 from rookery.chat.messages import Effort
 from rookery.chat.rights import Action, Resource, Role, has_scope
@@ -59,6 +61,8 @@ def _body_type(kind: Any) -> Any:
     """The type of a key as pydantic has it, with the same range."""
     if get_origin(kind) is Annotated:
         plain, meta = get_args(kind)
+        if Rule in get_args(plain):
+            return RulesList
         return Annotated[plain, Field(ge=meta.ge, le=MAX_NUMBER if meta.le is None else meta.le)]
     return OverrideBody | None if ModelOverride in get_args(kind) else kind
 

@@ -7,6 +7,7 @@ import asyncpg
 from rookery.chat.rights import Actor
 from rookery.clock import Clock
 from rookery.store.audit import NO_REQUEST, RequestInfo
+from rookery.store.authorized.approvals import Approvals
 from rookery.store.authorized.chats import Chats
 from rookery.store.authorized.config import Models, Preferences, ProviderKeys, Providers, Settings
 from rookery.store.authorized.contexts import Contexts
@@ -26,6 +27,7 @@ class ActorStore:
 
     __slots__ = (
         "actor",
+        "approvals",
         "chats",
         "contexts",
         "files",
@@ -49,6 +51,7 @@ class ActorStore:
         self.chats = Chats(context)
         self.contexts = Contexts(context)
         self.turns = Turns(context)
+        self.approvals = Approvals(context)
         self.messages = Messages(context)
         self.files = Files(context)
         self.users = Users(context)

@@ -185,7 +185,16 @@ class Tx:
                     users=self.readers,
                 )
             )
+        if (root := self._root_of_question()) is not None:
+            # What a subagent asks is shown at its root. Its version is not known here, and nobody goes by it.
+            told = WatchKind.ACTION_REQUIRED if chat.awaits_approval else WatchKind.STATUS
+            hints.append(WatchHint(user_id=chat.owner_id, kind=told, chat_id=root, snapshot_version=0))
         return hints
+
+    def _root_of_question(self) -> UUID | None:
+        """The root of a subagent that has begun to wait for a person, or does not any more."""
+        before = self._entered is not None and self._entered.awaits_approval
+        return self.chat.root_chat_id if before != self.chat.awaits_approval and not self.gone else None
 
     def _watch_kind(self) -> WatchKind | None:
         before, after = self._entered, self.chat

@@ -1,0 +1,114 @@
+"""Answers about tool calls, and the rules of a chat about them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import Response
+
+from rookery.api import headers
+from rookery.api.bodies import Body
+from rookery.api.caller import CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer, nothing
+from rookery.chat import approvals
+from rookery.chat.approvals import Answer, Decision, Rule, RuleAction, Scope
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Action
+
+MatchBody = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=200)], Annotated[str, Field(max_length=approvals.MAX_PATTERN)]],
+    Field(max_length=approvals.MAX_MATCHES),
+]
+
+
+class RuleBody(Body):
+    """A rule: `tool` and the values in `match` are globs, over the tool's name and over arguments by their path."""
+
+    tool: Annotated[str, Field(min_length=1, max_length=200)]
+    action: RuleAction
+    match: MatchBody = Field(default_factory=dict)
+    reason: Annotated[str, Field(max_length=approvals.MAX_REASON)] = ""
+
+    def rule(self) -> Rule:
+        return Rule(tool=self.tool, action=self.action, match=dict(self.match), reason=self.reason)
+
+
+RulesList = Annotated[list[RuleBody], Field(max_length=approvals.MAX_RULES)]
+
+
+class RulesBody(Body):
+    """All rules of the chat: they take the place of those it had."""
+
+    rules: RulesList
+
+
+class RulesView(msgspec.Struct, frozen=True):
+    rules: tuple[Rule, ...]
+
+
+class AnswerInput(Body):
+    """`always` makes a rule of an approval: for this chat and its subagents, or for all chats of the user.
+
+    `match` says which calls that rule is about; without it, those that the question offered.
+    """
+
+    tool_call_id: str
+    decision: Decision
+    reason: Annotated[str, Field(max_length=approvals.MAX_REASON)] = ""
+    always: Scope | None = None
+    match: MatchBody | None = None
+
+
+class AnswersBody(Body):
+    """The answers to all questions that the chat has open."""
+
+    answers: Annotated[list[AnswerInput], Field(min_length=1)]
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("approvals")
+
+    @routes.post("/chats/{chat}/approvals", "approvals.answer", body=AnswersBody, errors=(404, 409))
+    async def answer_questions(caller: CallerDep, chat: UUID) -> Response:
+        """Approve or deny all calls that the chat asks about, at once. The model is told what was denied, and why.
+
+        409 `not_waiting_for_approval` when somebody has answered already, or the question was closed.
+        """
+        body = await caller.read(AnswersBody, may=caller.may(chat, Action.DRIVE))
+        answers = [
+            Answer(
+                tool_call_id=each.tool_call_id,
+                decision=each.decision,
+                reason=each.reason,
+                always=each.always,
+                match=each.match,
+            )
+            for each in body.answers
+        ]
+        await caller.store.approvals.answer(ChatId(chat), answers)
+        return nothing()
+
+    @routes.get(
+        "/chats/{chat}/approval-rules",
+        "approvals.list_rules",
+        returns=RulesView,
+        errors=(404,),
+        takes=[headers.BREAK_GLASS],
+    )
+    async def list_rules(caller: CallerDep, chat: UUID) -> Response:
+        """The rules of the chat and its subagents; those of its owner and of the deployment count as well."""
+        return answer(RulesView(await caller.store.approvals.list_rules(ChatId(chat))))
+
+    @routes.put("/chats/{chat}/approval-rules", "approvals.put_rules", body=RulesBody, returns=RulesView, errors=(404,))
+    async def put_rules(caller: CallerDep, chat: UUID) -> Response:
+        """Replace the rules of the chat, from its next tool call on. Root chats only."""
+        body = await caller.read(RulesBody, may=caller.may(chat, Action.PATCH))
+        written = await caller.store.approvals.write_rules(ChatId(chat), [each.rule() for each in body.rules])
+        return answer(RulesView(written))
+
+    return routes.router

@@ -1,0 +1,77 @@
+"""Questions about tool calls at the terminal: what is asked, and how a person's line becomes an answer."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rookery.client import ApprovalAnswer
+from rookery.client.models import ActionCall
+
+HOW = "y yes, n no (and why, if you like: n not today), a always in this chat"
+# Chosen: enough to read what a command does; the rest is in the chat.
+MAX_LINES = 40
+
+ReadLine = Callable[[str], str]
+
+
+class Undecided(Exception):
+    """Somebody did not answer; the question stays open."""
+
+
+def told(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The lines of a question, from the event of a stream: every call with its exact arguments."""
+    for call in calls:
+        yield f"Asked to run {call['tool_name']}:"
+        shown = [line for name, value in _arguments(call["args"]) for line in _lines(name, value)]
+        yield from shown[:MAX_LINES]
+        if len(shown) > MAX_LINES:
+            yield f"  ... {len(shown) - MAX_LINES} more lines; all of it is in the chat"
+
+
+def ask(calls: Sequence[ActionCall], read_line: ReadLine) -> list[ApprovalAnswer]:
+    """One answer for each call, in their order."""
+    return [_ask(call, read_line) for call in calls]
+
+
+def _ask(call: ActionCall, read_line: ReadLine) -> ApprovalAnswer:
+    prompt = f"Run {_visible(call.tool_name)}? [y/n/a] "
+    while True:
+        try:
+            line = read_line(prompt).strip()
+        except (EOFError, KeyboardInterrupt):
+            raise Undecided from None
+        word, _, reason = line.partition(" ")
+        match word.lower():
+            case "y" | "yes":
+                return ApprovalAnswer(tool_call_id=call.tool_call_id, decision="approve")
+            case "n" | "no":
+                return ApprovalAnswer(tool_call_id=call.tool_call_id, decision="deny", reason=reason.strip())
+            case "a" | "always":
+                return ApprovalAnswer(tool_call_id=call.tool_call_id, decision="approve", always="chat")
+        prompt = f"{HOW}. Run {_visible(call.tool_name)}? [y/n/a] "
+
+
+def _arguments(args: object) -> Iterator[tuple[str, object]]:
+    if isinstance(args, Mapping):
+        yield from ((str(name), value) for name, value in args.items())
+    else:
+        yield "arguments", args
+
+
+def _lines(name: str, value: object) -> Iterator[str]:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    first, *rest = text.split("\n")
+    yield f"  {_visible(name)}: {_visible(first)}"
+    yield from (f"    {_visible(line)}" for line in rest)
+
+
+def _visible(text: str) -> str:
+    """Whatever could hide or reorder what is asked, written out."""
+    return "".join(_written(each) if unicodedata.category(each) in ("Cf", "Cc", "Zl", "Zp") else each for each in text)
+
+
+def _written(character: str) -> str:
+    return f"\\u{ord(character):04x}"

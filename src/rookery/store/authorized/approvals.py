@@ -1,0 +1,98 @@
+"""People's answers about tool calls, and the rules of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from rookery.chat import approvals as rules_of_approvals
+from rookery.chat import parts
+from rookery.chat.approvals import Answer, Offers, Rule, Scope
+from rookery.chat.errors import ChatNotRoot, InvalidInput
+from rookery.chat.messages import ChatId, Message
+from rookery.chat.rights import Action, Resource
+from rookery.store import approvals, machine, preferences, streaming
+from rookery.store.access_errors import Disabled
+from rookery.store.audit import CHANGED, Event
+from rookery.store.authz import Grant, How, Part, Via, authz
+from rookery.store.hints import ConfigHint
+from rookery.store.machine import Tx
+
+ROOT_OF = "SELECT coalesce(root_chat_id, id) FROM chats WHERE id = $1"
+UNREADABLE = "The rules that are stored cannot be read by this version of the server. Replace them as a whole."
+
+
+class Approvals(Part):
+    __slots__ = ()
+
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def answer(self, at: Grant, chat_id: ChatId, answers: Sequence[Answer]) -> list[Message]:
+        """Answer all open questions of a chat, at once. What is to hold from now on becomes a rule with it."""
+        kept = {answer.always for answer in answers}
+        if Scope.USER in kept:
+            # Before the chat: whoever changes a user and chats of theirs takes the locks in this order.
+            await at.conn.execute(preferences.LOCK_USER, at.user_id)
+        tx = await at.bundle.open(chat_id)
+        asked = await streaming.list_questions(at.conn, chat_id) if kept != {None} else {}
+        denied = await machine.answer_approvals(tx, answers, answered_by=at.user_id)
+        for answer in answers:
+            if answer.always is not None:
+                await self._remember(at, tx, answer, asked[answer.tool_call_id])
+        await at.log(_answered(chat_id, answers))
+        return denied
+
+    async def _remember(self, at: Grant, tx: Tx, answer: Answer, call: streaming.PendingCall) -> None:
+        try:
+            if not (await approvals.read_settings(at.conn)).allow_always:
+                raise Disabled("Administrators want each call to be asked about. Answer without `always`.")
+            args = parts.json_value(call.args)
+            rule = rules_of_approvals.remembered(answer, call.tool_name, args, call.offers or Offers())
+            if answer.always is Scope.CHAT:
+                await approvals.add_rule(at.conn, tx.chat.root_chat_id or tx.chat.id, rule)
+            else:
+                await approvals.add_user_rule(at.conn, at.user_id, rule)
+                at.tell(ConfigHint(kind="user_prompt", id=str(at.user_id)))
+        except msgspec.ValidationError:
+            raise tx.bundle.refuse(InvalidInput("answers.always", UNREADABLE)) from None
+        except (InvalidInput, Disabled) as error:
+            raise tx.bundle.refuse(error) from None
+
+    @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
+    async def list_rules(self, at: Grant, chat_id: ChatId) -> tuple[Rule, ...]:
+        """The rules of the chat's family."""
+        try:
+            return await approvals.list_rules(at.conn, await _root(at, chat_id))
+        except msgspec.ValidationError:
+            raise InvalidInput("rules", UNREADABLE) from None
+
+    @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
+    async def write_rules(self, at: Grant, chat_id: ChatId, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        """Replace the rules of a root chat, for its whole family."""
+        root_id = await _root(at, chat_id)
+        if root_id != chat_id:
+            raise ChatNotRoot(chat_id, root_id)
+        if await approvals.write_rules(at.conn, root_id, rules):
+            event = Event(
+                action="chat.approval_rules",
+                resource_type=Resource.CHAT,
+                resource_id=str(chat_id),
+                diff={"rules": CHANGED},
+            )
+            await at.log(event)
+        return await approvals.list_rules(at.conn, root_id)
+
+
+async def _root(at: Grant, chat_id: ChatId) -> UUID:
+    root_id: UUID = await at.conn.fetchval(ROOT_OF, chat_id)
+    return root_id
+
+
+def _answered(chat_id: ChatId, answers: Sequence[Answer]) -> Event:
+    """Who decided what about which call. Arguments stay in the chat: they are people's own words."""
+    told: dict[str, object] = {
+        answer.tool_call_id: str(answer.decision) + (f", always ({answer.always})" if answer.always else "")
+        for answer in answers
+    }
+    return Event(action="approval.answer", resource_type=Resource.CHAT, resource_id=str(chat_id), diff=told)

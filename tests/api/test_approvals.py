@@ -1,0 +1,318 @@
+"""Questions about tool calls over HTTP: who sees them, who answers, what an answer leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from rookery.chat import parts, rights
+from rookery.chat.approvals import Offers
+from rookery.chat.messages import NewMessage, Role
+from rookery.chat.parts import ToolCall
+from rookery.store import machine
+from rookery.store.machine import ChatSpec, Question, Tx
+from tests.api.house import House, Person
+from tests.api.talk import CHATS, Talk, fields
+
+ARGS = {"command": "git push", "model_intent": "push it"}
+OFFERS = Offers({"command": "git *"}, {"command": "git push"})
+ME = "/api/v1/me/settings"
+SETTINGS = "/api/v1/settings/approvals"
+
+
+@pytest.fixture
+async def talk(house: House, ada: Person) -> Talk:
+    await house.add_model()
+    return Talk(house, ada)
+
+
+@pytest.fixture
+async def admin(house: House) -> Person:
+    return await house.add("rosa", role=rights.Role.ADMIN)
+
+
+async def ask(talk: Talk, chat: str, *call_ids: str) -> None:
+    """What a worker does about calls that rules hold up."""
+    content = tuple(ToolCall(each, "execute", args=parts.json_raw(ARGS)) for each in call_ids)
+
+    async def park(tx: Tx) -> None:
+        await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=content)])
+        asked = [Question(call, OFFERS) for call in await machine.calls.turn_calls(tx)]
+        await machine.ask_approvals(tx, asked)
+
+    await talk.act(chat, park)
+
+
+async def asking(talk: Talk, *call_ids: str) -> str:
+    chat = await talk.create()
+    await ask(talk, chat, *(call_ids or ("1",)))
+    return chat
+
+
+async def child_of(talk: Talk, root: str) -> str:
+    """A subagent's chat."""
+    model = UUID((await talk.get(root))["last_model_config_id"])
+    spec = ChatSpec(
+        owner_id=talk.person.id,
+        title="A child",
+        model_config_id=model,
+        messages=(NewMessage(role=Role.USER, content=(parts.Text("go"),)),),
+        parent_chat_id=UUID(root),
+        root_chat_id=UUID(root),
+    )
+    made = await talk.house.replica.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
+    return str(made.chat.id)
+
+
+def yes(call_id: str = "1", **members: object) -> dict[str, object]:
+    return {"tool_call_id": call_id, "decision": "approve", **members}
+
+
+def no(call_id: str = "1", **members: object) -> dict[str, object]:
+    return {"tool_call_id": call_id, "decision": "deny", **members}
+
+
+async def answer(talk: Talk, chat: str, *answers: dict[str, object]) -> tuple[int, str]:
+    done = await talk.http.post(f"{CHATS}/{chat}/approvals", json={"answers": list(answers)})
+    return done.status_code, "" if done.status_code == 204 else done.json()["code"]
+
+
+async def test_a_chat_tells_what_it_asks_with_the_exact_arguments(talk: Talk) -> None:
+    chat = await asking(talk)
+
+    seen = await talk.get(chat)
+
+    call = {
+        "tool_call_id": "1",
+        "tool_name": "execute",
+        "args": ARGS,
+        "always": {"chat": {"command": "git *"}, "user": {"command": "git push"}},
+    }
+    assert seen["action"] == {"kind": "approval", "tool_calls": [call], "deadline_at": None}
+    assert (seen["status"], seen["needs_user"]) == ("requires_action", "approval")
+
+
+async def test_a_chat_that_waits_for_its_client_tells_that_and_one_at_work_nothing(talk: Talk) -> None:
+    client, busy = await talk.get(await talk.asking()), await talk.get(await talk.create())
+
+    assert (client["action"]["kind"], client["needs_user"], busy["action"]) == ("tools", "tools", None)
+    assert [sorted(call) for call in client["action"]["tool_calls"]] == [["args", "tool_call_id", "tool_name"]]
+
+
+async def test_an_approval_lets_the_chat_run_on_with_the_call_still_open(talk: Talk) -> None:
+    chat = await asking(talk)
+
+    assert await answer(talk, chat, yes()) == (204, "")
+
+    seen = await talk.get(chat)
+    assert (seen["status"], seen["action"], len(await talk.messages(chat))) == ("running", None, 2)
+
+
+async def test_a_denial_is_a_result_that_says_why(talk: Talk) -> None:
+    chat = await asking(talk, "1", "2")
+
+    assert await answer(talk, chat, no("2", reason="too early"), yes("1")) == (204, "")
+
+    newest = (await talk.http.get(f"{CHATS}/{chat}/messages", params={"limit": 1})).json()["items"][0]
+    part = newest["content"][0]
+    assert (part["tool_call_id"], part["is_error"], part["result"]["reason"]) == ("2", True, "denied_by_user")
+    assert "too early" in part["result"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [
+        ([], "invalid"),
+        ([yes("1")], "approval_missing"),
+        ([yes("1"), yes("1")], "approval_duplicate"),
+        ([yes("1"), yes("2"), yes("3")], "approval_unexpected"),
+        ([yes("1"), no("2", always="chat")], "invalid"),
+        ([yes("1"), yes("2", match={"command": "x"})], "invalid"),
+        ([yes("1"), yes("2", always="user", match={"command": "ls*"})], "invalid"),
+        ([yes("1"), {"tool_call_id": "2", "decision": "perhaps"}], "invalid"),
+    ],
+)
+async def test_bad_answers_change_nothing(talk: Talk, answers: list[dict[str, object]], code: str) -> None:
+    chat = await asking(talk, "1", "2")
+
+    assert await answer(talk, chat, *answers) == (400, code)
+
+    assert (await talk.get(chat))["status"] == "requires_action"
+    assert await rules_of(talk, chat) == []
+
+
+async def test_of_two_answers_at_once_one_is_taken(talk: Talk) -> None:
+    chat = await asking(talk)
+
+    codes = await asyncio.gather(answer(talk, chat, yes()), answer(talk, chat, no()))
+
+    assert sorted(codes) == [(204, ""), (409, "not_waiting_for_approval")]
+
+
+async def test_answers_and_results_do_not_stand_in_for_each_other(talk: Talk) -> None:
+    asked, client = await asking(talk), await talk.asking()
+
+    results = {"results": [{"tool_call_id": "1", "output": 1}]}
+    refused = await talk.http.post(f"{CHATS}/{asked}/tool-results", json=results)
+
+    assert (refused.status_code, refused.json()["code"]) == (409, "not_waiting_for_results")
+    assert await answer(talk, client, yes("call-1")) == (409, "not_waiting_for_approval")
+
+
+async def test_an_interrupt_closes_the_question(talk: Talk) -> None:
+    chat = await asking(talk)
+
+    stopped = await talk.http.post(f"{CHATS}/{chat}/interrupt")
+
+    assert (stopped.status_code, stopped.json()["status"]) == (200, "waiting")
+    assert await answer(talk, chat, yes()) == (409, "not_waiting_for_approval")
+    assert await talk.count("chat_approvals") == 0
+
+
+# What an answer leaves behind
+
+
+async def rules_of(talk: Talk, chat: str) -> list[dict[str, Any]]:
+    found = await talk.http.get(f"{CHATS}/{chat}/approval-rules")
+    assert found.status_code == 200, found.text
+    rules: list[dict[str, Any]] = found.json()["rules"]
+    return rules
+
+
+def always(**match: str) -> dict[str, Any]:
+    return {"tool": "execute", "action": "always", "match": match, "reason": ""}
+
+
+async def test_always_in_this_chat_becomes_a_rule_of_the_chat(talk: Talk) -> None:
+    chat = await asking(talk)
+
+    await answer(talk, chat, yes(always="chat"))
+
+    assert await rules_of(talk, chat) == [always(command="git *")]
+
+
+async def test_always_for_a_pattern_becomes_a_rule_of_the_user(talk: Talk) -> None:
+    chat = await asking(talk)
+
+    await answer(talk, chat, yes(always="user", match={"command": "git push*"}))
+
+    assert (await talk.http.get(ME)).json()["approval_rules"] == [always(command="git push*")]
+    assert await rules_of(talk, chat) == []
+
+
+async def test_the_same_answer_twice_is_one_rule(talk: Talk) -> None:
+    chat = await asking(talk)
+    await answer(talk, chat, yes(always="user"))
+    await ask(talk, chat, "2")
+
+    await answer(talk, chat, yes("2", always="user"))
+
+    assert (await talk.http.get(ME)).json()["approval_rules"] == [always(command="git push")]
+
+
+async def test_always_is_refused_where_administrators_want_each_call_asked(talk: Talk, admin: Person) -> None:
+    chat = await asking(talk)
+    done = await admin.http.put(SETTINGS, json={"allow_always": False})
+    assert done.status_code == 200, done.text
+
+    assert await answer(talk, chat, yes(always="chat")) == (403, "disabled")
+
+    assert (await talk.get(chat))["status"] == "requires_action"
+
+
+async def test_answers_are_in_the_audit_log_without_arguments(talk: Talk, admin: Person) -> None:
+    chat = await asking(talk)
+
+    await answer(talk, chat, yes(always="chat"))
+
+    log = (await admin.http.get("/api/v1/audit", params={"action": "approval.answer"})).json()["items"]
+    assert [(entry["resource_id"], entry["diff"]) for entry in log] == [(chat, {"1": "approve, always (chat)"})]
+
+
+# Subagents
+
+
+async def test_a_question_of_a_subagent_is_shown_at_its_root_and_answered_there_where_it_is(talk: Talk) -> None:
+    root = await talk.create()
+    child = await child_of(talk, root)
+    await ask(talk, child, "1")
+
+    listed = (await talk.http.get(CHATS)).json()["items"][0]
+    done = await answer(talk, child, yes(always="chat"))
+
+    assert (listed["id"], listed["status"], listed["needs_user"]) == (root, "running", "approval")
+    assert done == (204, "")
+    assert await rules_of(talk, root) == await rules_of(talk, child) == [always(command="git *")]
+    assert (await talk.http.get(CHATS)).json()["items"][0]["needs_user"] is None
+
+
+async def test_rules_of_a_subagent_are_those_of_its_root(talk: Talk) -> None:
+    child = await child_of(talk, await talk.create())
+
+    refused = await talk.http.put(f"{CHATS}/{child}/approval-rules", json={"rules": []})
+
+    assert (refused.status_code, refused.json()["code"]) == (400, "not_root_chat")
+
+
+# Rules
+
+
+DENY = {"tool": "execute", "action": "deny", "match": {"command": "rm *"}, "reason": "no"}
+
+
+async def test_rules_of_a_chat_are_replaced_as_a_whole(talk: Talk) -> None:
+    chat = await talk.create()
+
+    first = await talk.http.put(f"{CHATS}/{chat}/approval-rules", json={"rules": [DENY, DENY]})
+    second = await talk.http.put(f"{CHATS}/{chat}/approval-rules", json={"rules": [DENY]})
+
+    assert (first.status_code, second.json(), await rules_of(talk, chat)) == (200, {"rules": [DENY]}, [DENY])
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [
+        ({"action": "deny"}, "rules[0].tool"),
+        ({"tool": "x", "action": "maybe"}, "rules[0].action"),
+        ({"tool": "", "action": "deny"}, "rules[0].tool"),
+        ({"tool": "x", "action": "deny", "match": {"command": "x" * 2001}}, "rules[0].match.command"),
+        ({"tool": "x", "action": "deny", "unless": {}}, "rules[0].unless"),
+    ],
+)
+async def test_bad_rules_are_told_by_place(talk: Talk, rule: dict[str, object], field: str) -> None:
+    chat = await talk.create()
+
+    refused = await talk.http.put(f"{CHATS}/{chat}/approval-rules", json={"rules": [rule]})
+
+    assert list(fields(refused)) == [field]
+
+
+async def test_users_and_administrators_keep_rules_of_their_own(talk: Talk, admin: Person) -> None:
+    own = await talk.http.patch(ME, json={"approval_rules": [DENY]})
+    theirs = await admin.http.put(SETTINGS, json={"rules": [{"tool": "*", "action": "ask"}], "default": "ask"})
+    seen = (await talk.http.get("/api/v1/settings/approvals")).json()["values"]
+    cleared = await talk.http.patch(ME, json={"approval_rules": None})
+
+    assert own.json()["approval_rules"] == [DENY], own.text
+    assert theirs.status_code == 200, theirs.text
+    assert seen["rules"] == [{"tool": "*", "action": "ask", "match": {}, "reason": ""}]
+    assert (seen["default"], seen["timeout_seconds"], seen["allow_always"]) == ("ask", 0, True)
+    assert cleared.json()["approval_rules"] == []
+
+
+async def test_what_no_column_can_hold_is_replaced_in_rules(talk: Talk, house: House) -> None:
+    chat = await talk.create()
+
+    kept = await talk.http.put(
+        f"{CHATS}/{chat}/approval-rules", json={"rules": [{"tool": "x\0", "action": "deny", "match": {"a": "\0"}}]}
+    )
+
+    assert kept.json()["rules"][0] | {"reason": ""} == {
+        "tool": "x\ufffd",
+        "action": "deny",
+        "match": {"a": "\ufffd"},
+        "reason": "",
+    }
