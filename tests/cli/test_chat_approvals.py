@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_a_question_is_asked_at_the_prompt_and_its_answer_moves_the_chat(databas
         try:
             with desk.script(in_turn((CallTool("pick", {"what": "red"}),), (Say("As you wish."),))):
 
-                async def asked_chat() -> chat_talk.UUID:
+                async def asked_chat() -> UUID:
                     rules = {"rules": [{"tool": "pick", "action": "ask"}]}
                     await desk.person.http.put("/api/v1/settings/approvals", json=rules)
                     made = await desk.client.chats.create("hello", dynamic_tools=[PICK])
