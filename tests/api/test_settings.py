@@ -52,7 +52,7 @@ async def test_administrator_sees_every_group_with_its_defaults(house: House, ro
 async def test_member_sees_the_public_keys_alone(house: House, root: Person, ada: Person) -> None:
     found = (await ada.http.get("/api/v1/settings")).json()["groups"]
 
-    assert set(found) == {"models", "chats", "sharing", "spend", "workspaces"}
+    assert set(found) == {"models", "chats", "approvals", "sharing", "spend", "workspaces"}
     assert found["models"]["values"] == {"allow_personal_overrides": False}
     assert (await ada.http.get("/api/v1/settings/models")).json()["values"] == {"allow_personal_overrides": False}
     assert (await ada.http.get("/api/v1/settings/prompts")).json()["code"] == "forbidden"
@@ -253,6 +253,7 @@ async def test_preferences_start_empty_and_keep_what_is_set(house: House, ada: P
         "model_overrides": {"root": None},
         "overrides_allowed": False,
         "compaction_thresholds": {},
+        "approval_rules": [],
         "display": {},
     }
 
