@@ -289,7 +289,9 @@ def _names(calls: Sequence[CallTool]) -> str:
 def _object_for(call: Call) -> dict[str, object]:
     """An object of the asked-for shape, filled with words of the conversation: titles and labels work offline too."""
     assert call.format is not None
-    words = re.sub(r"\s+", " ", last_user_text(call.prompt)).strip() or "New chat"
+    # A label is asked for with the title before what was said, a summary with who said it.
+    said = re.sub(r"\A(Title:[^\n]*\nState:[^\n]*\n\n|User: )", "", last_user_text(call.prompt))
+    words = re.sub(r"\s+", " ", said).strip() or "New chat"
     properties = call.format.schema.get("properties", {})
     return {name: _value_for(schema, words) for name, schema in properties.items()}
 

@@ -3,6 +3,7 @@ import { useEffect } from "react";
 import { RouterProvider } from "react-router";
 import { router } from "@/app/router";
 import { followAppearance } from "@/state/appearance";
+import { followPage } from "@/state/chat_sessions";
 import { queryClient } from "@/state/queries";
 import { followAnswers } from "@/state/session";
 import { Announcer } from "@/ui/announcer";
@@ -11,6 +12,7 @@ import { TooltipProvider } from "@/ui/tooltip";
 
 followAppearance();
 followAnswers();
+followPage();
 
 /** The whole application: what every page shares, and the pages. */
 export function App() {

@@ -4,6 +4,7 @@ import { isStatus, sentence } from "@/api/errors";
 import { HomeLink, NotFoundPage, Problem } from "@/app/problem_page";
 import { ConversationPage } from "@/features/conversation/conversation_page";
 import { ChatHeader } from "@/features/header/chat_header";
+import { LiveDot } from "@/features/header/live_dot";
 import { Panel } from "@/features/panel/panel";
 import { useChat } from "@/state/queries";
 import { Button } from "@/ui/button";
@@ -47,7 +48,12 @@ export function ChatPage() {
   return (
     <div className="relative flex min-h-0 flex-1">
       <div className="flex min-h-0 min-w-0 flex-1 flex-col">
-        <ChatHeader chat={chat.data} isPanelOpen={panel !== null} onPanel={() => setPanel(panel ? null : "info")} />
+        <ChatHeader
+          chat={chat.data}
+          live={<LiveDot key={id} chatId={id} />}
+          isPanelOpen={panel !== null}
+          onPanel={() => setPanel(panel ? null : "info")}
+        />
         <ConversationPage chatId={id} target={Number(params.get("m")) || null} />
       </div>
       {panel && chat.data && <Panel chat={chat.data} tab={panel} onTab={setPanel} onClose={() => setPanel(null)} />}

@@ -3,6 +3,7 @@ import { createStore } from "zustand/vanilla";
 import { getMe, getVersion, logout } from "@/api/account";
 import { get, listen } from "@/api/http";
 import type { Me, SetupStatus } from "@/api/types.gen";
+import { forgetSession } from "@/state/chat_sessions";
 import { queryClient } from "@/state/queries";
 
 export const meQuery = queryOptions({ queryKey: ["me"], queryFn: getMe, staleTime: 5 * 60_000, retry: false });
@@ -56,5 +57,6 @@ export async function signOut(): Promise<void> {
 
 export function forgetPerson(): void {
   queryClient.clear();
+  forgetSession();
   for (const key of Object.keys(localStorage)) if (key.startsWith("rookery.draft")) localStorage.removeItem(key);
 }

@@ -25,7 +25,7 @@ export function Audit() {
   });
   const entries = list.data?.pages.flatMap((page) => page.items) ?? [];
   return (
-    <Section title="Audit log">
+    <Section>
       <div className="flex flex-wrap items-end gap-3">
         <TextField
           label="Action"

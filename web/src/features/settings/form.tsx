@@ -7,14 +7,16 @@ import { Dialog } from "@/ui/dialog";
 import { Notice } from "@/ui/notice";
 import { toast } from "@/ui/toast";
 
-/** A section of a settings page: what it is about, and its fields. */
-export function Section({ title, text, children }: { title: string; text?: ReactNode; children: ReactNode }) {
+/** A section of a settings page: what it is about, and its fields. A page with one section needs no title of it. */
+export function Section({ title, text, children }: { title?: string; text?: ReactNode; children: ReactNode }) {
   return (
     <section className="flex flex-col gap-4">
-      <div>
-        <h2 className="text-[15px] font-semibold">{title}</h2>
-        {text && <p className="mt-0.5 text-muted">{text}</p>}
-      </div>
+      {(title || text) && (
+        <div>
+          {title && <h2 className="text-[15px] font-semibold">{title}</h2>}
+          {text && <p className="mt-0.5 text-muted">{text}</p>}
+        </div>
+      )}
       {children}
     </section>
   );

@@ -24,7 +24,7 @@ export function Keys() {
     onError: (error) => toast(sentence(error), { kind: "error" }),
   });
   return (
-    <Section title="Provider keys" text="With a key of your own, calls are billed to you and not to this server.">
+    <Section text="With a key of your own, calls are billed to you and not to this server.">
       <Table
         label="Provider keys"
         rows={data?.items ?? []}

@@ -53,7 +53,7 @@ export function Models() {
     onError: (failure) => toast(sentence(failure), { kind: "error" }),
   });
   return (
-    <Section title="Models" text="The default begins new chats; people choose among those that are on.">
+    <Section text="The default begins new chats; people choose among those that are on.">
       {error && <Notice kind="error">{sentence(error)}</Notice>}
       {isAdmin && (
         <Button kind="primary" className="self-start" onClick={() => setEditing("new")}>

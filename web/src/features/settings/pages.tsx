@@ -25,6 +25,7 @@ export const PAGES: SettingsEntry[] = [
   page("providers", "Providers", "Server", () => import("@/features/settings/providers"), "Providers", READERS),
   page("models", "Models", "Server", () => import("@/features/settings/models"), "Models", READERS),
   page("agent", "Agent", "Server", () => import("@/features/settings/agent"), "Agent", READERS),
+  page("workspaces", "Workspaces", "Server", () => import("@/features/settings/workspaces"), "Workspaces", READERS),
   page("users", "Users", "Server", () => import("@/features/settings/users"), "Users", READERS),
   page("limits", "Spending and sharing", "Server", () => import("@/features/settings/limits"), "Limits", ADMIN),
   page("retention", "Retention", "Server", () => import("@/features/settings/retention"), "Retention", READERS),

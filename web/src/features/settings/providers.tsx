@@ -55,7 +55,7 @@ export function Providers() {
     onError: (failure) => toast(sentence(failure), { kind: "error" }),
   });
   return (
-    <Section title="Providers" text="Keys are stored encrypted and never shown. Models are added on their own page.">
+    <Section text="Keys are stored encrypted and never shown. Models are added on their own page.">
       {error && <Notice kind="error">{sentence(error)}</Notice>}
       {isAdmin && (
         <Button kind="primary" className="self-start" onClick={() => setEditing("new")}>

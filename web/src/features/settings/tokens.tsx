@@ -34,10 +34,7 @@ export function Tokens() {
     onError: (error) => toast(sentence(error), { kind: "error" }),
   });
   return (
-    <Section
-      title="API tokens"
-      text="For programs that talk to this server as you. A token never may more than you may."
-    >
+    <Section text="For programs that talk to this server as you. A token never may more than you may.">
       <Button kind="primary" className="self-start" onClick={() => setOpen(true)}>
         New token
       </Button>

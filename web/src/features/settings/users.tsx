@@ -46,7 +46,7 @@ export function Users() {
   const [limiting, setLimiting] = useState<User | null>(null);
   const users = list.data?.pages.flatMap((page) => page.items) ?? [];
   return (
-    <Section title="Users">
+    <Section>
       <div className="flex flex-wrap items-end gap-2">
         <TextField
           label="Find"

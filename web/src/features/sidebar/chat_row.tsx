@@ -120,7 +120,10 @@ function RowText({ chat, isCurrent }: { chat: ChatView; isCurrent: boolean }) {
         {chat.has_unread && mark !== "unread" ? (
           <span role="img" aria-label="Unread" className="size-2 shrink-0 self-center rounded-full bg-accent" />
         ) : (
-          <Ago at={chat.last_activity_at} className="shrink-0 text-small text-muted" />
+          <Ago
+            at={chat.last_activity_at}
+            className="shrink-0 text-small text-muted group-focus-within:opacity-0 group-hover:opacity-0 group-has-data-[state=open]:opacity-0 pointer-coarse:opacity-0"
+          />
         )}
       </span>
       {line && (

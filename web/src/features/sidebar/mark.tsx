@@ -4,7 +4,7 @@ import { Spinner } from "@/ui/spinner";
 
 /** What a chat is doing, by shape and name, never by colour alone. Idle has no mark. */
 export function ChatMark({ mark }: { mark: Mark }) {
-  if (mark === "idle") return <span className="size-4 shrink-0" />;
+  if (mark === "idle") return <span className="block size-4 shrink-0" />;
   return (
     <span
       role="img"

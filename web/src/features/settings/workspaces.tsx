@@ -1,0 +1,43 @@
+import type { WorkspaceSettingsValues } from "@/api/types.gen";
+import { Section } from "@/features/settings/form";
+import { Group } from "@/features/settings/group";
+import { TextField } from "@/ui/field";
+
+const FIELDS = {
+  max_per_user: ["Workspaces of one person", "0 is no limit."],
+  max_running_per_user: ["Running workspaces of one person", "0 is no limit."],
+  max_running_per_node: ["Running workspaces on one machine", "0 is no limit."],
+  max_idle_minutes: ["Stop a workspace that rested for", "Minutes; caps what templates say. 0 is never."],
+  delete_after_stopped_days: ["Delete a workspace that is stopped for", "Days. 0 is never."],
+} as const;
+type Name = keyof typeof FIELDS;
+const NAMES = Object.keys(FIELDS) as Name[];
+
+/** How many workspaces there may be, and how long they rest. */
+export function Workspaces() {
+  return (
+    <Section title="Quotas and idle times">
+      <Group
+        group="workspaces"
+        read={(values: WorkspaceSettingsValues) =>
+          Object.fromEntries(NAMES.map((name) => [name, String(values[name] ?? 0)])) as Record<Name, string>
+        }
+        write={(changed) => Object.fromEntries(Object.entries(changed).map(([name, value]) => [name, Number(value)]))}
+      >
+        {({ values, set, error }) =>
+          NAMES.map((name) => (
+            <TextField
+              key={name}
+              label={FIELDS[name][0]}
+              hint={FIELDS[name][1]}
+              inputMode="numeric"
+              value={values[name]}
+              onChange={(e) => set(name, e.target.value)}
+              error={error(name)}
+            />
+          ))
+        }
+      </Group>
+    </Section>
+  );
+}
