@@ -62,6 +62,17 @@ def spec(*, generation: int = 1, workspace_id: str | None = None, **parts: Any) 
     return WorkspaceSpec(id=given, generation=generation, token=f"{TOKEN}{generation}", **parts)
 
 
+def begin(driver: LocalDriver, ws: WorkspaceSpec, command: str) -> str:
+    """Start a command with the agent that ships; `end` waits for it."""
+    return str(ask(driver, ws, "POST", "/v1/processes", {"command": command})["id"])
+
+
+def end(driver: LocalDriver, ws: WorkspaceSpec, process_id: str) -> tuple[int, str]:
+    ended = ask(driver, ws, "GET", f"/v1/processes/{process_id}/output?wait_s=100")
+    assert not ended["running"]
+    return ended["exit_code"], ended["output"]
+
+
 class Told(Exception):
     """The agent refused."""
 
@@ -81,11 +92,12 @@ def ask(driver: LocalDriver, ws: WorkspaceSpec, method: str, path: str, body: ob
     connection.sock.settimeout(120)
     connection.sock.connect(connector.unix_path)
     content = json.dumps(body or {}).encode()
-    connection.request(method, path, content, {"Authorization": f"Bearer {ws.token}"})
+    identity = {"Authorization": f"Bearer {ws.token}", "X-Rookery-Generation": str(ws.generation)}
+    connection.request(method, path, content if method == "POST" else None, identity)
     answer = connection.getresponse()
     value = json.loads(answer.read())
     connection.close()
-    if answer.status != 200:
+    if answer.status >= 400:
         raise Told(value)
     return value
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from rookery.workspaces import bundle
 from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import Limits, Probe, Sandbox, WorkspaceSpec
 from tests.waiting import until
 from tests.workspaces.drivers import yard
@@ -30,7 +32,8 @@ class Prison:
         self.data = root / "data"
         self.data.mkdir(mode=0o700)
         (self.data / "secret.key").write_text(SECRET)
-        self.driver: LocalDriver = yard.local_driver(self.data, machine=yard.known_machine(), tmp_mb=8)
+        config = LocalConfig(data_dir=self.data, tmp_mb=8)
+        self.driver = LocalDriver(config, bundle.build, machine=yard.known_machine())
         limits = Limits(pids=100, memory_mb=512, disk_mb=8)
         self.workspaces = {
             OPEN: yard.spec(sandbox=Sandbox(network="none"), limits=limits),
@@ -61,7 +64,8 @@ class Prison:
         self.run("victim", f"echo {PRIVATE} > ~/private")
 
     def run(self, where: str, command: str) -> tuple[int, str]:
-        return yard.run(self.driver, self.workspaces[where], command)
+        ws = self.workspaces[where]
+        return yard.end(self.driver, ws, yard.begin(self.driver, ws, command))
 
     def attempt(self, attempt: Attempt) -> str:
         known = {
@@ -162,11 +166,14 @@ def test_agent_that_was_replaced_gains_nothing_by_lying(prison: Prison, lie: str
     socket_path = prison.data / "workspaces" / ws.id / "run" / "agent.sock"
     before = os.stat(socket_path).st_ino
 
+    def is_(inode: int) -> bool:
+        return socket_path.exists() and os.stat(socket_path).st_ino == inode
+
     async def probe() -> Probe:
-        asking = asyncio.create_task(asyncio.to_thread(prison.run, "victim", f'python3 -c "{code}" 2>&1'))
-        await until(lambda: socket_path.exists() and os.stat(socket_path).st_ino != before, timeout=60)
+        await asyncio.to_thread(yard.begin, prison.driver, ws, f'python3 -c "{code}"')
+        await until(lambda: socket_path.exists() and not is_(before), timeout=60)
         found = await prison.driver.probe(ws)
-        await asking
+        await until(lambda: is_(before), timeout=60)
         return found
 
     found = asyncio.run(probe())
@@ -180,8 +187,9 @@ def test_stop_leaves_nothing(prison: Prison) -> None:
 
     async def look() -> tuple[bool, bool]:
         await prison.driver.start(ws, print)
-        daemon = "(setsid setsid sh -c 'trap : TERM; while :; do sleep 1000; done' >/dev/null 2>&1 &) ; true"
-        await asyncio.to_thread(yard.run, prison.driver, ws, daemon)
+        daemon = "(setsid setsid sh -c 'while :; do sleep 1000; done' >/dev/null 2>&1 &) ; true"
+        started = await asyncio.to_thread(yard.begin, prison.driver, ws, daemon)
+        await asyncio.to_thread(yard.end, prison.driver, ws, started)
         before = _is_running(prison, ws)
         await prison.driver.stop(ws, 5)
         return before, _is_running(prison, ws)
