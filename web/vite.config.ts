@@ -20,6 +20,22 @@ export default defineConfig(({ mode }) => ({
     // Styles and fonts stay files of their own origin: the page's policy allows no inline ones but images.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
+    rolldownOptions: {
+      output: {
+        // Libraries change less often than the application: they stay in the browser's cache over a new version.
+        codeSplitting: {
+          groups: [
+            { name: "react", test: /node_modules\/(react|react-dom|scheduler)\// },
+            { name: "router", test: /node_modules\/(react-router|@tanstack|zustand)\// },
+            {
+              name: "controls",
+              test: /node_modules\/(@radix-ui|@floating-ui|radix-ui|lucide-react|aria-hidden|react-remove-scroll[\w-]*|react-style-singleton|use-[\w-]+|get-nonce|tslib)\//,
+            },
+            { name: "markdown", test: /node_modules\/(marked|remend)\// },
+          ],
+        },
+      },
+    },
   },
   worker: { format: "es" },
   server: { proxy: { "/api": { target: process.env.ROOKERY_URL ?? "http://127.0.0.1:8080", ws: true } } },

@@ -89,6 +89,13 @@ async function refusal(response: Response, path: string): Promise<ApiError> {
   return error;
 }
 
+/** An answer that is plain text. */
+export async function getText(path: string): Promise<string> {
+  const response = await send(address(path), { credentials: "same-origin" });
+  if (!response.ok) throw await refusal(response, path);
+  return response.text();
+}
+
 export const get = <T>(path: string, query?: Query, signal?: AbortSignal): Promise<T> =>
   request<T>("GET", path, { ...(query ? { query } : {}), ...(signal ? { signal } : {}) });
 export const post = <T>(path: string, body?: unknown, headers?: Record<string, string>): Promise<T> =>

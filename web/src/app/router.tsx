@@ -38,6 +38,16 @@ export const router = createBrowserRouter([
                 path: "/settings/:page?",
                 lazy: async () => ({ Component: (await import("@/features/settings/settings_page")).SettingsPage }),
               },
+              ...(import.meta.env.VITE_GALLERY
+                ? [
+                    {
+                      path: "/gallery",
+                      lazy: async () => ({
+                        Component: (await import("@/features/gallery/gallery_page")).GalleryPage,
+                      }),
+                    },
+                  ]
+                : []),
               { path: "*", Component: NotFoundPage },
             ],
           },

@@ -189,7 +189,7 @@ export function labelOf(call: ToolView, state: ToolState): string {
       if (intent) return intent;
       const command = commandOf(call);
       if (!over) return command ? `Running ${command}` : "Preparing a command";
-      return `Ran ${command}`;
+      return `${failed && call.isError ? "Did not run" : "Ran"} ${command}`;
     }
     case "process_output": {
       const command = text(result.command).split("\n", 1)[0] || "a process";

@@ -26,6 +26,7 @@ import { drafts } from "@/features/composer/draft_store";
 import { useHistory } from "@/features/composer/history";
 import { limitFor, shrink } from "@/features/composer/images";
 import { type ModelChoice, ModelPicker } from "@/features/composer/model_picker";
+import { WorkspacePicker } from "@/features/composer/workspace_picker";
 import { sizeOf } from "@/features/timeline/files";
 import { EMPTY_DRAFT, isBlank } from "@/state/drafts";
 import { useDisplay, useKnownModels } from "@/state/queries";
@@ -73,8 +74,10 @@ interface Props {
   onCommand: (name: string) => void;
   /** Editing something that exists: the banner above the box, and how to leave it. */
   editing: { banner: ReactNode; onCancel: () => void } | null;
-  /** Controls between model and send. */
+  /** Controls before send. */
   extra?: ReactNode;
+  workspaceId: string | null;
+  onWorkspace: (id: string | null) => void;
   autoFocus?: boolean;
 }
 
@@ -419,6 +422,7 @@ export function Composer(props: Props) {
           <Plus />
         </IconButton>
         <ModelPicker choice={choice} onChoose={props.onChoose} open={modelsOpen} onOpenChange={setModelsOpen} />
+        <WorkspacePicker workspaceId={props.workspaceId} onChoose={props.onWorkspace} />
         <Button
           size="small"
           kind="ghost"

@@ -191,6 +191,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
                   userId={me.id}
                   choice={choice}
                   onChoose={choose}
+                  onWorkspace={(id) => patch({ workspace_id: id }).catch(fail)}
                   onPlanMode={(on) => patch({ plan_mode: on }).catch(fail)}
                   onSubmit={submit}
                   onCommand={onCommand}
@@ -216,6 +217,7 @@ interface ChatComposerProps {
   choice: ModelChoice;
   onChoose: (choice: ModelChoice) => void;
   onPlanMode: (on: boolean) => void;
+  onWorkspace: (id: string | null) => void;
   onSubmit: (submission: Submission) => Promise<boolean>;
   onCommand: (name: string) => void;
   editing: Editing | null;
@@ -246,6 +248,8 @@ function ChatComposer(props: ChatComposerProps) {
       onChoose={props.onChoose}
       planMode={chat?.plan_mode ?? false}
       onPlanMode={props.onPlanMode}
+      workspaceId={chat?.workspace_id ?? null}
+      onWorkspace={props.onWorkspace}
       onSubmit={props.onSubmit}
       onStop={() => session.stop().catch(fail)}
       onPromoteFirst={promoteFirst}

@@ -25,6 +25,7 @@ export function NewChatPage() {
   const composer = useRef<ComposerHandle>(null);
   const [chosen, setChosen] = useState<ModelChoice | null>(null);
   const [planMode, setPlanMode] = useState(false);
+  const [workspaceId, setWorkspaceId] = useState<string | null>(null);
   // One name for one message: sending it again after a lost answer makes no second chat.
   const key = useRef(newId());
   const usable = models.filter((one) => one.provider.available);
@@ -43,6 +44,7 @@ export function NewChatPage() {
           client_type: "ui",
           ...(submission.choice.modelConfigId ? { model_config_id: submission.choice.modelConfigId } : {}),
           ...(submission.choice.effort ? { reasoning_effort: submission.choice.effort } : {}),
+          ...(workspaceId ? { workspace_id: workspaceId } : {}),
           ...(submission.planMode ? { plan_mode: true } : {}),
         },
         key.current,
@@ -81,6 +83,8 @@ export function NewChatPage() {
           onChoose={setChosen}
           planMode={planMode}
           onPlanMode={setPlanMode}
+          workspaceId={workspaceId}
+          onWorkspace={setWorkspaceId}
           onSubmit={submit}
           onStop={() => {}}
           onPromoteFirst={() => {}}

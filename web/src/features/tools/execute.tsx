@@ -17,7 +17,7 @@ function Body({ call, state }: BodyProps) {
       {number(cut.omitted_bytes) !== null && (
         <Note>{Math.round((number(cut.omitted_bytes) ?? 0) / 1024)} KiB in the middle were left out.</Note>
       )}
-      {text(result.error) && <Note warn>{text(result.error)}</Note>}
+      {!call.isError && text(result.error) && <Note warn>{text(result.error)}</Note>}
       {text(result.note) && <Note>{text(result.note)}</Note>}
       <Facts
         facts={[

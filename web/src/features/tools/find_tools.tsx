@@ -5,10 +5,11 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 
 function Body({ call }: BodyProps) {
   const result = fields(call.result);
+  if (!call.hasResult || call.isError) return null;
   const active = new Set(Array.isArray(result.activated) ? result.activated : []);
   return (
     <Rows
-      head={["Tool", "What it does", ""]}
+      head={["Tool", "What it does", "State"]}
       rows={list(result.matches).map((one) => [
         text(one.name),
         text(one.description),

@@ -5,6 +5,7 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 
 function Body({ call }: BodyProps) {
   const agents = list(fields(call.result).agents);
+  if (!call.hasResult || call.isError) return null;
   return (
     <Rows
       head={["Agent", "Kind", "Status"]}

@@ -5,6 +5,7 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 
 function Body({ call }: BodyProps) {
   const models = list(fields(call.result).models);
+  if (!call.hasResult || call.isError) return null;
   return (
     <Rows
       head={["Model", "Provider"]}

@@ -25,13 +25,14 @@ interface BoxProps {
 export function Box({ children, label, copy, className }: BoxProps) {
   return (
     <div className="group/box relative">
-      <section
+      <div
         tabIndex={0}
+        role="group"
         aria-label={label}
         className={cx("max-h-64 overflow-auto rounded-md bg-bg2 px-3 py-2", className)}
       >
         {children}
-      </section>
+      </div>
       {copy !== undefined && (
         <span className="absolute top-1 right-1 rounded-md bg-bg1 opacity-0 group-focus-within/box:opacity-100 group-hover/box:opacity-100">
           <CopyButton text={copy} label={`Copy ${label.toLowerCase()}`} />

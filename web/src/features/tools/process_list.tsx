@@ -5,6 +5,7 @@ import type { BodyProps, Tool } from "@/features/tools/tool";
 
 function Body({ call }: BodyProps) {
   const processes = list(fields(call.result).processes);
+  if (!call.hasResult || call.isError) return null;
   if (processes.length === 0) return <Note>No processes.</Note>;
   return (
     <Rows

@@ -1,6 +1,6 @@
 /** Cards of workspace operations: what the server said, numbers of quotas, the log of the operation. */
 import { useQuery } from "@tanstack/react-query";
-import { get } from "@/api/http";
+import { getText } from "@/api/http";
 import { fields, list, number, text } from "@/chat/tools";
 import { Facts, Note, Output } from "@/features/tools/parts";
 import type { BodyProps } from "@/features/tools/tool";
@@ -52,19 +52,13 @@ function scriptState(result: Record<string, unknown>): string | null {
   return exit === null ? state : `${state}, exit code ${exit}`;
 }
 
-interface LogPage {
-  lines?: { at?: string; text?: string; line?: string }[];
-  items?: { at?: string; text?: string; line?: string }[];
-}
-
 /** The log of an operation, asked again every two seconds while it runs. */
 function OperationLog({ id, runs }: { id: string; runs: boolean }) {
   const { data } = useQuery({
     queryKey: ["operation-log", id],
-    queryFn: () => get<LogPage>(`/workspaces/operations/${id}/log`),
+    queryFn: () => getText(`/operations/${encodeURIComponent(id)}/log`),
     refetchInterval: runs ? 2_000 : false,
     retry: false,
   });
-  const lines = (data?.lines ?? data?.items ?? []).map((one) => text(one.text) || text(one.line));
-  return lines.length > 0 ? <Output text={lines.join("\n")} label="Log" /> : null;
+  return data ? <Output text={data} label="Log" /> : null;
 }

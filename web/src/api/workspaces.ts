@@ -1,0 +1,33 @@
+import { get, post } from "@/api/http";
+
+/** As much of a workspace as a picker shows. */
+export interface WorkspaceRow {
+  id: string;
+  name: string;
+  template: string | null;
+  driver: string;
+  status: string;
+  warning?: string | null;
+  stops_at?: string | null;
+}
+
+export interface TemplateRow {
+  name: string;
+  display_name: string;
+  description: string;
+}
+
+interface Items<T> {
+  items: T[];
+}
+
+interface Requested {
+  workspace: WorkspaceRow;
+}
+
+export const listWorkspaces = () => get<Items<WorkspaceRow>>("/workspaces", { limit: 100 });
+export const listTemplates = () => get<Items<TemplateRow>>("/templates");
+export const createWorkspace = (template: string, key: string) =>
+  post<Requested>("/workspaces", { template }, { "Idempotency-Key": key });
+export const startWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/start`);
+export const stopWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/stop`);

@@ -1,0 +1,156 @@
+import { expect, test } from "vitest";
+import { appendPart, type Block } from "@/chat/preview";
+import { liveRows, type Row, RowMaker, type RowOptions } from "@/chat/rows";
+import type { Message, Part } from "@/chat/types";
+
+const OPTIONS: RowOptions = { grouped: true, dayOf: (at) => at.slice(0, 10) };
+const AT = "2026-01-01T10:00:00Z";
+
+function message(id: number, role: string, content: Part[], more: Partial<Message> = {}): Message {
+  return {
+    id,
+    chat_id: "c",
+    role,
+    content,
+    created_at: AT,
+    created_by: null,
+    model_config_id: null,
+    reasoning_effort: null,
+    client_id: null,
+    usage: null,
+    context_tokens: null,
+    finish_reason: null,
+    cost_micros: null,
+    runtime_ms: null,
+    ...more,
+  };
+}
+const say = (text: string): Part => ({ type: "text", text });
+const think = (text: string): Part => ({ type: "reasoning", text });
+const call = (id: string, name = "read_file"): Part => ({
+  type: "tool-call",
+  tool_call_id: id,
+  tool_name: name,
+  args: { path: "/a" },
+});
+const result = (id: string, name = "read_file"): Part => ({
+  type: "tool-result",
+  tool_call_id: id,
+  tool_name: name,
+  result: { ok: true },
+});
+
+const kinds = (rows: Row[]) => rows.map((row) => row.kind);
+const make = (messages: Message[], active = false) => new RowMaker().make(messages, active, OPTIONS);
+
+const TURN = [
+  message(1, "user", [say("go")]),
+  message(2, "assistant", [think("hm"), call("a"), call("b")]),
+  message(3, "tool", [result("a")]),
+  message(4, "tool", [result("b")]),
+  message(5, "assistant", [say("done")]),
+];
+
+test("results join their calls, and calls without words between them are one group", () => {
+  const rows = make(TURN);
+  expect(kinds(rows)).toEqual(["day", "user", "reasoning", "group", "prose", "footer"]);
+  const group = rows[3];
+  expect(group?.kind === "group" && group.items.every((item) => item.kind === "tool" && item.call.hasResult)).toBe(
+    true,
+  );
+});
+
+test("thoughts between calls stay in the group, those after the last one do not", () => {
+  const rows = make(
+    [message(1, "user", [say("go")]), message(2, "assistant", [call("a"), think("hm"), call("b"), think("so")])],
+    true,
+  );
+  expect(kinds(rows)).toEqual(["day", "user", "group", "reasoning"]);
+  expect(rows[2]?.kind === "group" && rows[2].items.map((item) => item.kind)).toEqual(["tool", "reasoning", "tool"]);
+});
+
+test("questions, plans and workspaces are never folded away", () => {
+  const rows = make([
+    message(1, "user", [say("go")]),
+    message(2, "assistant", [call("a"), call("q", "ask_user_question"), call("b"), call("w", "create_workspace")]),
+  ]);
+  expect(kinds(rows)).toEqual(["day", "user", "tool", "tool", "tool", "tool", "footer"]);
+});
+
+test("a group keeps its name when calls join at its end", () => {
+  const before = make(TURN.slice(0, 4), true).find((row) => row.kind === "group");
+  const after = make([...TURN.slice(0, 4), message(5, "assistant", [call("c")])], true).find(
+    (row) => row.kind === "group",
+  );
+  expect(before?.kind === "group" && after?.kind === "group" && [before.id, before.key]).toEqual(
+    after?.kind === "group" ? [after.id, after.key] : null,
+  );
+});
+
+test("rows that did not change keep their identity under append and prepend", () => {
+  const maker = new RowMaker();
+  const first = maker.make(TURN, false, OPTIONS);
+  const appended = maker.make([...TURN, message(6, "user", [say("more")])], true, OPTIONS);
+  const again = new Set<unknown>(appended);
+  expect(first.filter((row) => row.kind !== "tool").every((row) => again.has(row))).toBe(true);
+
+  const prepended = new Set<unknown>(maker.make([message(0, "user", [say("old")]), ...TURN], false, OPTIONS));
+  expect(first.filter((row) => row.kind !== "day" && row.kind !== "user").every((row) => prepended.has(row))).toBe(
+    true,
+  );
+});
+
+test("keys are unique", () => {
+  const rows = make([
+    ...TURN,
+    message(6, "user", [say("x")]),
+    message(7, "assistant", [say("a"), say("b"), { type: "file", file_id: "f" }]),
+  ]);
+  expect(new Set(rows.map((row) => row.key)).size).toBe(rows.length);
+});
+
+test("an interrupted turn says so once it is over", () => {
+  const stopped = [
+    message(1, "user", [say("go")]),
+    message(2, "assistant", [say("half")], { finish_reason: "interrupted" }),
+  ];
+  expect(kinds(make(stopped))).toContain("interrupted");
+  expect(kinds(make(stopped, true))).not.toContain("interrupted");
+});
+
+test("a summary is a rule across the column, and prompts above it are out of context", () => {
+  const rows = make([
+    ...TURN,
+    message(6, "assistant", [call("s", "chat_summarized")]),
+    message(7, "tool", [result("s", "chat_summarized")]),
+    message(8, "user", [say("next")]),
+  ]);
+  expect(kinds(rows)).toContain("compaction");
+  expect(rows.flatMap((row) => (row.kind === "user" ? [row.inContext] : []))).toEqual([false, true]);
+});
+
+test("what cannot be read or shown is said, not dropped", () => {
+  const rows = make([
+    message(1, "user", [say("x")]),
+    message(2, "assistant", [{ type: "hologram" } as unknown as Part]),
+    message(3, "assistant", [], { decode_error: true }),
+  ]);
+  expect(kinds(rows)).toEqual(["day", "user", "unknown", "notice", "footer"]);
+});
+
+test("live parts become the rows that are stored later", () => {
+  let blocks: readonly Block[] = [];
+  for (const part of [
+    think("hm"),
+    { type: "tool-call", tool_call_id: "a", tool_name: "read_file", args_delta: '{"path":"/a' } as Part,
+    call("a"),
+    call("b"),
+    result("a"),
+    say("d"),
+    say("one"),
+  ]) {
+    blocks = appendPart(blocks, part, () => AT);
+  }
+  expect(kinds(liveRows(blocks, true))).toEqual(["reasoning", "group", "prose"]);
+  expect(liveRows(blocks, true).every((row) => row.key.startsWith("live:"))).toBe(true);
+});

@@ -1,0 +1,99 @@
+import { describe, expect, test } from "vitest";
+import { newTool, type ToolView } from "@/chat/preview";
+import {
+  closedBecause,
+  commandOf,
+  diffCounts,
+  duration,
+  groupTook,
+  labelOf,
+  stateOf,
+  summaryOf,
+  words,
+} from "@/chat/tools";
+
+const call = (name: string, more: Partial<ToolView> = {}): ToolView => ({
+  ...newTool("id", name),
+  argsDone: true,
+  ...more,
+});
+const done = (name: string, result: unknown, args: unknown = {}) => call(name, { args, result, hasResult: true });
+
+describe("states", () => {
+  test.each([
+    ["preparing", call("execute", { argsDone: false }), true],
+    ["running", call("execute"), true],
+    ["streaming", call("execute", { output: "x" }), true],
+    ["lost", call("execute"), false],
+    ["done", done("execute", { success: true }), false],
+    ["background", done("execute", { background_process_id: "p" }), false],
+    ["limit", done("advisor", { type: "limit_reached" }), false],
+    ["failed", { ...done("execute", "no"), isError: true }, false],
+    ["stopped", { ...done("execute", { reason: "interrupted_by_user" }), isError: true }, false],
+  ] as const)("%s", (state, view, active) => {
+    expect(stateOf(view, active)).toBe(state);
+  });
+
+  test("nothing runs once its turn is over", () => {
+    for (const view of [call("execute"), call("execute", { output: "x" }), call("execute", { argsDone: false })]) {
+      expect(stateOf(view, false)).toBe("lost");
+    }
+  });
+});
+
+test("a stopped call says why", () => {
+  expect(closedBecause({ ...done("x", { reason: "message_edited" }), isError: true })).toBe("Removed by edit");
+  expect(closedBecause({ ...done("x", { reason: "whatever" }), isError: true })).toBeNull();
+  expect(closedBecause(done("x", { reason: "interrupted" }))).toBeNull();
+});
+
+test("labels follow the state", () => {
+  const read = call("read_file", { args: { path: "/a/b.py" } });
+  expect(labelOf(read, "running")).toBe("Reading b.py");
+  expect(labelOf(done("read_file", { lines_read: 10, total_lines: 90 }, { path: "/a/b.py", offset: 5 }), "done")).toBe(
+    "Read b.py (lines 5-14)",
+  );
+  expect(labelOf(done("edit_files", { files: [{ path: "/x/a" }, { path: "/x/b" }] }), "done")).toBe("Edited 2 files");
+  expect(labelOf(call("execute", { args: { command: "ls", model_intent: "Look around" } }), "running")).toBe(
+    "Look around",
+  );
+  expect(words("github__create_issue")).toBe("github: create issue");
+});
+
+test("half-arrived arguments of any shape give a label", () => {
+  for (const args of [undefined, null, "text", [], { path: 3 }, { files: "no" }, { files: [null] }]) {
+    for (const name of ["execute", "read_file", "edit_files", "create_workspace", "spawn_agent", "list_agents"]) {
+      expect(typeof labelOf(call(name, { args, argsDone: false }), "preparing")).toBe("string");
+      expect(typeof labelOf(done(name, args, args), "done")).toBe("string");
+    }
+  }
+});
+
+test("many calls are one line", () => {
+  const calls = [
+    ...Array.from({ length: 8 }, () => done("read_file", {})),
+    done("edit_files", {}, { files: [{}, {}] }),
+    done("execute", {}),
+    done("github__x", {}),
+  ];
+  expect(summaryOf(calls)).toBe("Read 8 files, edited 2 files, ran 1 command, used 1 tool");
+});
+
+test("times and counts", () => {
+  expect([0, 940, 3200, 41_000, 125_000, 3_720_000].map(duration)).toEqual([
+    "0 s",
+    "0.9 s",
+    "3.2 s",
+    "41 s",
+    "2 min 5 s",
+    "1 h 2 min",
+  ]);
+  expect(diffCounts("--- a\n+++ b\n@@\n-x\n+y\n+z\n")).toEqual({ added: 2, removed: 1 });
+  expect(
+    groupTook([
+      call("a", { startedAt: "2026-01-01T00:00:00Z", endedAt: "2026-01-01T00:00:02Z" }),
+      call("b", { startedAt: "2026-01-01T00:00:01Z", endedAt: "2026-01-01T00:00:09Z" }),
+    ]),
+  ).toBe(9000);
+  expect(commandOf(call("execute", { args: { command: `echo ${"x".repeat(200)}` } })).length).toBe(80);
+});

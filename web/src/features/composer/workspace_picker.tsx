@@ -1,0 +1,137 @@
+import { useQuery } from "@tanstack/react-query";
+import { Box, ChevronDown, CirclePause, CirclePlay, CircleX, Plus, TriangleAlert } from "lucide-react";
+import { useState } from "react";
+import { isStatus, sentence } from "@/api/errors";
+import {
+  createWorkspace,
+  listTemplates,
+  listWorkspaces,
+  startWorkspace,
+  stopWorkspace,
+  type WorkspaceRow,
+} from "@/api/workspaces";
+import { newId } from "@/state/chat_session";
+import { queryClient } from "@/state/queries";
+import { useFeature } from "@/state/session";
+import { Button } from "@/ui/button";
+import { Combobox, type Option } from "@/ui/combobox";
+import { Popover } from "@/ui/popover";
+import { Spinner } from "@/ui/spinner";
+import { toast } from "@/ui/toast";
+
+interface Props {
+  workspaceId: string | null;
+  onChoose: (id: string | null) => void;
+}
+
+const ICONS: Record<string, typeof Box> = { running: CirclePlay, stopped: CirclePause, failed: CircleX };
+
+/** State by shape: running, stopped, failed, on its way. */
+function StateIcon({ status }: { status: string }) {
+  const Icon = ICONS[status];
+  return Icon ? <Icon aria-label={status} /> : <Spinner />;
+}
+
+/** Where the agent works: nowhere, in a workspace that exists, or in a new one from a template. */
+export function WorkspacePicker(props: Props) {
+  // A server without workspaces has no picker.
+  return useFeature("workspaces") ? <Picker {...props} /> : null;
+}
+
+function Picker({ workspaceId, onChoose }: Props) {
+  const [open, setOpen] = useState(false);
+  const list = useQuery({
+    queryKey: ["workspaces"],
+    queryFn: listWorkspaces,
+    retry: false,
+    refetchInterval: (query) => (query.state.data?.items.some((one) => isMoving(one)) ? 2_000 : false),
+  });
+  const templates = useQuery({ queryKey: ["templates"], queryFn: listTemplates, retry: false, enabled: open });
+  if (list.isError || !list.data) return null;
+  const current = list.data.items.find((one) => one.id === workspaceId) ?? null;
+  const options: Option[] = [
+    { id: "none", label: "No workspace", selected: workspaceId === null },
+    ...list.data.items.map((one) => ({
+      id: one.id,
+      label: one.name,
+      group: "Workspaces",
+      detail: one.status,
+      icon: <StateIcon status={one.status} />,
+      selected: one.id === workspaceId,
+    })),
+    ...(templates.data?.items ?? []).map((one) => ({
+      id: `new:${one.name}`,
+      label: `New: ${one.display_name || one.name}`,
+      words: one.description,
+      group: "From a template",
+      icon: <Plus />,
+    })),
+  ];
+  const fail = (error: unknown) => void toast(sentence(error), { kind: "error" });
+  const pick = (id: string) => {
+    setOpen(false);
+    if (id === "none") onChoose(null);
+    else if (id.startsWith("new:")) {
+      createWorkspace(id.slice(4), newId())
+        .then(({ workspace }) => {
+          void queryClient.invalidateQueries({ queryKey: ["workspaces"] });
+          onChoose(workspace.id);
+        })
+        .catch(fail);
+    } else onChoose(id);
+  };
+  const act = (change: Promise<unknown>) =>
+    change
+      .catch((error: unknown) => !isStatus(error, 409) && fail(error))
+      .finally(() => void queryClient.invalidateQueries({ queryKey: ["workspaces"] }));
+  return (
+    <Popover
+      label="Workspace"
+      side="top"
+      open={open}
+      onOpenChange={setOpen}
+      className="flex w-80 max-w-[calc(100vw-2rem)] flex-col p-0"
+      trigger={
+        <Button
+          size="small"
+          kind="ghost"
+          aria-label={`Workspace: ${current ? `${current.name}, ${current.status}` : "none"}`}
+          className="max-w-44 text-muted!"
+        >
+          <Box aria-hidden className="size-3.5" />
+          <span className="hidden truncate sm:block">{current ? current.name : "Workspace"}</span>
+          {current?.warning && <TriangleAlert aria-label="Not confined" className="size-3.5 text-warn" />}
+          <ChevronDown aria-hidden className="size-3.5" />
+        </Button>
+      }
+    >
+      <Combobox
+        label="Choose a workspace"
+        options={options}
+        className="max-h-80"
+        onPick={(option) => pick(option.id)}
+      />
+      {current && (
+        <div className="flex items-center gap-2 border-t border-line p-3 text-small">
+          <span className="min-w-0 flex-1 text-muted">
+            {current.warning ?? `${current.name} is ${current.status}.`}
+          </span>
+          {current.status === "running" && (
+            <Button size="small" onClick={() => void act(stopWorkspace(current.id))}>
+              Stop
+            </Button>
+          )}
+          {(current.status === "stopped" || current.status === "failed") && (
+            <Button size="small" onClick={() => void act(startWorkspace(current.id))}>
+              Start
+            </Button>
+          )}
+        </div>
+      )}
+    </Popover>
+  );
+}
+
+function isMoving(one: WorkspaceRow): boolean {
+  return !["running", "stopped", "failed", "deleted"].includes(one.status);
+}

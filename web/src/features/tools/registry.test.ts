@@ -1,0 +1,16 @@
+import { existsSync } from "node:fs";
+import { expect, test } from "vitest";
+import { TOOL_NAMES } from "@/chat/tools";
+import { TOOLS, toolOf } from "@/features/tools/registry";
+import { unknownTool } from "@/features/tools/unknown";
+
+test("every tool has a module of its own name and is registered", () => {
+  const folder = new URL(".", import.meta.url);
+  const missing = TOOL_NAMES.filter((name) => !existsSync(new URL(`${name}.tsx`, folder)) || !TOOLS[name]);
+  expect(missing).toEqual([]);
+});
+
+test("a name that nobody registered shows input and output", () => {
+  expect(toolOf("github__create_issue")).toBe(unknownTool);
+  expect(toolOf("constructor")).toBe(unknownTool);
+});
