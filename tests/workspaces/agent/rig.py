@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
+import pytest
 
 from rookery.workspaces import bundle
 from tests.waiting import until
@@ -201,6 +203,18 @@ class Rig:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+@cache
+def bubblewrap() -> str:
+    """The program, where it works. On a developer's machine that cannot confine, skip; in CI, fail."""
+    path = shutil.which("bwrap")
+    trial = [path or "bwrap", "--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    if path is not None and subprocess.run(trial, capture_output=True).returncode == 0:
+        return path
+    if os.environ.get("CI"):
+        pytest.fail("bubblewrap is missing or does not work")
+    pytest.skip("bubblewrap is missing or does not work")
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import io
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,6 +15,7 @@ import pytest
 
 import rookery.workspaces.agent
 from rookery.workspaces import bundle
+from rookery.workspaces.agent import agent as agents
 from tests.workspaces.agent import rig as rigs
 
 PACKAGE = "rookery.workspaces.agent"
@@ -108,6 +108,10 @@ def test_bytes_depend_on_the_source_alone(tmp_path: Path) -> None:
     assert second.read_bytes() == first.read_bytes() == bundle.archive()
 
 
+def test_agent_has_the_version_of_its_server() -> None:
+    assert rookery.__version__ == agents.VERSION
+
+
 def test_zipapp_holds_the_agent_and_nothing_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(bundle.archive())) as zipped:
         names = zipped.namelist()
@@ -156,7 +160,7 @@ def test_zipapp_needs_no_rookery_around_it(tmp_path: Path) -> None:
 @pytest.mark.skipif(not PYTHONS, reason="this machine has one Python only")
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: Path(path).name)
 async def test_agent_runs_on_every_python_that_is_here(python: str) -> None:
-    async with rigs.rig({"nested": True, "bwrap": shutil.which("bwrap")}, python=python) as rig:
+    async with rigs.rig(python=python) as rig:
         await rig.start()
 
         shown = await rig.run("echo hello; exit 3", chat="c1", key="k")

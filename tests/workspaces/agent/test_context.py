@@ -281,7 +281,7 @@ async def test_context_is_given_and_a_change_wakes_who_waits(rig: Rig) -> None:
     unchanged = await rig.ask("GET", f"/v1/context?after={before['version']}")
     waiting = asyncio.create_task(rig.get(f"/v1/context?after={before['version']}&wait_s=50"))
 
-    put(rig.directory / "AGENTS.md", "second\n")
+    os.replace(put(rig.directory / "next", "second\n"), rig.directory / "AGENTS.md")
     after = await waiting
 
     assert (unchanged.status, unchanged.body) == (304, b"")

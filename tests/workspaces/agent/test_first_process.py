@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,14 +10,13 @@ from tests.waiting import until
 from tests.workspaces.agent import rig as rigs
 from tests.workspaces.agent.rig import PATIENCE_S, Rig
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-
 
 @pytest.fixture
 async def confined() -> AsyncIterator[Rig]:
+    program = rigs.bubblewrap()
     async with rigs.rig() as made:
         own = str(made.root)
-        made.around = ["bwrap", "--unshare-user", "--unshare-pid", "--as-pid-1", "--ro-bind", "/", "/", "--dev", "/dev"]
+        made.around = [program, "--unshare-user", "--unshare-pid", "--as-pid-1", "--ro-bind", "/", "/", "--dev", "/dev"]
         made.around += ["--proc", "/proc", "--bind", own, own, "--die-with-parent", "--"]
         await made.start()
         yield made

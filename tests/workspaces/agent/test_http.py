@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rookery.workspaces.agent import http
+from rookery.workspaces.agent import http, process_routes
 from rookery.workspaces.agent.errors import AgentError
 from rookery.workspaces.agent.streams import Reader
 from tests.workspaces.agent.rig import PATIENCE_S, TOKEN, Rig
@@ -110,6 +110,17 @@ async def test_wrong_number_in_a_query_is_refused(shared: Rig, query: str) -> No
     process = (await shared.run("true"))["id"]
 
     assert (await shared.ask("GET", f"/v1/processes/{process}/output?{query}")).status == 400
+
+
+@pytest.mark.parametrize(
+    ("given", "waited"), [("0", 0.0), ("2.5", 2.5), ("300", 300.0), ("301", 300.0), ("9" * 9, 300.0)]
+)
+async def test_wait_is_capped(given: str, waited: float) -> None:
+    head = http.parse_head(f"GET /x?wait_s={given} HTTP/1.1\r\n\r\n".encode())
+    body = http.Body(Reader(10), 0, lambda: None)
+    request = http.Request(head, http.ChatHeaders(), {}, dict(head.query), body, asyncio.Event())
+
+    assert request.seconds("wait_s", cap=process_routes.MAX_WAIT_S) == waited
 
 
 async def test_unknown_paths_and_methods(shared: Rig) -> None:

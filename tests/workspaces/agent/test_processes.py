@@ -318,7 +318,7 @@ async def test_command_longer_than_the_system_takes_is_refused_with_advice(share
 
 
 async def test_read_only_command_can_write_only_plans_and_scratch() -> None:
-    async with rigs.rig({"nested": True, "bwrap": "/usr/bin/bwrap"}) as rig:
+    async with rigs.rig({"nested": True, "bwrap": rigs.bubblewrap()}) as rig:
         await rig.start()
         command = (
             "touch here; touch ~/there; cat TOKEN; touch /tmp/scratch && echo scratch;"

@@ -77,6 +77,23 @@ async def test_stranger_that_says_nothing_is_cut_off(inside: Inside, monkeypatch
     assert await inside.talk() == b""
 
 
+async def test_connections_that_make_room_are_closed_however_young(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(server, "STRANGER_IDLE_S", 1000.0)
+
+    opened = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", inside.port) for _ in range(20)))
+    ends = [asyncio.create_task(reader.read()) for reader, _ in opened]
+
+    try:
+        await until(lambda: sum(end.done() for end in ends) == 18, timeout=PATIENCE_S)
+    finally:
+        for _, writer in opened:
+            writer.close()
+        await asyncio.gather(*ends)
+
+
 async def test_client_too_slow_with_its_body_is_told_so(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_READ_S", 0.05)
 

@@ -87,7 +87,12 @@ class Server:
         connection = Connection(self._agent, self._router, reader, writer)
         task = asyncio.ensure_future(connection.run())
         self._connections[connection] = task
-        task.add_done_callback(lambda _: self._connections.pop(connection, None))
+        task.add_done_callback(lambda _: self._forget(connection))
+
+    def _forget(self, connection: Connection) -> None:
+        # A task that is cancelled before it has begun never comes to its own end, so the socket is closed here.
+        self._connections.pop(connection, None)
+        connection.close()
 
     def _close_idle(self) -> bool:
         """End the connection that has waited longest between requests, to make room for one that wants something."""
@@ -127,7 +132,10 @@ class Connection:
         except Exception:
             self._agent.log(f"connection failed\n{traceback.format_exc()}")
         finally:
-            self._writer.close()
+            self.close()
+
+    def close(self) -> None:
+        self._writer.close()
 
     async def _serve_all(self) -> None:
         while await self._serve_one():
