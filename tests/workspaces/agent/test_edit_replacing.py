@@ -158,6 +158,7 @@ CASES = [
     Case("a paired line keeps the file's CRLF", "a \r\nb\r\n", "a\n", "x\n", "x \r\nb\r\n", 2),
     Case("unterminated on both sides keeps the file's", "\ta\r\nb\r\n", "  a", "  x", "\tx\r\nb\r\n", 3),
     Case("a final newline asked for is given", "a\n\tb", "  b", "  b\n", "a\n\tb\n", 3),
+    Case("a final newline asked for is the file's", "a\r\n\tb", "  b", "  b\n", "a\r\n\tb\r\n", 3),
     Case("a missing final newline stays missing", "a\n\tb", "  b\n", "  c\n", "a\n\tc", 3),
     Case("a taken newline never glues lines", "\ta\nb\n", "  a\n", "  x", "\tx\nb\n", 3),
     Case("a taken newline never glues CRLF lines", "\ta\r\nb\r\n", "  a\n", "  x", "\tx\r\nb\r\n", 3),

@@ -45,12 +45,13 @@ def replace_lines(text: str, starts: list[int], *, old_text: str, new_text: str,
     old = edit_lines.parse_all(edit_lines.split(old_text))
     new = edit_lines.parse_all(edit_lines.split(new_text))
     pairing = align(old, new)
+    dominant = edit_lines.dominant_ending(text)
     out: list[str] = []
     done = 0
     for start in starts:
         window = edit_lines.parse_all(raws[start : start + len(old)])
         out += raws[done:start]
-        out += _Builder(window, old, new, pairing, forced).lines()
+        out += _Builder(window, old, new, pairing, forced, dominant).lines()
         done = start + len(old)
     return "".join([*out, *raws[done:]])
 
@@ -86,13 +87,20 @@ class _Builder:
     """One match and what replaces it."""
 
     def __init__(
-        self, window: list[Line], old: list[Line], new: list[Line], alignment: Alignment, forced: str | None
+        self,
+        window: list[Line],
+        old: list[Line],
+        new: list[Line],
+        alignment: Alignment,
+        forced: str | None,
+        dominant: str,
     ) -> None:
         self._window = window
         self._old = old
         self._new = new
         self._alignment = alignment
         self._forced = forced
+        self._dominant = dominant
         self._open_end = window[-1].ending == ""
         self._file_unit = edit_indent.unit_of(window)
         self._same_leads = all(window[at].lead == line.lead for at, line in enumerate(old) if line.body)
@@ -182,7 +190,10 @@ class _Builder:
         here = self._window[partner].ending
         if bool(self._old[partner].ending) == bool(ending):
             return ending if inner and not here else here
-        return here if ending and here else ending
+        if not ending:
+            return ""
+        # Only a text with several kinds of its own is taken at its word.
+        return here or self._forced or (self._dominant if len(self._new) == 1 else ending)
 
 
 def _with_inner_endings(text: str, forced: str | None) -> str:
