@@ -110,7 +110,12 @@ export function markOf(chat: ChatView): Mark {
 
 export const isBusy = (chat: ChatView) => chat.status === "running" || chat.status === "interrupting";
 
-const NEEDS: Record<string, string> = { question: "Asks a question", plan: "Plan ready", tools: "Wants tool results" };
+const NEEDS: Record<string, string> = {
+  question: "Asks a question",
+  plan: "Plan ready",
+  tools: "Wants tool results",
+  approval: "Asks for permission",
+};
 
 /** The second line of a row: what matters most now. */
 export function lineOf(chat: ChatView): string {

@@ -1,0 +1,85 @@
+import { patchPreferences } from "@/api/account";
+import type { ApprovalSettingsValues, PreferencesChange } from "@/api/types.gen";
+import { Form, Section } from "@/features/settings/form";
+import { Group } from "@/features/settings/group";
+import { RulesEditor, readRules, writeRules } from "@/features/settings/rules";
+import { keys, queryClient, usePreferences } from "@/state/queries";
+import { TextField } from "@/ui/field";
+import { Select } from "@/ui/select";
+import { Switch } from "@/ui/switch";
+
+const ABOUT =
+  "A * stands for anything. All rules count, whoever wrote them, and the strongest that matches decides: deny, then ask, then allow.";
+
+/** What one's own agents may do without asking. */
+export function Approvals() {
+  const { data } = usePreferences();
+  if (!data) return null;
+  return (
+    <Section title="Your rules" text={`For tools in all your chats. ${ABOUT}`}>
+      <Form
+        initial={{ rules: readRules(data.approval_rules) }}
+        save={async ({ rules = [] }) => {
+          const change = { approval_rules: writeRules(rules) } as PreferencesChange;
+          queryClient.setQueryData(keys.preferences, await patchPreferences(change));
+        }}
+      >
+        {({ values, set, error }) => (
+          <RulesEditor rules={values.rules} onChange={(rules) => set("rules", rules)} error={error} />
+        )}
+      </Form>
+    </Section>
+  );
+}
+
+/** What all agents on this server may do. */
+export function ServerApprovals() {
+  return (
+    <Section title="Rules for everybody" text={ABOUT}>
+      <Group
+        group="approvals"
+        read={(values: ApprovalSettingsValues) => ({
+          default: values.default ?? "allow",
+          rules: readRules(values.rules ?? []),
+          allow_always: values.allow_always ?? true,
+          timeout_seconds: String(values.timeout_seconds ?? 0),
+        })}
+        write={({ rules, timeout_seconds, ...changed }) => ({
+          ...changed,
+          ...(rules ? { rules: writeRules(rules) } : {}),
+          ...(timeout_seconds === undefined ? {} : { timeout_seconds: Number(timeout_seconds) }),
+        })}
+      >
+        {({ values, set, error }) => (
+          <>
+            <Select
+              label="Calls that no rule matches"
+              value={values.default}
+              onChange={(action) => set("default", action as typeof values.default)}
+              options={[
+                { value: "allow", label: "Run" },
+                { value: "ask", label: "Are asked about" },
+              ]}
+              error={error("default")}
+            />
+            <RulesEditor rules={values.rules} onChange={(rules) => set("rules", rules)} error={error} />
+            <Switch
+              label="People may answer “always”"
+              hint="Off: they are asked each time."
+              checked={values.allow_always}
+              onChange={(on) => set("allow_always", on)}
+            />
+            <TextField
+              label="Wait for an answer"
+              hint="Seconds. 0 is as long as it takes."
+              inputMode="numeric"
+              value={values.timeout_seconds}
+              onChange={(e) => set("timeout_seconds", e.target.value)}
+              error={error("timeout_seconds")}
+            />
+          </>
+        )}
+      </Group>
+    </Section>
+  );
+}
