@@ -135,7 +135,11 @@ def test_router_reads_only_as_somebody(path: Path) -> None:
     assert touches_the_pool(path.read_text()) == (relative(path) in WITHOUT_AN_ACTOR)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
+# What a program writes is read in its source: the document of the API and the namespaces of the client.
+GENERATED = {"client/models.py", "client/sync_namespaces.py"}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if relative(path) not in GENERATED], ids=relative)
 def test_module_stays_under_five_hundred_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 500
 

@@ -29,13 +29,16 @@ OPERATIONS = (
     "files",
     "messages",
     "models",
+    "operations.get",
     "queue",
     "server.version",
     "setup",
+    "templates",
     "titles",
     "tokens",
     "turns",
     "users.me",
+    "workspaces",
 )
 # What events of streams hold besides.
 OF_EVENTS = ("ChatView",)
@@ -49,6 +52,7 @@ RENAMED = {
     "ModelsOfProvider": "ModelProvider",
     "ModelsView": "ModelList",
     "PromoteView": "PromoteAnswer",
+    "RequestedView": "RequestedWorkspace",
     "SendView": "SendAnswer",
     "TitleView": "ProposedTitle",
     "TokensView": "TokenCounts",

@@ -16,7 +16,7 @@ from pathlib import Path
 from tools.formatting import formatted
 
 CLIENT = Path(__file__).parents[1] / "src" / "rookery" / "client"
-MODULES = ("account", "catalog", "chats", "files", "messages", "queues", "tokens")
+MODULES = ("account", "catalog", "chats", "files", "messages", "queues", "tokens", "workspaces")
 TWINS = {"LiveChat": "BlockingLiveChat", "Watch": "BlockingWatch"}
 
 HEAD = '''"""The namespaces of the blocking client. Made by tools/generate_client_sync.py; change the other ones."""

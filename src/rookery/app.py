@@ -280,7 +280,6 @@ class Choices:
     """
 
     index: int = 0
-
     ring: KeyRing | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     secrets: SecretRegistry | None = None
@@ -451,6 +450,7 @@ def _wire(
         clock=clock,
         limits=RateLimits(clock=clock, replicas=lambda: presence.live_count, on_refused=http_stats.rate_limited),
         data_dir=settings.data_dir,
+        workspaces=workspaces,
         origins=Origins(
             external_url=settings.external_url,
             allowed_origins=settings.allowed_origins,

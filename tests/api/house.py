@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from rookery.store.users import User, UserDraft
 from rookery.stream.listening import serving
 from rookery.worker import titling
 from rookery.worker.config import WorkerConfig
+from rookery.workspaces.drivers.protocol import Driver
 
 PASSWORD = "correct horse battery"
 
@@ -110,14 +111,17 @@ async def open_house(
     takes_chats: bool = False,
     worker: WorkerConfig | None = None,
     overrides: dict[str, Any] | None = None,
+    drivers: Mapping[str, Driver] | None = None,
 ) -> AsyncIterator[House]:
-    """Without `takes_chats` nothing answers: chats stay as the requests left them."""
+    """Without `takes_chats` nothing answers: chats stay as the requests left them. Without `drivers` no workspace is
+    ever started."""
     settings = settings_for(database_url, tmp_path, overrides)
     choices = Choices(
         ring=sealing.load_ring(None, settings.data_dir),
         clock=clock or SystemClock(),
         passwords=Passwords(memory_kib=64),
         takes_chats=takes_chats,
+        drivers=drivers or {},
         worker=worker or WorkerConfig(),
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:

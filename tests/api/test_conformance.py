@@ -32,12 +32,17 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from rookery.chat.rights import Role
+from rookery.store import templates as stored_templates
+from rookery.workspaces import templates
+from rookery.workspaces.service import as_push
+from rookery.workspaces.templates import TemplateFile
 from tests.api.house import House, Person
 
 DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "api" / "openapi.json").read_text())
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 # Streams do not end, uploads are bytes, and who logs out cannot go on.
 LEFT_OUT = {"chats.watch", "chats.stream", "files.upload", "auth.logout", "sessions.end_others", "auth.change_password"}
+LEFT_OUT |= {"templates.push", "operations.log"}
 EXAMPLES = 3
 # More than one of each role: a user is not to run out of requests.
 CROWD = 3
@@ -68,7 +73,26 @@ async def furnish(house: House, people: list[Person], root: Person) -> dict[str,
         "model_config": model,
         "user": str(spare.id),
         "token": token["id"],
+        **await furnish_workspace(house, people[0]),
     }
+
+
+async def furnish_workspace(house: House, owner: Person) -> dict[str, str]:
+    packed = templates.pack({"template.toml": TemplateFile(b'name = "plain"')})
+    async with house.database.api.acquire() as conn:
+        await stored_templates.push_template(conn, as_push(packed))
+        workspace = await conn.fetchval(
+            "INSERT INTO workspaces (owner_id, name, template, template_revision) VALUES ($1, 'w', 'plain', $2)"
+            " RETURNING id",
+            owner.id,
+            packed.revision,
+        )
+        operation = await conn.fetchval(
+            "INSERT INTO workspace_operations (workspace_id, kind, reason, state, finished_at)"
+            " VALUES ($1, 'stop', 'user', 'succeeded', now()) RETURNING id",
+            workspace,
+        )
+    return {"template": "plain", "workspace": str(workspace), "operation": str(operation)}
 
 
 @dataclass

@@ -17,7 +17,11 @@ from rookery.chat.messages import Role as MessageRole
 from rookery.chat.parts import Text
 from rookery.chat.rights import Role
 from rookery.store import machine
+from rookery.store import templates as stored_templates
 from rookery.store.machine import Bundle, ChatSpec
+from rookery.workspaces import templates
+from rookery.workspaces.service import as_push
+from rookery.workspaces.templates import TemplateFile
 from tests.api.doors import open_door
 from tests.api.house import PASSWORD, House, Person, open_house
 from tests.api.talk import CHATS, Talk, text
@@ -81,9 +85,33 @@ class Town:
                 return await self._session()
             case "provider" | "model_config":
                 return await self._configured(name)
+            case "template" | "workspace" | "operation":
+                return await self._workspace(name)
             case "asset":
                 return "docs.js"
         raise AssertionError(f"There is nothing for the parameter {name}.")
+
+    async def _workspace(self, kind: str) -> str:
+        """A template of its own, a stopped workspace made of it, and the operation that stopped it."""
+        template = f"t-{uuid4().hex[:12]}"
+        packed = templates.pack({"template.toml": TemplateFile(f'name = "{template}"'.encode())})
+        async with self.house.database.api.acquire() as conn:
+            await stored_templates.push_template(conn, as_push(packed))
+            if kind == "template":
+                return template
+            workspace = await conn.fetchval(
+                "INSERT INTO workspaces (owner_id, name, template, template_revision) VALUES ($1, $2, $2, $3)"
+                " RETURNING id",
+                self.people["owner"].id,
+                template,
+                packed.revision,
+            )
+            operation = await conn.fetchval(
+                "INSERT INTO workspace_operations (workspace_id, kind, reason, state, finished_at)"
+                " VALUES ($1, 'stop', 'user', 'succeeded', now()) RETURNING id",
+                workspace,
+            )
+        return str(workspace if kind == "workspace" else operation)
 
     async def _file(self, target: str) -> str:
         named = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}

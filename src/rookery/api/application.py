@@ -23,6 +23,7 @@ from rookery.api.routers import (
     audit,
     auth,
     chats,
+    contexts,
     docs,
     files,
     health,
@@ -38,11 +39,14 @@ from rookery.api.routers import (
     settings,
     setup,
     shares,
+    templates,
     titles,
     tokens,
     turns,
     usage,
     users,
+    workspace_operations,
+    workspaces,
 )
 from rookery.api.spa import Spa
 from rookery.chat.errors import ChatError
@@ -51,6 +55,7 @@ from rookery.store.authorized.config import StaleSetting
 from rookery.store.errors import StoreError
 from rookery.store.model_errors import ModelError
 from rookery.stream.errors import StreamRefused
+from rookery.workspaces.problems import Invalid
 
 # One per subject, in the order of the document. Each takes the parts and gives its routes.
 ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (
@@ -66,6 +71,10 @@ ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (
     titles.router,
     shares.router,
     files.router,
+    templates.router,
+    workspaces.router,
+    workspace_operations.router,
+    contexts.router,
     models.router,
     providers.router,
     model_configs.router,
@@ -88,6 +97,7 @@ _EXPLAINED: tuple[type[Exception], ...] = (
     StaleSetting,
     StoreError,
     StreamRefused,
+    Invalid,
     ConnectionError,
     TimeoutError,
     asyncpg.PostgresError,

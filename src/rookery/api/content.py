@@ -157,12 +157,6 @@ def _check_labels(given: dict[str, str]) -> dict[str, str]:
     return given
 
 
-def _no_workspace(workspace_id: UUID | None) -> UUID | None:
-    if workspace_id is not None:
-        raise ValueError("There is no such workspace of yours. Choose another one, or none.")
-    return None
-
-
 def _no_servers(server_ids: list[UUID]) -> list[UUID]:
     if server_ids:
         unknown = ", ".join(str(each) for each in dict.fromkeys(server_ids))
@@ -176,8 +170,7 @@ Title: TypeAlias = Annotated[
 ]
 Labels: TypeAlias = Annotated[dict[str, str], AfterValidator(_check_labels)]
 SystemPrompt: TypeAlias = Annotated[str, rule(lambda prompt: sanitise.check_prompt(prompt, field="system_prompt"))]
-# Neither workspaces nor MCP servers are part of this version: whoever names one is told that it is not there.
-WorkspaceId: TypeAlias = Annotated[UUID | None, AfterValidator(_no_workspace)]
+# MCP servers are no part of this version: whoever names one is told that it is not there.
 ServerIds: TypeAlias = Annotated[list[UUID], Field(max_length=MAX_SERVERS), AfterValidator(_no_servers)]
 
 

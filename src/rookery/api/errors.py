@@ -24,7 +24,9 @@ from rookery.store import access_errors, model_errors
 from rookery.store.authorized.config import StaleSetting
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, DatabaseUnreachable, LockTimeout
 from rookery.store.shares import BadEntries
+from rookery.store.workspace_requests import OperationInProgress, WorkspaceQuotaExceeded
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
+from rookery.workspaces.problems import Invalid
 
 NO_STORE = "no-store"
 SOON = {"Retry-After": "1"}
@@ -48,6 +50,14 @@ class FieldError(msgspec.Struct, frozen=True):
     message: str
 
 
+class Quota(msgspec.Struct, frozen=True):
+    """A limit on workspaces: `kind` is the setting that says it."""
+
+    kind: str
+    used: int
+    limit: int
+
+
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of every answer that is an error. Some codes add members of their own."""
 
@@ -61,6 +71,8 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spent_micros: int | None = None
     limit_micros: int | None = None
     resets_at: str | None = None
+    quota: Quota | None = None
+    operation_id: str | None = None
 
 
 class ApiError(Exception):
@@ -144,6 +156,8 @@ def explain(error: BaseException) -> ApiError | None:
             return _access(error)
         case model_errors.ModelError():
             return _model(error)
+        case Invalid():
+            return BadFields([FieldError(each.field, each.detail) for each in error.problems])
         case StaleSetting():
             return ApiError(412, error.code, str(error))
         case TooManyStreams():
@@ -242,7 +256,16 @@ def _access(error: access_errors.AccessError) -> ApiError | None:
         headers.update(SOON)
     elif isinstance(error, access_errors.AlreadyExists):
         fields.append(FieldError(error.field, str(error)))
-    return ApiError(status, error.code, str(error), headers=headers, fields=fields)
+    return ApiError(status, error.code, str(error), headers=headers, fields=fields, members=_members(error))
+
+
+def _members(error: access_errors.AccessError) -> dict[str, object]:
+    match error:
+        case WorkspaceQuotaExceeded():
+            return {"quota": Quota(error.kind, error.used, error.limit)}
+        case OperationInProgress():
+            return {"operation_id": str(error.operation.id)}
+    return {}
 
 
 _MODEL: Mapping[type[model_errors.ModelError], int] = {

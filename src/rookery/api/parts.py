@@ -24,6 +24,7 @@ from rookery.store.machine import Publisher
 from rookery.store.passwords import Passwords
 from rookery.stream.service import Streams
 from rookery.worker.titling import ShortTexts, Titling
+from rookery.workspaces.runtime import WorkspaceRuntime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class ApiParts:
     clock: Clock
     limits: RateLimits
     data_dir: Path
+    workspaces: WorkspaceRuntime
     origins: Origins = field(default_factory=Origins)
     token_max_days: int = 365
     max_body: int = MAX_BODY_BYTES

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rookery.settings import Loaded
@@ -40,6 +41,7 @@ def add_to(tasks: Any, add: Add, run: Run) -> None:
     _add_secrets(tasks, add, run)
     _add_providers(_group(tasks, "provider", "where models come from, and the keys for them"), add, run)
     _add_models(_group(tasks, "model", "the models that chats can use"), add, run)
+    _add_templates(_group(tasks, "template", "what workspaces are made of"), add, run)
 
 
 def _group(tasks: Any, name: str, summary: str) -> Any:
@@ -205,6 +207,52 @@ def _add_models(tasks: Any, add: Add, run: Run) -> None:
     ):
         one = add(tasks, name, command, summary)
         one.add_argument("model", metavar="MODEL", help="its name, PROVIDER/NAME, or its id")
+
+
+def _add_templates(tasks: Any, add: Add, run: Run) -> None:
+    def list_all(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_templates
+
+        return run(admin_templates.list_all(loaded.settings, out), loaded, out)
+
+    def show(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_templates
+
+        return run(admin_templates.show(loaded.settings, out, name=arguments.name), loaded, out)
+
+    def push(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_templates
+
+        return run(admin_templates.push(loaded.settings, out, folder=Path(arguments.folder)), loaded, out)
+
+    def remove(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_templates
+
+        return run(admin_templates.remove(loaded.settings, out, name=arguments.name), loaded, out)
+
+    def switch(*, enabled: bool) -> Callable[[argparse.Namespace, Loaded, Output], int]:
+        def change(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+            from rookery.cli import admin_templates
+            from rookery.store.templates import TemplatePatch
+
+            told = "enabled" if enabled else "disabled; workspaces that are there can still be started"
+            patch = TemplatePatch(enabled=enabled)
+            changing = admin_templates.change(loaded.settings, out, name=arguments.name, patch=patch, told=told)
+            return run(changing, loaded, out)
+
+        return change
+
+    add(tasks, "list", list_all, "show the templates")
+    pushed = add(tasks, "push", push, "check a template's folder and make it what the next workspaces are made of")
+    pushed.add_argument("folder", metavar="DIR", help="the folder with template.toml")
+    for name, command, summary in (
+        ("show", show, "show a template with its parameters"),
+        ("enable", switch(enabled=True), "offer a template again"),
+        ("disable", switch(enabled=False), "offer a template no more"),
+        ("remove", remove, "remove a template that no workspace is made of"),
+    ):
+        one = add(tasks, name, command, summary)
+        one.add_argument("name", metavar="NAME")
 
 
 def _add_option(command: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ from rookery.client.messages import AsyncMessages
 from rookery.client.models import Me, Version
 from rookery.client.queues import AsyncQueues
 from rookery.client.tokens import AsyncTokens
+from rookery.client.workspaces import AsyncTemplates, AsyncWorkspaces
 from rookery.clock import Clock, SystemClock
 
 DEFAULT_URL = "http://127.0.0.1:7117"
@@ -58,6 +59,8 @@ class AsyncRookery:
         self.models = AsyncModels(self._http)
         self.account = AsyncAccount(self._http)
         self.tokens = AsyncTokens(self._http)
+        self.templates = AsyncTemplates(self._http)
+        self.workspaces = AsyncWorkspaces(self._http)
 
     @property
     def base_url(self) -> str:

@@ -115,6 +115,16 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     queue_len: int
 
 
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """The pinned context. `dirty_since` says since when the workspace tells something else."""
+
+    pinned: bool
+    workspace_id: UUID | None = None
+    dirty_since: str | None = None
+    error: str | None = None
+    items: tuple[ContextItem, ...]
+
+
 class ContextFile(msgspec.Struct, frozen=True, kw_only=True):
     """An instruction file that was in force, without its text."""
 
@@ -122,6 +132,22 @@ class ContextFile(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     hash: str = ""
     truncated: bool = False
+
+
+class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the workspace tells the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
+
+    `tools` are the names of an MCP server's.
+    """
+
+    kind: str
+    source: str
+    name: str | None = None
+    description: str | None = None
+    size: int
+    status: str
+    error: str | None = None
+    tools: tuple[str, ...] | None = None
 
 
 class ContextUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +167,16 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     runtime_ms: int
     by_model: dict[str, Figures]
     by_chat: dict[str, Figures]
+
+
+class DiffStatus(msgspec.Struct, frozen=True, kw_only=True):
+    root: str
+    branch: str | None = None
+    remote_origin: str | None = None
+    additions: int
+    deletions: int
+    changed_files: int
+    refreshed_at: datetime
 
 
 class DownloadUrl(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,6 +312,41 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
     user: dict[str, str] | None = None
 
 
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is done to a workspace: `kind` is create, start, stop or delete.
+
+    `state` is queued, running, succeeded, failed or canceled; `reason` is who wanted it.
+    """
+
+    id: UUID
+    workspace_id: UUID
+    kind: str
+    state: str
+    reason: str
+    error: str | None = None
+    error_code: str | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a workspace of the template can be told. `ephemeral` ones are given anew at every start."""
+
+    name: str
+    type: str
+    required: bool
+    default: bool | int | float | str | tuple[str, ...] | None = None
+    mutable: bool
+    ephemeral: bool
+    display_name: str
+    description: str
+    options: tuple[bool | int | float | str | tuple[str, ...], ...]
+    regex: str | None = None
+    min: float | None = None
+    max: float | None = None
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One of any type, with the members of all: a newer server may send types that this client does not know."""
 
@@ -315,6 +386,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[ContextFile, ...] = ()
     skills: tuple[str, ...] = ()
     mcp_servers: tuple[str, ...] = ()
+
+
+class Preset(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    default: bool
+    description: str
+    parameters: dict[str, bool | int | float | str | tuple[str, ...]]
 
 
 class PromoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -366,6 +445,13 @@ class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
     decode_error: bool = False
 
 
+class RequestedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for: the workspace as it is now, and the operation to wait for; null when nothing was to do."""
+
+    workspace: Workspace
+    operation: Operation | None = None
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """`tool` is a glob over the tool's name. Every path in `match` has to match; arguments it does not name may be
     anything. `reason` is told to the model when the rule denies.
@@ -407,6 +493,27 @@ class SendAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class SetupStatus(msgspec.Struct, frozen=True, kw_only=True):
     needed: bool
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True):
+    """A template. `revision` and `readme` only when one is read; who may use it only for administrators."""
+
+    name: str
+    display_name: str
+    description: str
+    icon: str
+    driver: str
+    parameters: tuple[Parameter, ...]
+    presets: tuple[Preset, ...]
+    agents_allowed: bool
+    deprecated: bool
+    enabled: bool
+    shipped: bool
+    updated_at: datetime
+    revision: str | None = None
+    readme: str | None = None
+    allowed_users: tuple[UUID, ...] = ()
+    allowed_roles: tuple[str, ...] = ()
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -467,3 +574,35 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     schema: int
     build: str | None = None
     features: tuple[str, ...]
+
+
+class Workspace(msgspec.Struct, frozen=True, kw_only=True):
+    """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
+
+    `operation` is the one that is under way. `warning` says when it is not confined.
+    """
+
+    id: UUID
+    owner: PublicUser | None = None
+    name: str
+    template: str | None = None
+    template_revision: str | None = None
+    driver: str
+    parameters: dict[str, Any]
+    status: str
+    error: str | None = None
+    error_code: str | None = None
+    warning: str | None = None
+    agent_state: str
+    startup_exit_code: int | None = None
+    os: str | None = None
+    arch: str | None = None
+    directory: str | None = None
+    idle_stop_after: float
+    stops_at: datetime | None = None
+    last_used_at: datetime
+    started_at: datetime | None = None
+    created_at: datetime
+    updated_at: datetime
+    chats: tuple[UUID, ...]
+    operation: Operation | None = None

@@ -10,7 +10,17 @@ from rookery.client.aio import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, DEFAULT
 from rookery.client.blocking import BlockingWatch, Portal
 from rookery.client.frames import Transport
 from rookery.client.models import Me, Version
-from rookery.client.sync_namespaces import Account, Chats, Files, Messages, Models, Queues, Tokens
+from rookery.client.sync_namespaces import (
+    Account,
+    Chats,
+    Files,
+    Messages,
+    Models,
+    Queues,
+    Templates,
+    Tokens,
+    Workspaces,
+)
 from rookery.clock import Clock
 
 
@@ -38,6 +48,8 @@ class Rookery:
         self.models = Models(self._inner.models, portal)
         self.account = Account(self._inner.account, portal)
         self.tokens = Tokens(self._inner.tokens, portal)
+        self.templates = Templates(self._inner.templates, portal)
+        self.workspaces = Workspaces(self._inner.workspaces, portal)
 
     @property
     def base_url(self) -> str:

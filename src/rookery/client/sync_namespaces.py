@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from msgspec import UNSET, UnsetType
@@ -36,20 +37,25 @@ from rookery.client.models import (
     Model,
     ModelProvider,
     NewToken,
+    Operation,
     PromoteAnswer,
     Prompt,
     Queue,
     QueuedMessage,
+    RequestedWorkspace,
     Rule,
     SearchMatch,
     SendAnswer,
+    Template,
     Token,
     User,
+    Workspace,
 )
 from rookery.client.pages import Page
 from rookery.client.queues import AsyncQueues
 from rookery.client.reducer import View
 from rookery.client.tokens import DEFAULT_SCOPES, AsyncTokens
+from rookery.client.workspaces import AsyncTemplates, AsyncWorkspaces
 
 
 class Account:
@@ -471,3 +477,69 @@ class Tokens:
 
     def delete(self, token_id: UUID | str) -> None:
         self._portal.run(self._inner.delete(token_id))
+
+
+class Templates:
+    """`client.templates`."""
+
+    def __init__(self, inner: AsyncTemplates, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def list(self) -> tuple[Template, ...]:
+        """Those that the caller may use."""
+        return self._portal.run(self._inner.list())
+
+    def get(self, name: str) -> Template:
+        """One, with its README."""
+        return self._portal.run(self._inner.get(name))
+
+
+class Workspaces:
+    """`client.workspaces`."""
+
+    def __init__(self, inner: AsyncWorkspaces, portal: Portal) -> None:
+        self._inner = inner
+        self._portal = portal
+
+    def create(
+        self,
+        template: str,
+        *,
+        name: str | None = None,
+        preset: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> RequestedWorkspace:
+        """Make a workspace and start it; `wait` for the operation of the answer."""
+        return self._portal.run(self._inner.create(template, name=name, preset=preset, parameters=parameters))
+
+    def list(self, *, limit: int = 50, cursor: str | None = None, owner: str | None = None) -> Page[Workspace]:
+        """One page, the newest first. `owner` is for administrators: the id of a user, or `all`."""
+        return self._portal.run(self._inner.list(limit=limit, cursor=cursor, owner=owner))
+
+    def iterate(self, *, owner: str | None = None) -> Iterator[Workspace]:
+        """Every workspace, loaded as they are asked for."""
+        return self._portal.iterate(self._inner.iterate(owner=owner))
+
+    def get(self, workspace_id: UUID | str) -> Workspace:
+        return self._portal.run(self._inner.get(workspace_id))
+
+    def start(self, workspace_id: UUID | str, *, parameters: Mapping[str, Any] | None = None) -> RequestedWorkspace:
+        """Start it; the answer has no operation when it runs already."""
+        return self._portal.run(self._inner.start(workspace_id, parameters=parameters))
+
+    def stop(self, workspace_id: UUID | str) -> RequestedWorkspace:
+        """Stop it; its files are kept."""
+        return self._portal.run(self._inner.stop(workspace_id))
+
+    def delete(self, workspace_id: UUID | str, *, force: bool = False) -> RequestedWorkspace:
+        """Delete it with its files. `force` also while a chat is at work in it."""
+        return self._portal.run(self._inner.delete(workspace_id, force=force))
+
+    def operation(self, operation_id: UUID | str) -> Operation:
+        """How something that was asked for stands."""
+        return self._portal.run(self._inner.operation(operation_id))
+
+    def wait(self, operation_id: UUID | str) -> Operation:
+        """Return once the operation is over, whatever came of it. End the wait with a timeout of your own."""
+        return self._portal.run(self._inner.wait(operation_id))

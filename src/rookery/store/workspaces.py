@@ -15,6 +15,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from rookery.chat.errors import InvalidInput
 from rookery.store.access_errors import AlreadyExists, Missing
 from rookery.store.hints import Hint, MiscHint, WatchHint, WatchKind
 from rookery.store.pool import Connection
@@ -183,6 +184,12 @@ async def find_owner(conn: Connection, workspace_id: UUID) -> UUID | None:
     """Whose it is; None when it is not there, or deleted."""
     owner_id: UUID | None = await conn.fetchval(FIND_OWNER, workspace_id)
     return owner_id
+
+
+async def check_own(conn: Connection, workspace_id: UUID, owner_id: UUID) -> None:
+    """That a chat of this owner may be bound to it. One message, whether it is not there or somebody else's."""
+    if await find_owner(conn, workspace_id) != owner_id:
+        raise InvalidInput("workspace_id", "There is no such workspace of yours. Choose another one, or none.")
 
 
 async def get_workspace(conn: Connection, workspace_id: UUID) -> Workspace:

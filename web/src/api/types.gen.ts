@@ -203,10 +203,31 @@ export interface ContextFile {
   truncated?: boolean;
 }
 
+/** Something that the workspace tells the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded. `tools` are the names of an MCP server's. */
+export interface ContextItemView {
+  kind: string;
+  source: string;
+  name: string | null;
+  description: string | null;
+  size: number;
+  status: string;
+  error: string | null;
+  tools: string[] | null;
+}
+
 /** How full the model's context was at the newest answer. */
 export interface ContextUsage {
   context_tokens?: number | null;
   context_limit?: number | null;
+}
+
+/** The pinned context. `dirty_since` says since when the workspace tells something else. */
+export interface ContextView {
+  pinned: boolean;
+  workspace_id: string | null;
+  dirty_since: string | null;
+  error: string | null;
+  items: ContextItemView[];
 }
 
 /** Of the whole family. `by_model` has ids of models as their provider names them, `by_chat` ids of chats. */
@@ -235,6 +256,14 @@ export interface CreateBody {
   title?: string | null;
 }
 
+/** A workspace to make. Without a name one is made of the template's. */
+export interface CreateWorkspaceBody {
+  template: string;
+  name?: string | null;
+  preset?: string | null;
+  parameters?: Record<string, unknown>;
+}
+
 export interface DebugUpdate {
   type: "debug_update";
   kind: string;
@@ -246,6 +275,16 @@ export type Decision = "approve" | "deny";
 
 /** What becomes of calls that no rule matches. */
 export type Default = "allow" | "ask";
+
+export interface DiffStatus {
+  root: string;
+  branch: string | null;
+  remote_origin: string | null;
+  additions: number;
+  deletions: number;
+  changed_files: number;
+  refreshed_at: string;
+}
 
 /** `url` gives the file to whoever has it, until it expires. */
 export interface DownloadView {
@@ -312,6 +351,8 @@ export interface ErrorBody {
   spent_micros?: number | null;
   limit_micros?: number | null;
   resets_at?: string | null;
+  quota?: Quota | null;
+  operation_id?: string | null;
 }
 
 export interface ErrorShown {
@@ -494,6 +535,11 @@ export interface InterruptBody {
 }
 
 /** A list that comes whole. */
+export interface ItemsOfDiffStatus {
+  items: DiffStatus[];
+}
+
+/** A list that comes whole. */
 export interface ItemsOfJobView {
   items: JobView[];
 }
@@ -541,6 +587,11 @@ export interface ItemsOfSessionView {
 /** A list that comes whole. */
 export interface ItemsOfShareView {
   items: ShareView[];
+}
+
+/** A list that comes whole. */
+export interface ItemsOfTemplateView {
+  items: TemplateView[];
 }
 
 /** A list that comes whole. */
@@ -808,6 +859,20 @@ export interface OneTimeLink {
   expires_at: string;
 }
 
+/** Something that is done to a workspace: `kind` is create, start, stop or delete. `state` is queued, running, succeeded, failed or canceled; `reason` is who wanted it. */
+export interface OperationView {
+  id: string;
+  workspace_id: string;
+  kind: string;
+  state: string;
+  reason: string;
+  error: string | null;
+  error_code: string | null;
+  created_at: string;
+  started_at: string | null;
+  finished_at: string | null;
+}
+
 export type Outcome = "done" | "refused";
 
 export interface OverrideBody {
@@ -846,6 +911,28 @@ export interface PageOfEntry {
 export interface PageOfUser {
   items: User[];
   next_cursor?: string | null;
+}
+
+/** One page of a list; `next_cursor` is null on the last one. */
+export interface PageOfWorkspaceView {
+  items: WorkspaceView[];
+  next_cursor?: string | null;
+}
+
+/** What a workspace of the template can be told. `ephemeral` ones are given anew at every start. */
+export interface ParameterView {
+  name: string;
+  type: string;
+  required: boolean;
+  default: boolean | number | string | string[] | null;
+  mutable: boolean;
+  ephemeral: boolean;
+  display_name: string;
+  description: string;
+  options: (boolean | number | string | string[])[];
+  regex: string | null;
+  min: number | null;
+  max: number | null;
 }
 
 export interface PasswordBody {
@@ -903,6 +990,14 @@ export interface PreferencesView {
   compaction_thresholds: Record<string, number>;
   approval_rules: Rule[];
   display: Record<string, unknown>;
+}
+
+export interface PresetView {
+  id: string;
+  name: string;
+  default: boolean;
+  description: string;
+  parameters: Record<string, boolean | number | string | string[]>;
 }
 
 export interface PreviewReset {
@@ -1067,6 +1162,13 @@ export interface QueuedPatchBody {
   reasoning_effort?: Effort | null;
 }
 
+/** A limit on workspaces: `kind` is the setting that says it. */
+export interface Quota {
+  kind: string;
+  used: number;
+  limit: number;
+}
+
 /** Up to which message the caller has read; null is the newest. With `force` the cursor also moves back: to 0, and the chat is unread again. */
 export interface ReadBody {
   message_id?: number | null;
@@ -1102,6 +1204,12 @@ export interface ReplicaView {
   started_at: string;
   heartbeat_at: string;
   stopping_at: string | null;
+}
+
+/** What was asked for: the workspace as it is now, and the operation to wait for; null when nothing was to do. */
+export interface RequestedView {
+  workspace: WorkspaceView;
+  operation: OperationView | null;
 }
 
 export interface RetryChanged {
@@ -1260,6 +1368,11 @@ export interface SpendView {
   limit_micros: number | null;
 }
 
+/** Parameters that may change at a start: mutable and ephemeral ones. */
+export interface StartWorkspaceBody {
+  parameters?: Record<string, unknown>;
+}
+
 export type Status = "active" | "disabled";
 
 export interface StatusChanged {
@@ -1276,6 +1389,35 @@ export interface Synced {
   history_version: number;
   queue_version: number;
   last_message_id: number;
+}
+
+/** What to change; what is absent stays. Empty lists allow everybody. */
+export interface TemplatePatchBody {
+  enabled?: boolean;
+  deprecated?: boolean;
+  agents_allowed?: boolean;
+  allowed_users?: string[];
+  allowed_roles?: UserRole[];
+}
+
+/** A template. `revision` and `readme` only when one is read; who may use it only for administrators. */
+export interface TemplateView {
+  name: string;
+  display_name: string;
+  description: string;
+  icon: string;
+  driver: string;
+  parameters: ParameterView[];
+  presets: PresetView[];
+  agents_allowed: boolean;
+  deprecated: boolean;
+  enabled: boolean;
+  shipped: boolean;
+  updated_at: string;
+  revision?: string;
+  readme?: string;
+  allowed_users?: string[];
+  allowed_roles?: string[];
 }
 
 export interface Text {
@@ -1361,6 +1503,12 @@ export interface ToolResultInput {
 /** The results of all calls that the chat waits for. */
 export interface ToolResultsBody {
   results: ToolResultInput[];
+}
+
+/** What to change; what is absent stays. `idle_stop_after` is in seconds, 0 is never. */
+export interface UpdateWorkspaceBody {
+  name?: string;
+  idle_stop_after?: number;
 }
 
 export interface UpstreamModel {
@@ -1460,8 +1608,40 @@ export interface WorkspaceSettingsValues {
   delete_after_stopped_days?: number;
 }
 
+/** A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it. `operation` is the one that is under way. `warning` says when it is not confined. */
+export interface WorkspaceView {
+  id: string;
+  owner: PublicUser | null;
+  name: string;
+  template: string | null;
+  template_revision: string | null;
+  driver: string;
+  parameters: Record<string, unknown>;
+  status: string;
+  error: string | null;
+  error_code: string | null;
+  warning: string | null;
+  agent_state: string;
+  startup_exit_code: number | null;
+  os: string | null;
+  arch: string | null;
+  directory: string | null;
+  idle_stop_after: number;
+  stops_at: string | null;
+  last_used_at: string;
+  started_at: string | null;
+  created_at: string;
+  updated_at: string;
+  chats: string[];
+  operation: OperationView | null;
+}
+
 /** Where an answer holds from now on: in this chat and its subagents, or in all chats of its owner. */
 export type rookeryOf_chat__approvals__Scope = "chat" | "user";
 
 /** What an API token may be used for; never more than its user may do. */
 export type rookeryOf_chat__rights__Scope = "all" | "chat:read" | "chat:write" | "usage:read" | "admin";
+
+export type rookeryOf_store__users__Status = "active" | "disabled";
+
+export type rookeryOf_store__workspaces__Status = "pending" | "starting" | "running" | "stopping" | "stopped" | "failed" | "deleting" | "deleted";

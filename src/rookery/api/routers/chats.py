@@ -14,12 +14,13 @@ from starlette.responses import Response
 from rookery.api import bodies, choosing, content, headers
 from rookery.api.bodies import Body
 from rookery.api.caller import Caller, CallerDep
-from rookery.api.content import Content, Labels, ServerIds, SystemPrompt, Title, Tools, WorkspaceId
+from rookery.api.content import Content, Labels, ServerIds, SystemPrompt, Title, Tools
 from rookery.api.edge import PREFIX
 from rookery.api.limits import Limit
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer, nothing
 from rookery.chat import opening, search_query
+from rookery.chat.blocks import Awareness
 from rookery.chat.messages import ChatId, Effort, MessageId, NewMessage, Role
 from rookery.chat.rights import Action, Resource, Scope, has_scope
 from rookery.store import idempotency
@@ -42,7 +43,7 @@ class CreateBody(Body):
     content: Content
     model_config_id: UUID | None = None
     reasoning_effort: Effort | None = None
-    workspace_id: WorkspaceId = None
+    workspace_id: UUID | None = None
     system_prompt: SystemPrompt | None = None
     labels: Labels = Field(default_factory=dict)
     mcp_server_ids: ServerIds = Field(default_factory=list)
@@ -58,7 +59,7 @@ class PatchBody(Body):
     title: Title = ""
     labels: Labels = Field(default_factory=dict)
     pin_order: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    workspace_id: WorkspaceId = None
+    workspace_id: UUID | None = None
     plan_mode: bool = False
     mcp_server_ids: ServerIds = Field(default_factory=list)
     model_config_id: UUID = UUID(int=0)
@@ -176,13 +177,15 @@ async def _spec(parts: ApiParts, caller: Caller, body: CreateBody) -> ChatSpec:
         reasoning_effort=effort,
     )
     prompts = await parts.directory.setting(opening.SETTING)
+    awareness = Awareness.DETACHED if body.workspace_id is None else Awareness.ATTACHED
     return ChatSpec(
         owner_id=caller.user.id,
         title=body.title or await content.fallback_title(caller, said),
         model_config_id=model_config_id,
         reasoning_effort=effort,
-        messages=(*opening.system_rows(prompts, system_prompt=body.system_prompt), first),
+        messages=(*opening.system_rows(prompts, system_prompt=body.system_prompt, awareness=awareness), first),
         labels=body.labels,
+        workspace_id=body.workspace_id,
         plan_mode=body.plan_mode,
         dynamic_tools=content.encoded_tools(body.dynamic_tools),
         client_type=body.client_type,

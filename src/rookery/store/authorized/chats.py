@@ -26,6 +26,7 @@ from rookery.store import (
     shares,
     users,
     workspace_context,
+    workspaces,
 )
 from rookery.store import labels as stored_labels
 from rookery.store.access_errors import ArchiveFirst, Disabled
@@ -47,7 +48,6 @@ LOCK = """
      WHERE id = $1
        FOR NO KEY UPDATE
 """
-IS_OWN_WORKSPACE = "SELECT EXISTS (SELECT FROM workspaces WHERE id = $1 AND owner_id = $2 AND deleted_at IS NULL)"
 WRITE = """
     UPDATE chats
        SET title = CASE WHEN $2 THEN $3 ELSE title END,
@@ -299,8 +299,9 @@ async def _write(at: Grant, chat_id: ChatId, patch: ChatPatch) -> None:
     if row is None:
         raise ChatNotFound(chat_id)
     workspace_id = patch.workspace_id
-    if isinstance(workspace_id, UUID) and not await at.conn.fetchval(IS_OWN_WORKSPACE, workspace_id, at.owner_id):
-        raise InvalidInput("workspace_id", "There is no such workspace of yours. Choose another one, or none.")
+    if isinstance(workspace_id, UUID):
+        assert at.owner_id is not None
+        await workspaces.check_own(at.conn, workspace_id, at.owner_id)
     before = await at.conn.fetchval(META_VERSION, chat_id)
     values: list[object] = []
     for value in patch.metadata:

@@ -31,7 +31,7 @@ from rookery.chat.parts import Part as ContentPart
 from rookery.chat.rights import Action, OwnerActor, Relation, Resource
 from rookery.chat.toolcalls import SubmittedResult
 from rookery.chat.transitions import BusyBehavior
-from rookery.store import chat_reads, chat_views, chats, idempotency, machine, messages, shares, spending
+from rookery.store import chat_reads, chat_views, chats, idempotency, machine, messages, shares, spending, workspaces
 from rookery.store.access_errors import Forbidden
 from rookery.store.audit import Event
 from rookery.store.authz import Grant, How, Part, Via, authz
@@ -165,6 +165,8 @@ class Turns(Part):
         if request is not None and (answer := await idempotency.find_answer(at.conn, request, now=at.now)) is not None:
             return Replayed(answer)
         await _check_model(at, spec.model_config_id)
+        if spec.workspace_id is not None:
+            await workspaces.check_own(at.conn, spec.workspace_id, at.user_id)
         await _check_files(at, *(message.content for message in spec.messages))
         made = await machine.create_chat(at.bundle, spec)
         created = CreatedChat(made.chat, made.messages, await _view(at, made.chat.id))

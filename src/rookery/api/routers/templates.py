@@ -1,0 +1,177 @@
+"""Workspace templates: what people may make workspaces of, and how administrators bring them in."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from msgspec import UNSET, UnsetType
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rookery.api import bodies
+from rookery.api.bodies import Body
+from rookery.api.caller import Caller, CallerDep
+from rookery.api.errors import BadFields, FieldError
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.chat.rights import Action, Resource, Role, has_scope
+from rookery.store.templates import MAX_ARCHIVE_BYTES, Template, TemplatePatch
+from rookery.workspaces import manifest as manifests
+from rookery.workspaces import templates
+from rookery.workspaces.problems import Problem, TemplateInvalid
+from rookery.workspaces.service import as_push
+from rookery.workspaces.values import Value
+
+ARCHIVE_SECONDS = 120.0
+
+
+class ParameterView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a workspace of the template can be told. `ephemeral` ones are given anew at every start."""
+
+    name: str
+    type: str
+    required: bool
+    default: Value | None
+    mutable: bool
+    ephemeral: bool
+    display_name: str
+    description: str
+    options: tuple[Value, ...]
+    regex: str | None
+    min: float | None
+    max: float | None
+
+
+class PresetView(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    default: bool
+    description: str
+    parameters: dict[str, Value]
+
+
+class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
+    """A template. `revision` and `readme` only when one is read; who may use it only for administrators."""
+
+    name: str
+    display_name: str
+    description: str
+    icon: str
+    driver: str
+    parameters: tuple[ParameterView, ...]
+    presets: tuple[PresetView, ...]
+    agents_allowed: bool
+    deprecated: bool
+    enabled: bool
+    shipped: bool
+    updated_at: datetime
+    revision: str | UnsetType = UNSET
+    readme: str | UnsetType = UNSET
+    allowed_users: tuple[UUID, ...] | UnsetType = UNSET
+    allowed_roles: tuple[str, ...] | UnsetType = UNSET
+
+
+class TemplatePatchBody(Body):
+    """What to change; what is absent stays. Empty lists allow everybody."""
+
+    enabled: bool = True
+    deprecated: bool = False
+    agents_allowed: bool = True
+    allowed_users: Annotated[list[UUID], Field(max_length=200)] = Field(default_factory=list)
+    allowed_roles: Annotated[list[Role], Field(max_length=3)] = Field(default_factory=list)
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("templates")
+
+    @routes.get("/templates", "templates.list", returns=Items[TemplateView])
+    async def list_templates(caller: CallerDep) -> Response:
+        """Templates that the caller may make workspaces of, by name; administrators and auditors see all."""
+        found = await (caller.store.templates.list_all() if _is_staff(caller) else caller.store.templates.list())
+        return answer(Items(tuple(_view(caller, each) for each in found)))
+
+    @routes.get("/templates/{template}", "templates.get", returns=TemplateView, errors=(404,))
+    async def get(caller: CallerDep, template: str) -> Response:
+        """One template with its README."""
+        return answer(_view(caller, await caller.store.templates.get(template), is_single=True))
+
+    @routes.put(
+        "/templates/{template}",
+        "templates.push",
+        returns=TemplateView,
+        raw_body="application/x-tar",
+        errors=(408, 413),
+    )
+    async def push(caller: CallerDep, request: Request, template: str) -> Response:
+        """Push a template: a tar archive of its folder, gzipped or not, as the body. All problems come together.
+
+        Running workspaces stay as they are; their next start uses the new revision unless the template says otherwise.
+        """
+        await caller.store.templates.require()
+        seconds = max(ARCHIVE_SECONDS, caller.read_seconds)
+        data = await bodies.read(request, limit=MAX_ARCHIVE_BYTES, seconds=seconds)
+        packed = await asyncio.to_thread(_packed, data, template)
+        return answer(_view(caller, await caller.store.templates.push(as_push(packed)), is_single=True))
+
+    @routes.patch(
+        "/templates/{template}", "templates.update", returns=TemplateView, body=TemplatePatchBody, errors=(404,)
+    )
+    async def update(caller: CallerDep, template: str) -> Response:
+        """Decide who may use a template, and whether."""
+        body = await caller.read(TemplatePatchBody, may=lambda: caller.store.templates.require(template))
+        given = {name: getattr(body, name) for name in body.given}
+        lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        changed = await caller.store.templates.update(template, TemplatePatch(**(given | lists)))
+        return answer(_view(caller, changed, is_single=True))
+
+    @routes.delete("/templates/{template}", "templates.delete", errors=(404, 409))
+    async def delete(caller: CallerDep, template: str) -> Response:
+        """Remove a template that no workspace is made of."""
+        await caller.store.templates.delete(template)
+        return nothing()
+
+    return routes.router
+
+
+def _packed(data: bytes, name: str) -> templates.Packed:
+    try:
+        packed = templates.pack(templates.read_archive(data))
+        if packed.manifest.name != name:
+            raise TemplateInvalid([Problem("name", f"The manifest says {packed.manifest.name}, the address {name}.")])
+    except TemplateInvalid as error:
+        raise BadFields([FieldError(each.field, each.detail) for each in error.problems]) from None
+    return packed
+
+
+def _is_staff(caller: Caller) -> bool:
+    is_staff = caller.user.role in (Role.ADMIN, Role.AUDITOR)
+    return is_staff and has_scope(caller.actor, Resource.TEMPLATE, Action.READ)
+
+
+def _view(caller: Caller, template: Template, *, is_single: bool = False) -> TemplateView:
+    manifest = manifests.decode(template.manifest)
+    is_staff = _is_staff(caller)
+    return TemplateView(
+        name=template.name,
+        display_name=manifest.display_name or template.name,
+        description=manifest.description,
+        icon=manifest.icon,
+        driver=manifest.driver,
+        parameters=tuple(ParameterView(**msgspec.structs.asdict(each)) for each in manifest.parameters),
+        presets=tuple(PresetView(**msgspec.structs.asdict(each)) for each in manifest.presets),
+        agents_allowed=template.agents_allowed,
+        deprecated=template.deprecated,
+        enabled=template.enabled,
+        shipped=template.shipped,
+        updated_at=template.updated_at,
+        revision=template.revision if is_single else UNSET,
+        readme=template.readme if is_single else UNSET,
+        allowed_users=template.allowed_users if is_staff else UNSET,
+        allowed_roles=template.allowed_roles if is_staff else UNSET,
+    )

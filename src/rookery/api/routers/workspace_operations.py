@@ -1,0 +1,109 @@
+"""Operations on workspaces: how they stand, and their logs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response, StreamingResponse
+
+from rookery.api.caller import Caller, CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Routes, answer
+from rookery.store.workspace_operations import Operation
+from rookery.workspaces.service import Workspaces
+
+TEXT = "text/plain; charset=utf-8"
+EVENTS = "text/event-stream"
+# For proxies that give up on silent connections.
+QUIET_SECONDS = 15.0
+
+
+class OperationView(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is done to a workspace: `kind` is create, start, stop or delete.
+
+    `state` is queued, running, succeeded, failed or canceled; `reason` is who wanted it.
+    """
+
+    id: UUID
+    workspace_id: UUID
+    kind: str
+    state: str
+    reason: str
+    error: str | None
+    error_code: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+def operation_view(operation: Operation | None) -> OperationView | None:
+    return None if operation is None else _view(operation)
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("workspaces")
+
+    @routes.get("/operations/{operation}", "operations.get", returns=OperationView, errors=(404,))
+    async def get(caller: CallerDep, operation: UUID) -> Response:
+        """How an operation stands."""
+        return answer(_view(await caller.store.workspaces.get_operation(operation)))
+
+    @routes.get("/operations/{operation}/log", "operations.log", returns=str, media_type=TEXT, errors=(404,))
+    async def log(caller: CallerDep, operation: UUID, follow: bool = False) -> Response:
+        """The log of an operation, its last 256 KiB.
+
+        With `follow=true` server-sent events until it is over: `log` with new text, then `end` with the state.
+        """
+        found = await caller.store.workspaces.read_log(operation)
+        if not follow:
+            return Response(found.text, media_type=TEXT)
+        events = _follow(caller, parts.workspaces.service, operation)
+        return StreamingResponse(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
+
+    return routes.router
+
+
+async def _follow(caller: Caller, service: Workspaces, operation_id: UUID) -> AsyncIterator[bytes]:
+    """Each piece of the log once. Rights are asked for again with every look."""
+    store = caller.own_store.workspaces
+    seen = 0
+    first = await store.get_operation(operation_id)
+    async with service.hearing(first.workspace_id) as changed:
+        while True:
+            changed.clear()
+            found = await store.read_log(operation_id)
+            whole = found.text.encode()
+            fresh = whole[max(seen - found.dropped, 0) :]
+            seen = found.dropped + len(whole)
+            if fresh:
+                yield _event("log", fresh.decode(errors="replace"))
+            if found.is_over:
+                state = (await store.get_operation(operation_id)).state
+                yield _event("end", state)
+                return
+            if not fresh:
+                yield b": still here\n\n"
+            await service.wait_change(changed, seconds=QUIET_SECONDS if fresh else 2.0)
+
+
+def _event(name: str, text: str) -> bytes:
+    return f"event: {name}\ndata: {msgspec.json.encode(text).decode()}\n\n".encode()
+
+
+def _view(operation: Operation) -> OperationView:
+    return OperationView(
+        id=operation.id,
+        workspace_id=operation.workspace_id,
+        kind=operation.kind,
+        state=operation.state,
+        reason=operation.reason,
+        error=operation.error,
+        error_code=operation.error_code,
+        created_at=operation.created_at,
+        started_at=operation.started_at,
+        finished_at=operation.finished_at,
+    )

@@ -1,0 +1,318 @@
+"""Workspaces: make, list, read, change, start, stop and delete them.
+
+What takes time is an operation, which the answer names; files and commands are for tools only. Endpoints and tokens of
+agents never leave the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from rookery.api import bodies, headers
+from rookery.api.bodies import Body
+from rookery.api.caller import Caller, CallerDep
+from rookery.api.edge import PREFIX
+from rookery.api.parts import ApiParts
+from rookery.api.routers.workspace_operations import OperationView, operation_view
+from rookery.api.routes import Page, Routes, answer
+from rookery.chat.errors import InvalidInput
+from rookery.chat.rights import Action, Resource, Scope, has_scope
+from rookery.store import idempotency, paging, workspaces
+from rookery.store.access_errors import ScopeMissing
+from rookery.store.authorized.turns import Replayed
+from rookery.store.authorized.workspaces import WorkspaceView as Stored
+from rookery.store.users import PublicUser
+from rookery.store.workspace_requests import Requested
+from rookery.store.workspaces import Status, Workspace
+
+OPERATION = "workspaces.create"
+EVERYBODY = "all"
+MAX_IDLE_SECONDS = 366 * 86_400
+
+
+class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
+    """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
+
+    `operation` is the one that is under way. `warning` says when it is not confined.
+    """
+
+    id: UUID
+    owner: PublicUser | None
+    name: str
+    template: str | None
+    template_revision: str | None
+    driver: str
+    parameters: dict[str, Any]
+    status: str
+    error: str | None
+    error_code: str | None
+    warning: str | None
+    agent_state: str
+    startup_exit_code: int | None
+    os: str | None
+    arch: str | None
+    directory: str | None
+    idle_stop_after: float
+    stops_at: datetime | None
+    last_used_at: datetime
+    started_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    chats: tuple[UUID, ...]
+    operation: OperationView | None
+
+
+class RequestedView(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for: the workspace as it is now, and the operation to wait for; null when nothing was to do."""
+
+    workspace: WorkspaceView
+    operation: OperationView | None
+
+
+class CreateWorkspaceBody(Body):
+    """A workspace to make. Without a name one is made of the template's."""
+
+    template: Annotated[str, Field(min_length=1, max_length=64)]
+    name: Annotated[str, Field(max_length=64)] | None = None
+    preset: Annotated[str, Field(max_length=64)] | None = None
+    parameters: Annotated[dict[str, Any], Field(max_length=100)] = Field(default_factory=dict)
+
+
+class UpdateWorkspaceBody(Body):
+    """What to change; what is absent stays. `idle_stop_after` is in seconds, 0 is never."""
+
+    name: Annotated[str, Field(max_length=64)] = ""
+    idle_stop_after: Annotated[int, Field(ge=0, le=MAX_IDLE_SECONDS)] = 0
+
+
+class StartWorkspaceBody(Body):
+    """Parameters that may change at a start: mutable and ephemeral ones."""
+
+    parameters: Annotated[dict[str, Any], Field(max_length=100)] = Field(default_factory=dict)
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("workspaces")
+
+    @routes.get("/workspaces", "workspaces.list", returns=Page[WorkspaceView], errors=(404,))
+    async def list_workspaces(
+        caller: CallerDep,
+        owner: str | None = None,
+        status: Annotated[list[Status] | None, Query()] = None,
+        template: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        cursor: str | None = None,
+    ) -> Response:
+        """The caller's workspaces, the newest first.
+
+        `owner` is the id of somebody else, or `all`: for administrators and auditors.
+        """
+        after = paging.decode(cursor, tuple[datetime, UUID]) if cursor is not None else None
+        wanted: dict[str, Any] = {"statuses": status, "template": template, "after": after, "limit": limit + 1}
+        store = caller.store.workspaces
+        if owner == EVERYBODY:
+            found = await store.list_all(**wanted)
+        else:
+            found = await store.list(caller.user.id if owner is None else _user_id(owner), **wanted)
+        last = found[limit - 1].workspace if len(found) > limit else None
+        return answer(
+            Page(
+                tuple(view(each) for each in found[:limit]),
+                None if last is None else paging.encode((last.created_at, last.id)),
+            )
+        )
+
+    @routes.post(
+        "/workspaces",
+        "workspaces.create",
+        returns=RequestedView,
+        status=202,
+        body=CreateWorkspaceBody,
+        errors=(404, 409, 412),
+        takes=[headers.IDEMPOTENCY_KEY],
+        gives=[headers.LOCATION, headers.REPLAYED],
+    )
+    async def create(caller: CallerDep) -> Response:
+        """Make a workspace and start it. Everything that is wrong with the parameters is told together."""
+        body = await caller.read(CreateWorkspaceBody, may=_may_create(caller))
+        await _may_create(caller)()
+        made = await parts.workspaces.service.request_create(
+            caller.store,
+            caller.user.id,
+            template=body.template,
+            name=body.name,
+            parameters=body.parameters,
+            preset_id=body.preset,
+            request=_request(caller),
+            encode=lambda requested: msgspec.json.encode(_made(caller, requested)),
+        )
+        return _created(caller, made)
+
+    @routes.get("/workspaces/{workspace}", "workspaces.get", returns=WorkspaceView, errors=(404,))
+    async def get(caller: CallerDep, workspace: UUID) -> Response:
+        """One workspace."""
+        return answer(view(await caller.store.workspaces.get(workspace)))
+
+    @routes.patch(
+        "/workspaces/{workspace}",
+        "workspaces.update",
+        returns=WorkspaceView,
+        body=UpdateWorkspaceBody,
+        errors=(404, 409),
+    )
+    async def update(caller: CallerDep, workspace: UUID) -> Response:
+        """Rename it, or change when it is stopped for lack of use; the deployment's maximum wins."""
+        body = await caller.read(UpdateWorkspaceBody, may=lambda: caller.store.workspaces.require_update(workspace))
+        await caller.store.workspaces.require_update(workspace)
+        if "name" in body.given and not workspaces.is_name(body.name):
+            raise InvalidInput("name", workspaces.NAME_RULE)
+        changed = await caller.store.workspaces.update(
+            workspace,
+            name=body.name if "name" in body.given else None,
+            idle_stop_after=timedelta(seconds=body.idle_stop_after) if "idle_stop_after" in body.given else None,
+        )
+        return answer(view(changed))
+
+    @routes.post(
+        "/workspaces/{workspace}/start",
+        "workspaces.start",
+        returns=RequestedView,
+        status=202,
+        also=(200,),
+        body=StartWorkspaceBody,
+        errors=(404, 409, 412),
+    )
+    async def start(caller: CallerDep, workspace: UUID) -> Response:
+        """Start it, or join the start that is under way. 200 when it runs already."""
+        body = await caller.read(StartWorkspaceBody, may=lambda: caller.store.workspaces.require_update(workspace))
+        made = await parts.workspaces.service.request_start(caller.store, workspace, parameters=body.parameters)
+        return await _requested(caller, made)
+
+    @routes.post(
+        "/workspaces/{workspace}/stop",
+        "workspaces.stop",
+        returns=RequestedView,
+        status=202,
+        also=(200,),
+        errors=(404, 409),
+    )
+    async def stop(caller: CallerDep, workspace: UUID) -> Response:
+        """Stop it; its files are kept. A start that is under way is canceled. 200 when it is stopped already."""
+        return await _requested(caller, await parts.workspaces.service.request_stop(caller.store, workspace))
+
+    @routes.delete(
+        "/workspaces/{workspace}",
+        "workspaces.delete",
+        returns=RequestedView,
+        status=202,
+        errors=(404, 409),
+    )
+    async def delete(caller: CallerDep, workspace: UUID, force: bool = False) -> Response:
+        """Delete it with its files. 409 while a chat is at work in it, unless `force`."""
+        made = await parts.workspaces.service.request_delete(caller.store, workspace, force=force)
+        return await _requested(caller, made)
+
+    return routes.router
+
+
+def view(stored: Stored) -> WorkspaceView:
+    return _view(stored.workspace, stored.owner, chats=stored.chat_ids, operation=operation_view(stored.operation))
+
+
+def _view(
+    row: Workspace, owner: PublicUser | None, *, chats: tuple[UUID, ...], operation: OperationView | None
+) -> WorkspaceView:
+    return WorkspaceView(
+        id=row.id,
+        owner=owner,
+        name=row.name,
+        template=row.template,
+        template_revision=row.template_revision,
+        driver=row.driver,
+        parameters=row.parameters,
+        status=row.status,
+        error=row.error,
+        error_code=row.error_code,
+        warning=row.warning,
+        agent_state=row.agent_state,
+        startup_exit_code=row.startup_exit_code,
+        os=row.os,
+        arch=row.arch,
+        directory=row.directory,
+        idle_stop_after=row.idle_stop_after.total_seconds(),
+        stops_at=row.stops_at,
+        last_used_at=row.last_used_at,
+        started_at=row.started_at,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        chats=chats,
+        operation=operation,
+    )
+
+
+def _made(caller: Caller, requested: Requested) -> RequestedView:
+    """A workspace that was just made: nobody's but the caller's, and no chat knows it."""
+    me = PublicUser(caller.user.id, caller.user.username, caller.user.name)
+    operation = operation_view(requested.operation)
+    return RequestedView(workspace=_view(requested.workspace, me, chats=(), operation=operation), operation=operation)
+
+
+def _created(caller: Caller, made: Requested | Replayed) -> Response:
+    if isinstance(made, Requested):
+        return answer(_made(caller, made), 202, Location=_location(made.workspace.id))
+    workspace_id = msgspec.json.decode(made.answer, type=_Made).workspace.id
+    named = {"Location": _location(workspace_id), "Idempotency-Replayed": "true"}
+    return Response(made.answer, 202, named, media_type="application/json")
+
+
+class _Identity(msgspec.Struct):
+    id: UUID
+
+
+class _Made(msgspec.Struct):
+    workspace: _Identity
+
+
+async def _requested(caller: Caller, made: Requested) -> Response:
+    """202 with the operation, or 200 when there was nothing to do. The workspace is shown as the caller may see it."""
+    me = PublicUser(caller.user.id, caller.user.username, caller.user.name)
+    is_own = made.workspace.owner_id == caller.user.id
+    shown = (
+        _view(made.workspace, me, chats=(), operation=operation_view(made.operation))
+        if is_own and not has_scope(caller.actor, Resource.WORKSPACE, Action.READ)
+        else view(await caller.store.workspaces.get(made.workspace.id))
+    )
+    operation = operation_view(made.operation)
+    return answer(RequestedView(workspace=shown, operation=operation), 202 if operation is not None else 200)
+
+
+def _request(caller: Caller) -> idempotency.Request | None:
+    key = caller.connection.headers.get("idempotency-key")
+    return None if key is None else idempotency.Request(caller.user.id, key, OPERATION, bodies.kept(caller.connection))
+
+
+def _location(workspace_id: UUID) -> str:
+    return f"{PREFIX}/workspaces/{workspace_id}"
+
+
+def _may_create(caller: Caller) -> Callable[[], Awaitable[object]]:
+    async def check() -> None:
+        if not has_scope(caller.actor, Resource.WORKSPACE, Action.CREATE):
+            raise ScopeMissing(Scope.CHAT_WRITE)
+
+    return check
+
+
+def _user_id(owner: str) -> UUID:
+    try:
+        return UUID(owner)
+    except ValueError:
+        raise InvalidInput("owner", "This is neither the id of a user nor `all`.") from None

@@ -1,0 +1,88 @@
+"""Workspaces, the templates they are made of, and the operations that change them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from uuid import UUID, uuid4
+
+from rookery.client.http import Http, path
+from rookery.client.models import Operation, RequestedWorkspace, Template, Workspace
+from rookery.client.pages import Items, Page, walk
+
+POLL_SECONDS = 0.5
+
+
+class AsyncTemplates:
+    """`client.templates`."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def list(self) -> tuple[Template, ...]:
+        """Those that the caller may use."""
+        return (await self._http.read(Items[Template], "/templates")).items
+
+    async def get(self, name: str) -> Template:
+        """One, with its README."""
+        return await self._http.read(Template, path("templates", name))
+
+
+class AsyncWorkspaces:
+    """`client.workspaces`."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def create(
+        self,
+        template: str,
+        *,
+        name: str | None = None,
+        preset: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> RequestedWorkspace:
+        """Make a workspace and start it; `wait` for the operation of the answer."""
+        body = {"template": template, "name": name, "preset": preset, "parameters": parameters or {}}
+        return await self._http.write(RequestedWorkspace, "POST", "/workspaces", body=body, key=str(uuid4()))
+
+    async def list(self, *, limit: int = 50, cursor: str | None = None, owner: str | None = None) -> Page[Workspace]:
+        """One page, the newest first. `owner` is for administrators: the id of a user, or `all`."""
+        query = {"limit": limit, "cursor": cursor, "owner": owner}
+        return await self._http.read(Page[Workspace], "/workspaces", query)
+
+    async def iterate(self, *, owner: str | None = None) -> AsyncIterator[Workspace]:
+        """Every workspace, loaded as they are asked for."""
+        async for workspace in walk(lambda cursor: self.list(cursor=cursor, owner=owner)):
+            yield workspace
+
+    async def get(self, workspace_id: UUID | str) -> Workspace:
+        return await self._http.read(Workspace, path("workspaces", workspace_id))
+
+    async def start(
+        self, workspace_id: UUID | str, *, parameters: Mapping[str, Any] | None = None
+    ) -> RequestedWorkspace:
+        """Start it; the answer has no operation when it runs already."""
+        body = {"parameters": parameters or {}}
+        return await self._http.write(RequestedWorkspace, "POST", path("workspaces", workspace_id, "start"), body=body)
+
+    async def stop(self, workspace_id: UUID | str) -> RequestedWorkspace:
+        """Stop it; its files are kept."""
+        return await self._http.write(RequestedWorkspace, "POST", path("workspaces", workspace_id, "stop"))
+
+    async def delete(self, workspace_id: UUID | str, *, force: bool = False) -> RequestedWorkspace:
+        """Delete it with its files. `force` also while a chat is at work in it."""
+        answer = await self._http.send("DELETE", path("workspaces", workspace_id), query={"force": force})
+        return self._http.decode(RequestedWorkspace, answer)
+
+    async def operation(self, operation_id: UUID | str) -> Operation:
+        """How something that was asked for stands."""
+        return await self._http.read(Operation, path("operations", operation_id))
+
+    async def wait(self, operation_id: UUID | str) -> Operation:
+        """Return once the operation is over, whatever came of it. End the wait with a timeout of your own."""
+        while True:
+            found = await self.operation(operation_id)
+            if found.finished_at is not None:
+                return found
+            await self._http.config.clock.sleep(POLL_SECONDS, "client-operation")

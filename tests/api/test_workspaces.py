@@ -1,0 +1,285 @@
+"""Workspaces, templates, operations, and what chats have of them, over HTTP."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Role
+from rookery.store import chat_diffs, workspace_context
+from rookery.store import templates as stored
+from rookery.store.chat_diffs import DiffStatus
+from rookery.store.workspace_context import ContextResource, Snapshot
+from rookery.workspaces import templates
+from rookery.workspaces.service import as_push
+from rookery.workspaces.templates import TemplateFile
+from tests.api.house import House, Person, open_house
+from tests.api.talk import text
+from tests.waiting import until
+from tests.workspaces.fake_driver import FakeDriver
+from tests.workspaces.yard import MANIFEST
+
+WORKSPACES, TEMPLATES = "/api/v1/workspaces", "/api/v1/templates"
+
+
+class Site:
+    def __init__(self, house: House, driver: FakeDriver, ada: Person, root: Person) -> None:
+        self.house, self.driver, self.ada, self.root = house, driver, ada, root
+
+    async def create(self, **body: Any) -> dict[str, Any]:
+        made = await self.ada.http.post(WORKSPACES, json={"template": "plain", **body})
+        assert made.status_code == 202, made.text
+        answered: dict[str, Any] = made.json()
+        return answered
+
+    async def until(self, workspace_id: str, status: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        async def is_so() -> bool:
+            found.update((await self.ada.http.get(f"{WORKSPACES}/{workspace_id}")).json())
+            return found.get("status") == status and found["operation"] is None
+
+        await until(is_so, timeout=30)
+        return found
+
+
+@asynccontextmanager
+async def open_site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
+    with tempfile.TemporaryDirectory(prefix="rks") as folder:
+        driver = FakeDriver(Path(folder))
+        async with open_house(database_url, tmp_path, drivers={"local": driver}) as house:
+            packed = templates.pack({"template.toml": TemplateFile(MANIFEST), "README.md": TemplateFile(b"# Plain")})
+            async with house.database.api.acquire() as conn:
+                await stored.push_template(conn, as_push(packed))
+            yield Site(house, driver, await house.add("ada"), await house.add("root", role=Role.ADMIN))
+        await driver.close()
+
+
+@pytest.fixture
+async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
+    async with open_site(database_url, tmp_path) as opened:
+        yield opened
+
+
+async def test_workspace_lives_its_life_over_http(site: Site) -> None:
+    made = await site.create(name="desk")
+    workspace_id = made["workspace"]["id"]
+    assert made["operation"]["kind"] == "create"
+
+    running = await site.until(workspace_id, "running")
+    assert (running["name"], running["template"], running["idle_stop_after"]) == ("desk", "plain", 3600)
+    assert running["stops_at"] is not None
+    assert not {"endpoint", "token", "token_enc", "node"} & set(running)
+
+    again = await site.ada.http.post(f"{WORKSPACES}/{workspace_id}/start", json={})
+    assert (again.status_code, again.json()["operation"]) == (200, None)
+    stopping = await site.ada.http.post(f"{WORKSPACES}/{workspace_id}/stop")
+    assert (stopping.status_code, stopping.json()["operation"]["kind"]) == (202, "stop")
+    await site.until(workspace_id, "stopped")
+    assert (await site.ada.http.post(f"{WORKSPACES}/{workspace_id}/stop")).status_code == 200
+
+    renamed = await site.ada.http.patch(f"{WORKSPACES}/{workspace_id}", json={"name": "bench", "idle_stop_after": 60})
+    assert (renamed.json()["name"], renamed.json()["idle_stop_after"]) == ("bench", 60)
+    assert (await site.ada.http.delete(f"{WORKSPACES}/{workspace_id}")).status_code == 202
+
+    async def is_gone() -> bool:
+        return (await site.ada.http.get(f"{WORKSPACES}/{workspace_id}")).status_code == 404
+
+    await until(is_gone, timeout=30)
+    assert (await site.ada.http.get(WORKSPACES)).json()["items"] == []
+
+
+async def test_log_of_an_operation_is_read_and_followed(site: Site) -> None:
+    site.driver.gate.clear()
+    made = await site.create()
+    operation = f"/api/v1/operations/{made['operation']['id']}"
+    await site.driver.is_starting.wait()
+
+    events: list[tuple[str, str]] = []
+    async with site.ada.http.stream("GET", f"{operation}/log", params={"follow": "true"}) as answered:
+        assert answered.headers["content-type"].startswith("text/event-stream")
+        name = ""
+        async for line in answered.aiter_lines():
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                events.append((name, json.loads(line.removeprefix("data: "))))
+                site.driver.gate.set()
+
+    said = "".join(each for kind, each in events if kind == "log")
+    assert events[-1] == ("end", "succeeded")
+    assert said.count("the driver begins") == 1
+    assert (await site.ada.http.get(operation)).json()["state"] == "succeeded"
+    assert "the driver begins" in (await site.ada.http.get(f"{operation}/log")).text
+
+
+async def test_all_problems_of_a_request_come_together(site: Site) -> None:
+    refused = await site.ada.http.post(
+        WORKSPACES, json={"template": "plain", "name": "No!", "preset": "x", "parameters": {"size": "huge", "a": 1}}
+    )
+
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
+    assert {each["field"] for each in refused.json()["fields"]} == {
+        "name",
+        "preset",
+        "parameters.size",
+        "parameters.a",
+    }
+    missing = await site.ada.http.post(WORKSPACES, json={"template": "none"})
+    assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+
+
+async def test_taken_name_quota_and_open_operation_are_conflicts_with_their_facts(site: Site) -> None:
+    site.driver.gate.clear()
+    first = await site.create(name="desk")
+    taken = await site.ada.http.post(WORKSPACES, json={"template": "plain", "name": "desk"})
+    assert (taken.status_code, taken.json()["code"]) == (409, "already_exists")
+
+    await site.root.http.put("/api/v1/settings/workspaces", json={"max_per_user": 1})
+    refused = await site.ada.http.post(WORKSPACES, json={"template": "plain"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "quota_exceeded")
+    assert refused.json()["quota"] == {"kind": "max_per_user", "used": 1, "limit": 1}
+
+    path = f"{WORKSPACES}/{first['workspace']['id']}"
+    deleting = await site.ada.http.delete(path)
+    assert deleting.status_code == 202
+    busy = await site.ada.http.post(f"{path}/stop")
+    assert (busy.status_code, busy.json()["code"]) in ((409, "operation_in_progress"), (404, "not_found"))
+
+
+async def test_repeat_of_a_creation_is_answered_as_the_first(site: Site) -> None:
+    key = {"Idempotency-Key": uuid4().hex}
+    first = await site.ada.http.post(WORKSPACES, json={"template": "plain"}, headers=key)
+    again = await site.ada.http.post(WORKSPACES, json={"template": "plain"}, headers=key)
+    other = await site.ada.http.post(WORKSPACES, json={"template": "plain", "name": "x"}, headers=key)
+
+    assert again.json() == first.json()
+    assert again.headers["idempotency-replayed"] == "true"
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_mismatch")
+    assert len((await site.ada.http.get(WORKSPACES)).json()["items"]) == 1
+
+
+async def test_lists_are_paged_filtered_and_for_staff_everybodys(site: Site) -> None:
+    for number in range(3):
+        await site.create(name=f"w{number}")
+
+    page = (await site.ada.http.get(WORKSPACES, params={"limit": 2})).json()
+    rest = (await site.ada.http.get(WORKSPACES, params={"limit": 2, "cursor": page["next_cursor"]})).json()
+    assert [each["name"] for each in page["items"] + rest["items"]] == ["w2", "w1", "w0"]
+    assert rest["next_cursor"] is None
+    assert (await site.ada.http.get(WORKSPACES, params={"template": "other"})).json()["items"] == []
+    assert len((await site.root.http.get(WORKSPACES, params={"owner": "all"})).json()["items"]) == 3
+    assert (await site.root.http.get(WORKSPACES)).json()["items"] == []
+
+
+async def test_administrator_stops_what_is_not_theirs_and_that_is_written_down(site: Site) -> None:
+    made = await site.create()
+    await site.until(made["workspace"]["id"], "running")
+
+    stopped = await site.root.http.post(f"{WORKSPACES}/{made['workspace']['id']}/stop")
+
+    assert stopped.status_code == 202
+    logged = (await site.root.http.get("/api/v1/audit", params={"action": "workspace"})).json()["items"]
+    assert [each["action"] for each in logged] == ["workspace.stop"]
+
+
+def archive(manifest: bytes) -> bytes:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as tar:
+        info = tarfile.TarInfo("template.toml")
+        info.size = len(manifest)
+        tar.addfile(info, io.BytesIO(manifest))
+    return raw.getvalue()
+
+
+async def test_template_is_pushed_restricted_and_deleted(site: Site) -> None:
+    pushed = await site.root.http.put(f"{TEMPLATES}/mine", content=archive(b'name = "mine"'))
+    assert pushed.status_code == 200, pushed.text
+    assert len(pushed.json()["revision"]) == 64
+
+    names = [each["name"] for each in (await site.ada.http.get(TEMPLATES)).json()["items"]]
+    assert names == ["mine", "plain"]
+    plain = (await site.ada.http.get(f"{TEMPLATES}/plain")).json()
+    assert plain["readme"] == "# Plain"
+    assert [each["name"] for each in plain["parameters"]] == ["size", "verbose"]
+
+    await site.root.http.patch(f"{TEMPLATES}/mine", json={"allowed_roles": ["admin"]})
+    assert (await site.ada.http.get(f"{TEMPLATES}/mine")).status_code == 404
+    assert (await site.root.http.get(f"{TEMPLATES}/mine")).json()["allowed_roles"] == ["admin"]
+    await site.root.http.patch(f"{TEMPLATES}/mine", json={"allowed_roles": [], "enabled": False})
+    assert [each["name"] for each in (await site.ada.http.get(TEMPLATES)).json()["items"]] == ["plain"]
+    refused = await site.ada.http.post(WORKSPACES, json={"template": "mine"})
+    assert refused.status_code == 404
+
+    assert (await site.root.http.delete(f"{TEMPLATES}/mine")).status_code == 204
+    await site.create()
+    in_use = await site.root.http.delete(f"{TEMPLATES}/plain")
+    assert (in_use.status_code, in_use.json()["code"]) == (409, "in_use")
+    logged = (await site.root.http.get("/api/v1/audit", params={"action": "template"})).json()["items"]
+    assert [each["action"] for each in logged] == [
+        "template.delete",
+        "template.update",
+        "template.update",
+        "template.push",
+    ]
+
+
+async def test_bad_template_is_refused_with_all_its_problems(site: Site) -> None:
+    refused = await site.root.http.put(
+        f"{TEMPLATES}/mine", content=archive(b'name = "mine"\ncolour = 1\n[limits]\ncpu = 1')
+    )
+
+    assert refused.status_code == 400
+    assert {each["field"] for each in refused.json()["fields"]} == {"colour", "limits.cpu"}
+    other = await site.root.http.put(f"{TEMPLATES}/mine", content=archive(b'name = "other"'))
+    assert other.json()["fields"][0]["field"] == "name"
+
+
+async def test_chat_is_bound_to_a_workspace_of_the_owner_only(site: Site) -> None:
+    await site.house.add_model()
+    made = (await site.create())["workspace"]["id"]
+    chat = (await site.ada.http.post("/api/v1/chats", json={"content": text("hi"), "workspace_id": made})).json()
+    assert chat["workspace_id"] == made
+    assert (await site.ada.http.get(f"{WORKSPACES}/{made}")).json()["chats"] == [chat["id"]]
+
+    path = f"/api/v1/chats/{chat['id']}"
+    detached = await site.ada.http.patch(path, json={"workspace_id": None})
+    assert detached.json()["workspace_id"] is None
+    eve = await site.house.add("eve")
+    foreign = await eve.http.post("/api/v1/chats", json={"content": text("hi"), "workspace_id": made})
+    unknown = await site.ada.http.patch(path, json={"workspace_id": str(uuid4())})
+    assert (foreign.status_code, unknown.status_code) == (400, 400)
+    assert foreign.json()["fields"] == unknown.json()["fields"]
+
+
+async def test_context_of_a_chat_is_shown_without_bodies_and_refreshed(site: Site) -> None:
+    await site.house.add_model()
+    made = (await site.create())["workspace"]["id"]
+    chat = (await site.ada.http.post("/api/v1/chats", json={"content": text("hi"), "workspace_id": made})).json()
+    path = f"/api/v1/chats/{chat['id']}/context"
+    assert (await site.ada.http.get(path)).json()["pinned"] is False
+
+    file = ContextResource(ordinal=0, kind="instruction_file", source="~/AGENTS.md", body="be nice", size=7)
+    async with site.house.database.api.acquire() as conn:
+        now = site.house.clock.now()
+        await workspace_context.write_snapshot(conn, Snapshot(made, 1, 1, "h", None, (file,), now))
+        found = DiffStatus("/home/agent/project", "main", None, 3, 1, 2, now)
+        await chat_diffs.write_diffs(conn, ChatId(chat["id"]), found=[found])
+    refreshed = (await site.ada.http.put(path)).json()
+
+    assert refreshed["pinned"] is True
+    assert refreshed["items"][0]["source"] == "~/AGENTS.md"
+    assert "body" not in refreshed["items"][0]
+    assert (await site.ada.http.get(path)).json() == refreshed
+    diff = (await site.ada.http.get(f"/api/v1/chats/{chat['id']}/diff")).json()["items"]
+    assert [(each["branch"], each["additions"], each["changed_files"]) for each in diff] == [("main", 3, 2)]
