@@ -181,6 +181,19 @@ test("two upgrades that fail lead to server-sent events for this tab", async () 
   connection.close();
 });
 
+test("a server that is away is no reason to give up sockets", async () => {
+  host.fetch = (async () => {
+    throw new TypeError("refused");
+  }) as typeof fetch;
+  connection.connect();
+  for (let n = 0; n < 4; n += 1) {
+    host.socket.end(1006);
+    await flush();
+    host.pass(10_000);
+  }
+  expect([connection.current.transport, host.sockets.length]).toEqual(["ws", 5]);
+});
+
 test("asked to connect while waiting, it does so at once", () => {
   connection.connect();
   host.socket.open();

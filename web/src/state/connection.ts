@@ -136,8 +136,7 @@ export class Connection {
     try {
       socket = this.host.openSocket(url.href);
     } catch {
-      socketsFailed += 1;
-      this.lost(1006);
+      void this.askWhy(serial, 1006);
       return;
     }
     this.socket = socket;
@@ -155,10 +154,6 @@ export class Connection {
     // A browser fires `error` and then `close` for one failure; only the latter counts.
     socket.onclose = (event) => {
       if (serial !== this.serial) return;
-      if (!opened) {
-        socketsFailed += 1;
-        if (socketsFailed >= 2) socketsAgainAt = this.host.now() + TRY_SOCKETS_AGAIN_MS;
-      }
       // A refused upgrade has no readable reason; the same request without one says why.
       if (!opened) void this.askWhy(serial, event.code);
       else this.lost(event.code);
@@ -180,6 +175,11 @@ export class Connection {
       // Not reachable at all.
     }
     if (serial !== this.serial) return;
+    // The plain request gets through and the upgrade does not: something between does not know it.
+    if (status > 0 && status < 400) {
+      socketsFailed += 1;
+      if (socketsFailed >= 2) socketsAgainAt = this.host.now() + TRY_SOCKETS_AGAIN_MS;
+    }
     if (status >= 400) this.lost(code, endingOfStatus(status));
     else this.lost(code);
   }

@@ -9,11 +9,9 @@ import { Json, Output } from "@/features/tools/parts";
 import { Button } from "@/ui/button";
 import { toast } from "@/ui/toast";
 
-type Call = Action["tool_calls"][number] & { always?: unknown };
-
 /** The chat waits for a person's word, not for a client's results. */
 export function isApproval(action: Action): boolean {
-  return (action as { kind?: string }).kind === "approval";
+  return action.kind === "approval";
 }
 
 interface Answer {
@@ -28,8 +26,8 @@ export function ApprovalCard({ action }: { action: Action }) {
   const [denying, setDenying] = useState(false);
   const [reason, setReason] = useState("");
   const [busy, setBusy] = useState(false);
-  const calls: Call[] = action.tool_calls;
-  const canAlways = calls.some((call) => call.always !== undefined && call.always !== null);
+  const calls = action.tool_calls;
+  const canAlways = calls.some((call) => call.always !== undefined);
   const send = ({ decision, always, reason: why }: Answer) => {
     setBusy(true);
     const answers = calls.map((call) => ({
