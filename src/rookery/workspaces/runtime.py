@@ -7,6 +7,7 @@ from typing import Any
 
 from rookery.log import get_logger
 from rookery.workspaces import shipped
+from rookery.workspaces.drivers import announcing
 from rookery.workspaces.drivers.ssh import SshDriver
 from rookery.workspaces.operations import Executor
 from rookery.workspaces.parts import WorkspaceParts
@@ -31,6 +32,7 @@ class WorkspaceRuntime:
         if is_server:
             loops += [
                 group.create_task(self._push_templates(), name="templates"),
+                group.create_task(announcing.announce(self.parts.drivers.values()), name="workspace-machine"),
                 group.create_task(self.reconciler.run(), name="workspace-reconciler"),
                 group.create_task(self.reconciler.run_idle(), name="workspace-idle"),
             ]
