@@ -42,7 +42,6 @@ export function Resizer({ label, value, min, max, initial, onChange, reversed, c
   }
 
   return (
-    // biome-ignore lint/a11y/useSemanticElements: a rule between paragraphs is not what this is
     <div
       role="separator"
       aria-orientation="vertical"

@@ -3,6 +3,7 @@ import { Tabs } from "radix-ui";
 import type { CSSProperties } from "react";
 import { useStore } from "zustand";
 import type { ChatView } from "@/api/types.gen";
+import { ChangesTab } from "@/features/panel/changes_tab";
 import { InfoTab } from "@/features/panel/info_tab";
 import { layout, setLayout } from "@/state/layout";
 import { IconButton } from "@/ui/button";
@@ -15,7 +16,10 @@ interface Props {
   onClose: () => void;
 }
 
-const TABS = [{ id: "info", label: "Info" }];
+const TABS = [
+  { id: "changes", label: "Changes" },
+  { id: "info", label: "Info" },
+];
 
 /** What belongs to a chat beside its conversation. Below 1024 px it lies over it. */
 export function Panel({ chat, tab, onTab, onClose }: Props) {
@@ -55,7 +59,10 @@ export function Panel({ chat, tab, onTab, onClose }: Props) {
               <X />
             </IconButton>
           </div>
-          <Tabs.Content value="info" className="min-h-0 flex-1 overflow-y-auto p-4">
+          <Tabs.Content value="changes" className="flex min-h-0 flex-1 flex-col data-[state=inactive]:hidden">
+            <ChangesTab chat={chat} />
+          </Tabs.Content>
+          <Tabs.Content value="info" className="min-h-0 flex-1 overflow-y-auto p-4 data-[state=inactive]:hidden">
             <InfoTab chat={chat} />
           </Tabs.Content>
         </Tabs.Root>

@@ -20,6 +20,7 @@ export const PAGES: SettingsEntry[] = [
   page("chat", "Chat", "You", () => import("@/features/settings/chat"), "Chat"),
   page("instructions", "Instructions", "You", () => import("@/features/settings/instructions"), "Instructions"),
   page("approvals", "Approvals", "You", () => import("@/features/settings/approvals"), "Approvals"),
+  page("own-workspaces", "Your workspaces", "You", () => import("@/features/settings/own_workspaces"), "OwnWorkspaces"),
   page("notifications", "Notifications", "You", () => import("@/features/settings/notifications"), "Notifications"),
   page("keys", "Provider keys", "You", () => import("@/features/settings/keys"), "Keys"),
   page("tokens", "API tokens", "You", () => import("@/features/settings/tokens"), "Tokens"),

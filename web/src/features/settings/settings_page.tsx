@@ -1,7 +1,7 @@
 import { Suspense } from "react";
 import { Link, Navigate, NavLink, useParams } from "react-router";
 import { PAGES, type SettingsEntry } from "@/features/settings/pages";
-import { useSelf } from "@/state/session";
+import { useFeature, useSelf } from "@/state/session";
 import { cx } from "@/ui/cx";
 import { Page } from "@/ui/page";
 import { Spinner } from "@/ui/spinner";
@@ -10,7 +10,10 @@ import { Spinner } from "@/ui/spinner";
 export function SettingsPage() {
   const { page } = useParams();
   const me = useSelf();
-  const mine = PAGES.filter((one) => !one.roles || one.roles.includes(me.role));
+  const hasWorkspaces = useFeature("workspaces");
+  const mine = PAGES.filter((one) => !one.roles || one.roles.includes(me.role)).filter(
+    (one) => hasWorkspaces || one.id !== "own-workspaces" || one.id === page,
+  );
   const current = PAGES.find((one) => one.id === page);
   if (!current) return <Navigate to="/settings/profile" replace />;
   const mayOpen = mine.includes(current);

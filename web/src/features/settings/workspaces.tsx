@@ -1,6 +1,7 @@
 import type { WorkspaceSettingsValues } from "@/api/types.gen";
 import { Section } from "@/features/settings/form";
 import { Group } from "@/features/settings/group";
+import { Templates } from "@/features/settings/own_workspaces";
 import { TextField } from "@/ui/field";
 
 const FIELDS = {
@@ -16,28 +17,31 @@ const NAMES = Object.keys(FIELDS) as Name[];
 /** How many workspaces there may be, and how long they rest. */
 export function Workspaces() {
   return (
-    <Section title="Quotas and idle times">
-      <Group
-        group="workspaces"
-        read={(values: WorkspaceSettingsValues) =>
-          Object.fromEntries(NAMES.map((name) => [name, String(values[name] ?? 0)])) as Record<Name, string>
-        }
-        write={(changed) => Object.fromEntries(Object.entries(changed).map(([name, value]) => [name, Number(value)]))}
-      >
-        {({ values, set, error }) =>
-          NAMES.map((name) => (
-            <TextField
-              key={name}
-              label={FIELDS[name][0]}
-              hint={FIELDS[name][1]}
-              inputMode="numeric"
-              value={values[name]}
-              onChange={(e) => set(name, e.target.value)}
-              error={error(name)}
-            />
-          ))
-        }
-      </Group>
-    </Section>
+    <>
+      <Templates />
+      <Section title="Quotas and idle times">
+        <Group
+          group="workspaces"
+          read={(values: WorkspaceSettingsValues) =>
+            Object.fromEntries(NAMES.map((name) => [name, String(values[name] ?? 0)])) as Record<Name, string>
+          }
+          write={(changed) => Object.fromEntries(Object.entries(changed).map(([name, value]) => [name, Number(value)]))}
+        >
+          {({ values, set, error }) =>
+            NAMES.map((name) => (
+              <TextField
+                key={name}
+                label={FIELDS[name][0]}
+                hint={FIELDS[name][1]}
+                inputMode="numeric"
+                value={values[name]}
+                onChange={(e) => set(name, e.target.value)}
+                error={error(name)}
+              />
+            ))
+          }
+        </Group>
+      </Section>
+    </>
   );
 }

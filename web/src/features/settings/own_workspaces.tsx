@@ -1,0 +1,157 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { sentence } from "@/api/errors";
+import { del, get, patch } from "@/api/http";
+import { listWorkspaces, startWorkspace, stopWorkspace, type WorkspaceRow } from "@/api/workspaces";
+import { Section } from "@/features/settings/form";
+import { Table } from "@/features/settings/table";
+import { queryClient } from "@/state/queries";
+import { useFeature, useSelf } from "@/state/session";
+import { Button } from "@/ui/button";
+import { Confirm } from "@/ui/dialog";
+import { Notice } from "@/ui/notice";
+import { Switch } from "@/ui/switch";
+import { Moment } from "@/ui/time";
+import { toast } from "@/ui/toast";
+
+const KEY = ["workspaces"];
+const reload = () => queryClient.invalidateQueries({ queryKey: KEY });
+const complain = (error: unknown) => toast(sentence(error), { kind: "error" });
+
+/** One's own workspaces. New ones are made where they are used: in a chat. */
+export function OwnWorkspaces() {
+  const isThere = useFeature("workspaces");
+  const { data, error } = useQuery({
+    queryKey: KEY,
+    queryFn: listWorkspaces,
+    enabled: isThere,
+    refetchInterval: 5_000,
+  });
+  const [deleting, setDeleting] = useState<WorkspaceRow | null>(null);
+  const act = useMutation({
+    mutationFn: (run: () => Promise<unknown>) => run(),
+    onSettled: reload,
+    onError: complain,
+  });
+  if (!isThere) return <Notice>This server has no workspaces.</Notice>;
+  return (
+    <Section text="Where your agents read, write and run things. New ones are made in the composer of a chat.">
+      {error && <Notice kind="error">{sentence(error)}</Notice>}
+      <Table
+        label="Workspaces"
+        rows={data?.items ?? []}
+        keyOf={(one) => one.id}
+        empty="No workspaces yet."
+        columns={[
+          { title: "Name", cell: (one) => <span className="font-medium">{one.name}</span> },
+          { title: "Template", cell: (one) => one.template ?? "" },
+          {
+            title: "State",
+            cell: (one) => (
+              <>
+                {one.status}
+                {one.warning && <span className="block text-small text-warn">{one.warning}</span>}
+              </>
+            ),
+          },
+          { title: "Stops", cell: (one) => (one.stops_at ? <Moment at={one.stops_at} /> : "") },
+          {
+            title: "",
+            right: true,
+            cell: (one) => (
+              <span className="inline-flex gap-1.5">
+                {one.status === "stopped" && (
+                  <Button size="small" onClick={() => act.mutate(() => startWorkspace(one.id))}>
+                    Start
+                  </Button>
+                )}
+                {one.status === "running" && (
+                  <Button size="small" onClick={() => act.mutate(() => stopWorkspace(one.id))}>
+                    Stop
+                  </Button>
+                )}
+                <Button size="small" kind="danger" onClick={() => setDeleting(one)}>
+                  Delete
+                </Button>
+              </span>
+            ),
+          },
+        ]}
+      />
+      <Confirm
+        open={deleting !== null}
+        onOpenChange={() => setDeleting(null)}
+        title={`Delete ${deleting?.name}?`}
+        text="Its files are removed and cannot be brought back. Chats keep what was said."
+        action="Delete"
+        danger
+        onConfirm={() => deleting && act.mutate(() => del(`/workspaces/${deleting.id}`))}
+      />
+    </Section>
+  );
+}
+
+interface TemplateDetail {
+  name: string;
+  display_name: string;
+  description: string;
+  driver: string;
+  enabled?: boolean;
+  agents_allowed?: boolean;
+}
+
+/** What workspaces can be made from. New templates are pushed by `rookery admin`. */
+export function Templates() {
+  const isAdmin = useSelf().role === "admin";
+  const isThere = useFeature("workspaces");
+  const { data } = useQuery({
+    queryKey: ["templates"],
+    queryFn: async () => (await get<{ items: TemplateDetail[] }>("/templates")).items,
+    enabled: isThere,
+  });
+  const change = (name: string, body: Partial<TemplateDetail>) =>
+    void patch(`/templates/${encodeURIComponent(name)}`, body)
+      .catch(complain)
+      .finally(() => queryClient.invalidateQueries({ queryKey: ["templates"] }));
+  if (!isThere) return null;
+  return (
+    <Section title="Templates" text="What workspaces can be made from.">
+      <Table
+        label="Templates"
+        rows={data ?? []}
+        keyOf={(one) => one.name}
+        empty="No templates."
+        columns={[
+          {
+            title: "Template",
+            cell: (one) => (
+              <>
+                <span className="font-medium">{one.display_name || one.name}</span>
+                <span className="block text-small text-muted">{one.description}</span>
+              </>
+            ),
+          },
+          { title: "Driver", cell: (one) => one.driver },
+          {
+            title: "Use",
+            cell: (one) =>
+              isAdmin && one.enabled !== undefined ? (
+                <Switch label="Enabled" checked={one.enabled} onChange={(enabled) => change(one.name, { enabled })} />
+              ) : null,
+          },
+          {
+            title: "By agents",
+            cell: (one) =>
+              isAdmin && one.agents_allowed !== undefined ? (
+                <Switch
+                  label="Allowed"
+                  checked={one.agents_allowed}
+                  onChange={(allowed) => change(one.name, { agents_allowed: allowed })}
+                />
+              ) : null,
+          },
+        ]}
+      />
+    </Section>
+  );
+}
