@@ -68,7 +68,7 @@ def test_new_token_is_shown_once(ada: Visitor) -> None:
     page = ada.go("/settings/tokens")
 
     page.get_by_role("button", name="New token").click()
-    page.get_by_label("Name").fill("laptop")
+    page.get_by_label("Name", exact=True).fill("laptop")
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_text(re.compile("^rk_"))).to_be_visible()
     page.get_by_role("button", name="Done").click()
