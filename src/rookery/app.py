@@ -55,7 +55,7 @@ from rookery.store.replicas import Presence
 from rookery.stream.relay.service import Listening, Relay
 from rookery.stream.service import StreamParts, Streams
 from rookery.stream.standing import ReadTeller, StandingCheck
-from rookery.tools.turn import PlainToolbox, Toolbox
+from rookery.tools.turn import Toolbox
 from rookery.worker.config import WorkerConfig
 from rookery.worker.titling import ShortTexts
 from rookery.worker.worker import Worker, WorkerParts
@@ -276,14 +276,14 @@ class Choices:
     """What a replica is given besides its settings; tests and commands bring their own.
 
     Without `takes_chats` its worker drives only what it is handed: a command must not take other people's chats.
-    `index` counts the replicas that one server starts. `drivers` replace those of the settings.
+    `index` counts the replicas that one server starts. `drivers` replace those of the settings, `toolbox` the tools.
     """
 
     index: int = 0
     ring: KeyRing | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     secrets: SecretRegistry | None = None
-    toolbox: Toolbox = field(default_factory=PlainToolbox)
+    toolbox: Toolbox | None = None
     scripts: Scripts | None = None
     worker: WorkerConfig = field(default_factory=WorkerConfig)
     passwords: Passwords | None = None
@@ -368,13 +368,7 @@ def _wire(
     bus = Bus()
     notifier = Notifier(database.worker, bus)
     listener = Listener(lambda: database.dedicated("listen"), bus, clock=clock, rng=rng)
-    presence = Presence(
-        lambda: database.dedicated("presence"),
-        identity,
-        clock=clock,
-        rng=rng,
-        on_peer_dead=take_over,
-    )
+    presence = Presence(lambda: database.dedicated("presence"), identity, clock=clock, rng=rng, on_peer_dead=take_over)
     lag = LagMonitor(clock)
     health = ReplicaHealth(database, listener, presence, lag)
     directory = Directory(
@@ -383,17 +377,29 @@ def _wire(
     directory.follow(bus)
     counters = ModelCounters()
     connector = Connector(scripts=choices.scripts, clock=clock, stats=counters)
+    workspaces = driving.runtime(
+        settings,
+        identity,
+        database.worker,
+        ring=choices.ring,
+        drivers=choices.drivers,
+        bus=bus,
+        publisher=notifier,
+        clock=clock,
+    )
+    driving_machine = Machine(database.worker, notifier, clock=clock, rng=rng)
+    toolbox = choices.toolbox or driving.toolbox(workspaces, driving_machine, directory)
     worker = Worker(
         WorkerParts(
             worker_id=identity.id,
-            machine=Machine(database.worker, notifier, clock=clock, rng=rng),
+            machine=driving_machine,
             pool=database.worker,
             connect=database.dedicated,
             bus=bus,
             publisher=notifier,
             directory=directory,
             connector=connector,
-            toolbox=choices.toolbox,
+            toolbox=toolbox,
             clock=clock,
             rng=rng,
             may_acquire=lambda: (
@@ -424,16 +430,6 @@ def _wire(
     logins = Logins(database.api, passwords, clock=clock)
     store = Store(database.api, machine=machine, publisher=notifier, clock=clock, ring=choices.ring)
     http_stats = HttpStats()
-    workspaces = driving.runtime(
-        settings,
-        identity,
-        database.worker,
-        ring=choices.ring,
-        drivers=choices.drivers,
-        bus=bus,
-        publisher=notifier,
-        clock=clock,
-    )
     parts = ApiParts(
         store=store,
         pool=database.api,

@@ -1,4 +1,4 @@
-"""The drivers of workspaces, as the settings say."""
+"""The drivers of workspaces, as the settings say, and the tools that use them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import cast
 import asyncpg
 
 from rookery.clock import Clock
+from rookery.llm.directory import Directory
 from rookery.llm.secrets import KeyRing
 from rookery.settings import Settings
-from rookery.store.machine import Publisher
+from rookery.store.authorized.store import Store
+from rookery.store.machine import Machine, Publisher
 from rookery.store.pubsub import Bus
 from rookery.store.replicas import Replica
+from rookery.store.workspaces import Workspace
+from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
 from rookery.workspaces import bundle
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
@@ -63,7 +67,11 @@ def runtime(
 ) -> WorkspaceRuntime:
     """What a replica does about workspaces. `drivers` replace those of the settings."""
     chosen = all_drivers(settings) if drivers is None else drivers
-    return WorkspaceRuntime(
+
+    async def on_ready(workspace: Workspace) -> None:
+        await made.hear_context(workspace)
+
+    made = WorkspaceRuntime(
         WorkspaceParts(
             replica_id=replica.id,
             node=replica.host_id,
@@ -75,5 +83,24 @@ def runtime(
             drivers=chosen,
             inventories=[each for each in chosen.values() if isinstance(each, LocalDriver)],
             shared_folders=settings.workspaces_shared_folders,
+            on_ready=on_ready,
+        )
+    )
+    return made
+
+
+def toolbox(made: WorkspaceRuntime, machine: Machine, directory: Directory) -> WorkspaceToolbox:
+    """The tools of chats, over the pool and the machine of the worker."""
+    parts = made.parts
+    return WorkspaceToolbox(
+        ToolboxParts(
+            pool=parts.pool,
+            store=Store(parts.pool, machine=machine, publisher=parts.publisher, clock=parts.clock),
+            service=made.service,
+            places=made.places,
+            contexts=made.contexts,
+            clock=parts.clock,
+            can_make=made.availability.can_make,
+            user_setting=directory.user_setting,
         )
     )

@@ -100,7 +100,7 @@ def test_newcomer_logs_in_talks_stops_an_answer_and_leaves(tmp_path: Path) -> No
         terminal.wait_for("Interrupted. What was said so far is saved.")
         terminal.wait_for("> ")
         terminal.type("hello again\n")
-        terminal.wait_for("leave and come back.")
+        terminal.wait_for("in the settings.")
         terminal.wait_for("> ")
         terminal.type("\x04")
         code = terminal.end()
@@ -115,7 +115,7 @@ def test_newcomer_logs_in_talks_stops_an_answer_and_leaves(tmp_path: Path) -> No
     assert PASSWORD not in screen
     assert (credentials.stat().st_mode & 0o777, PASSWORD in kept) == (0o600, False)
     assert code == 0, terminal.screen
-    assert "leave and come back" not in terminal.screen[: terminal.screen.index("Interrupted.")]
+    assert "in the settings" not in terminal.screen[: terminal.screen.index("Interrupted.")]
     assert (piped.returncode, piped.stderr) == (0, "")
     assert [json.loads(line)["type"] for line in piped.stdout.splitlines()][:2] == ["chat", "hello"]
     assert [chat["title"] for chat in listed] == ["hello", "hello"]

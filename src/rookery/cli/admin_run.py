@@ -40,6 +40,7 @@ from rookery.store import settings as runtime_settings
 from rookery.store.machine import Bundle, ChatSpec
 from rookery.store.pool import Database
 from rookery.store.usage import Figures
+from rookery.tools.turn import PlainToolbox
 from rookery.worker.config import WorkerConfig
 
 # Wrappers pass a signal on that the terminal has sent to them and to us: what comes this soon is the same key press.
@@ -132,8 +133,12 @@ def _say_nothing(_: str) -> None:
 
 
 def choices_for(out: Output, *, ring: KeyRing | None, environ: Mapping[str, str]) -> Choices:
-    """A replica that drives what it is handed, and takes nothing that belongs to others."""
+    """A replica that drives what it is handed, and takes nothing that belongs to others.
+
+    Without workspaces: one that a command starts would outlive it, with nobody to stop it.
+    """
     return Choices(
+        toolbox=PlainToolbox(),
         ring=ring,
         environ=environ,
         secrets=out.secrets,

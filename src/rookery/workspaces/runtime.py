@@ -6,9 +6,16 @@ import asyncio
 from typing import Any
 
 from rookery.log import get_logger
+from rookery.store.workspaces import Workspace
 from rookery.workspaces import shipped
+from rookery.workspaces.agent_http import ChatHeaders
+from rookery.workspaces.availability import Availability
+from rookery.workspaces.context import Contexts
+from rookery.workspaces.dialing import Unreadable
 from rookery.workspaces.drivers import announcing
+from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.drivers.ssh import SshDriver
+from rookery.workspaces.errors import NoConnection
 from rookery.workspaces.operations import Executor
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.places import StorePlaces
@@ -17,12 +24,17 @@ from rookery.workspaces.service import Workspaces
 
 log = get_logger("workspaces")
 
+# Nobody waits for it, so it may take longer than what a turn waits for.
+READY_SECONDS = 10.0
+
 
 class WorkspaceRuntime:
     def __init__(self, parts: WorkspaceParts) -> None:
         self.parts = parts
         self.service = Workspaces(parts)
         self.places = StorePlaces(parts)
+        self.contexts = Contexts(parts.pool, parts.publisher, clock=parts.clock)
+        self.availability = Availability(parts)
         self.executor = Executor(parts)
         self.reconciler = Reconciler(parts, self.executor.readiness)
 
@@ -37,6 +49,17 @@ class WorkspaceRuntime:
                 group.create_task(self.reconciler.run_idle(), name="workspace-idle"),
             ]
         return loops
+
+    async def hear_context(self, workspace: Workspace) -> None:
+        """A workspace is ready: what it has to tell is kept, and pinned by the chats that wait for it."""
+        try:
+            place = await self.places.find(workspace.id)
+            if place is None or place.generation != workspace.generation:
+                return
+            conn = self.places.connect(place, ChatHeaders())
+            await self.contexts.refresh(workspace.id, place.generation, conn, seconds=READY_SECONDS)
+        except (Unreadable, NoConnection, DriverError, LookupError) as error:
+            log.info("workspace_context_not_heard", workspace_id=workspace.id, error=str(error))
 
     async def close(self) -> None:
         await self.places.close()

@@ -1,0 +1,115 @@
+"""Chats with real workspaces, from the first message on: what a newcomer meets, and a task from its beginning to its
+end."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from rookery.chat.messages import Role
+from rookery.chat.parts import WorkspaceContext
+from tests.tools.homestead import open_homestead
+from tests.workspaces.drivers.yard import known_machine
+
+TESTS = """\
+import unittest
+from greet import greet
+
+class TestGreet(unittest.TestCase):
+    def test_greets(self):
+        self.assertEqual(greet("Ada"), "Hello, Ada!")
+"""
+
+
+@pytest.fixture(autouse=True)
+def sandbox() -> None:
+    """Skips on a machine that has none."""
+    known_machine()
+
+
+async def test_newcomer_gets_a_workspace_and_a_real_tour(database_url: str) -> None:
+    async with open_homestead(database_url) as stead:
+        chat = await stead.ask("take the tour")
+
+        calls = await stead.calls(chat)
+        assert [(call.name, call.is_error) for call in calls] == [
+            ("list_templates", False),
+            ("create_workspace", False),
+            ("write_file", False),
+            ("read_file", False),
+            ("edit_files", False),
+            ("execute", False),
+        ], calls
+        assert "in a sandbox" in calls[-1].value["output"]
+        assert "in a sandbox" in await stead.last_words(chat)
+
+
+@asynccontextmanager
+async def served_repository(folder: Path) -> AsyncIterator[str]:
+    """A repository that git can clone over HTTP, as a host would serve it."""
+    work, bare = folder / "work", folder / "repo.git"
+    work.mkdir()
+    (work / "greet.py").write_text('def greet(name):\n    return f"Hi, {name}!"\n')
+    (work / "test_greet.py").write_text(TESTS)
+    (work / "AGENTS.md").write_text("Greet people by their name.\n<!-- hidden -->\n")
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    for command in (
+        ("git", "init", "-q", "-b", "main", str(work)),
+        ("git", "-C", str(work), "add", "."),
+        ("git", "-C", str(work), *identity, "commit", "-q", "-m", "First"),
+        ("git", "clone", "-q", "--bare", str(work), str(bare)),
+        ("git", "-C", str(bare), "update-server-info"),
+    ):
+        await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    application = web.Application()
+    application.router.add_static("/", folder)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        port = runner.addresses[0][1]
+        yield f"http://127.0.0.1:{port}/repo.git"
+    finally:
+        await runner.cleanup()
+
+
+async def test_task_is_done_in_a_clone_and_goes_on_after_stop_and_restart(database_url: str, tmp_path: Path) -> None:
+    async with served_repository(tmp_path) as url, open_homestead(database_url) as stead:
+        chat = await stead.ask(f'create a workspace from git with {{"repository": "{url}", "depth": 0}}')
+        (made,) = await stead.calls(chat)
+        assert made.value["created"], made.value
+        assert "startup_script" not in made.value, made.value
+
+        (read,) = await stead.say(chat, "read /home/agent/project/greet.py")
+        assert "Hi, {name}" in read.value["content"]
+        (failing,) = await stead.say(chat, "run the tests")
+        assert failing.value["exit_code"] != 0
+        (edit,) = await stead.say(chat, 'replace "Hi, " with "Hello, " in /home/agent/project/greet.py')
+        assert not edit.is_error, edit.value
+        (passing,) = await stead.say(chat, "run the tests")
+        assert passing.value["exit_code"] == 0, passing.value
+        (diff,) = await stead.say(chat, "show the diff")
+        assert '+    return f"Hello, {name}!"' in diff.value["output"]
+
+        (stopped,) = await stead.say(chat, "stop the workspace")
+        assert stopped.value["stopped"]
+        await stead.restart()
+        started, again = await stead.say(chat, "run the tests")
+        assert (started.name, started.is_error) == ("start_workspace", False)
+        assert again.value["exit_code"] == 0
+
+        # The project's instructions were in the prompt, and the transcript says so.
+        traces = [
+            part
+            for message in await stead.messages(chat)
+            for part in message.parts()
+            if message.role is Role.SYSTEM and isinstance(part, WorkspaceContext)
+        ]
+        assert [file.path for file in traces[0].files] == ["/home/agent/project/AGENTS.md"]
