@@ -25,6 +25,7 @@ class FakeDriver:
     folder: Path
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     health: dict[str, Any] = field(default_factory=lambda: {"agent_state": "ready"})
+    printed: str = ""  # by the startup script
     fails: DriverError | None = None
     starts: list[WorkspaceSpec] = field(default_factory=list)
     stops: list[tuple[str, int]] = field(default_factory=list)
@@ -91,6 +92,10 @@ class FakeDriver:
         async def handle(request: web.Request) -> web.Response:
             if request.headers.get("Authorization") != f"Bearer {ws.token}":
                 return web.json_response({"code": "unauthenticated", "message": "No."}, status=401)
+            if request.path == "/v1/scripts/log":
+                printed = self.printed.encode()
+                since = int(request.query.get("since", "0"))
+                return web.json_response({"output": printed[since:].decode(), "cursor": len(printed)})
             shown = {"generation": ws.generation, "api": 1, "os": "linux", "arch": "x86_64", **self.health}
             return web.json_response(shown)
 

@@ -60,7 +60,7 @@ async def test_log_of_an_operation_has_the_words_of_the_driver(yard: Yard) -> No
     await until(has_all, timeout=30)
     said = await yard.log(operation_id)
     assert "the driver begins" in said
-    assert "The workspace agent answers." in said
+    assert "the driver is done" in said
 
 
 async def test_two_starts_at_once_make_one_operation(yard: Yard) -> None:
@@ -197,15 +197,26 @@ async def test_failure_of_the_driver_fails_the_workspace_and_can_be_started_agai
 async def test_failing_script_leaves_a_usable_workspace_with_its_state_and_log(yard: Yard) -> None:
     replica, driver = yard.replica()
     driver.health = {"agent_state": "starting"}
+    driver.printed = "installing\n"
     await yard.run(replica)
     made = await yard.create(replica)
     place = await yard.settled(made, "running")
     assert place.agent_state == "starting"
 
+    driver.printed += "no such package\n"
     driver.health = {"agent_state": "script_failed", "startup_exit_code": 3}
     ready = await replica.service.wait_ready(place.id, seconds=30)
 
     assert (ready.status, ready.agent_state, ready.startup_exit_code) == ("running", "script_failed", 3)
+    assert made.operation is not None
+    operation_id = made.operation.id
+
+    async def has_all() -> bool:
+        return "The startup script failed with exit code 3" in await yard.log(operation_id)
+
+    await until(has_all, timeout=30)
+    said = await yard.log(operation_id)
+    assert said.count("startup: installing") == said.count("startup: no such package") == 1
 
 
 async def test_all_parameter_errors_come_together_and_an_immutable_change_is_refused(yard: Yard) -> None:

@@ -46,6 +46,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     startup_exit_code: int | None = None
 
 
+class ScriptLog(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script printed since the cursor that was asked with."""
+
+    output: View = ""
+    cursor: Count = 0
+
+
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
     """A window of a file. When `ok` is false only `error` counts: it is text for the model."""
 

@@ -33,6 +33,7 @@ from rookery.workspaces.answers import (
     Listing,
     Output,
     ProcessInfo,
+    ScriptLog,
     StartProcess,
     Written,
 )
@@ -150,6 +151,10 @@ class AgentConn:
     async def signal_process(self, process_id: str, signal: str, *, seconds: float = REQUEST_SECONDS) -> None:
         path = f"/v1/processes/{_segment(process_id)}/signal"
         await self._http.call(self._post(path, {"signal": signal}, seconds=seconds), self._chat)
+
+    async def script_log(self, *, since: int = 0) -> ScriptLog:
+        """What the startup script has printed after the first `since` bytes."""
+        return await self._json(Request(method="GET", path="/v1/scripts/log", query={"since": str(since)}), ScriptLog)
 
     # Context and git
 

@@ -198,10 +198,12 @@ class Executor:
                     await self._delete(operation, writer)
         except DriverError as error:
             writer(f"Failed: {error.message}")
+            await writer.flush()
             await self._finish_down(operation, Down(Status.FAILED, error.message, error.code))
         except DeadlineExceeded as error:
             message = f"This took longer than {error.seconds:g} s and was given up."
             writer(f"Failed: {message}")
+            await writer.flush()
             await self._finish_down(operation, Down(Status.FAILED, message, "timeout"))
 
     async def _start(self, operation: Operation, writer: OperationWriter) -> None:
@@ -222,7 +224,8 @@ class Executor:
                 health = await parts.find_health(workspace)
             for warning in endpoint.warnings:
                 writer(f"Warning: {warning}")
-            writer("The workspace agent answers.")
+            # Before the end is told: whoever follows the log leaves with it.
+            await writer.flush()
             await self._finish_up(operation, workspace, endpoint, health)
             result = "succeeded"
         except DeadlineExceeded:
@@ -264,6 +267,7 @@ class Executor:
         async with parts.clock.deadline(grace + STOP_SLACK_SECONDS, "workspace-stop"):
             await parts.driver(workspace.driver).stop(spec, grace)
         writer("Nothing of it runs any more. Its files are kept.")
+        await writer.flush()
         await self._finish_down(operation, Down(Status.STOPPED))
 
     async def _delete(self, operation: Operation, writer: OperationWriter) -> None:
@@ -275,6 +279,7 @@ class Executor:
         async with parts.clock.deadline(DELETE_SECONDS, "workspace-delete"):
             await parts.driver(workspace.driver).delete(spec)
         writer("Its files are gone.")
+        await writer.flush()
         await self._finish_down(operation, Down(Status.DELETED))
 
     async def _finish_down(self, operation: Operation, down: Down) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
@@ -68,19 +69,22 @@ class WorkspaceParts:
 
     async def find_health(self, workspace: Workspace, *, seconds: float = HEALTH_SECONDS) -> Health | None:
         """What the agent of this generation says of itself; None when it does not answer."""
-        async with self.pool.acquire() as conn:
-            spec = await self.specs.plain(conn, workspace)
-        http = AgentHttp(
-            self.driver(workspace.driver).connector(spec),
-            token=spec.token,
-            generation=workspace.generation,
-            clock=self.clock,
-        )
         try:
-            health = await AgentConn(http).health(seconds=seconds)
+            async with self.connected(workspace) as agent:
+                health = await agent.health(seconds=seconds)
         except (WorkspaceError, DriverError, OSError) as error:
             log.debug("workspace_agent_silent", workspace_id=workspace.id, error=str(error))
             return None
+        return health if health.generation == workspace.generation else None
+
+    @asynccontextmanager
+    async def connected(self, workspace: Workspace) -> AsyncIterator[AgentConn]:
+        """A connection of one's own to the agent of this generation, on nobody's behalf."""
+        async with self.pool.acquire() as conn:
+            spec = await self.specs.plain(conn, workspace)
+        connector = self.driver(workspace.driver).connector(spec)
+        http = AgentHttp(connector, token=spec.token, generation=workspace.generation, clock=self.clock)
+        try:
+            yield AgentConn(http)
         finally:
             await http.close()
-        return health if health.generation == workspace.generation else None

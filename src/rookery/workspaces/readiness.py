@@ -17,6 +17,7 @@ from rookery.store.errors import StoreError
 from rookery.store.workspaces import SETTLED, AgentState, Status, Workspace
 from rookery.workspaces.answers import Health
 from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.operation_log import OperationWriter
 from rookery.workspaces.parts import WorkspaceParts
 
@@ -56,8 +57,10 @@ class Readiness:
         writer = OperationWriter(self._parts, workspace.id, operation_id)
         until = self._parts.clock.monotonic() + FOLLOW_SECONDS
         try:
+            cursor = 0
             while self._parts.clock.monotonic() < until:
                 health = await self._parts.find_health(workspace)
+                cursor = await self._copy_log(workspace, writer, cursor)
                 if health is not None and await self.note(workspace, health):
                     _say(writer, health)
                     await writer.flush()
@@ -70,6 +73,18 @@ class Readiness:
             log.warning("workspace_not_followed", workspace_id=workspace.id, error=str(error))
         except Exception as error:
             log.exception("workspace_not_followed", error, workspace_id=workspace.id)
+
+    async def _copy_log(self, workspace: Workspace, writer: OperationWriter, cursor: int) -> int:
+        """What the script has printed since; where it is now. A log that cannot be had is no reason to stop."""
+        try:
+            async with self._parts.connected(workspace) as agent:
+                printed = await agent.script_log(since=cursor)
+        except (WorkspaceError, DriverError):
+            return cursor
+        for line in printed.output.splitlines():
+            writer(f"startup: {line}")
+        await writer.flush()
+        return printed.cursor
 
     async def note(self, workspace: Workspace, health: Health) -> bool:
         """Write down what the agent says; whether its startup script is over."""
