@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
+DIST = ROOT / "src" / "rookery" / "web_dist"
 
 
 def test_types_of_the_web_application_follow_the_api() -> None:
@@ -18,3 +23,19 @@ def test_types_of_the_web_application_follow_the_api() -> None:
     )
 
     assert check.returncode == 0, check.stderr
+
+
+@pytest.mark.skipif(not (DIST / "index.html").exists(), reason="the web application is not built: make web")
+def test_what_loads_before_the_first_chat_stays_small() -> None:
+    page = (DIST / "index.html").read_text()
+    scripts = {name: packed(name) for name in re.findall(r'(?:src|href)="/(assets/[^"]+\.js)"', page)}
+    styles = {name: packed(name) for name in re.findall(r'href="/(assets/[^"]+\.css)"', page)}
+
+    assert scripts
+    assert sum(scripts.values()) <= 260_000, scripts
+    assert max(scripts.values()) <= 90_000, scripts
+    assert sum(styles.values()) <= 25_000, styles
+
+
+def packed(name: str) -> int:
+    return len(gzip.compress((DIST / name).read_bytes(), compresslevel=9))
