@@ -140,21 +140,21 @@ class Hands:
             owner_id=self.owner_id,
         )
 
-    def call(self, name: str, *, call_id: str = "", **args: Any) -> PendingCall:
+    def call(self, tool: str, /, *, call_id: str = "", **args: Any) -> PendingCall:
         self.calls += 1
-        part = parts.ToolCall(call_id or f"call_{self.calls}", name, args=parts.json_raw(args))
+        part = parts.ToolCall(call_id or f"call_{self.calls}", tool, args=parts.json_raw(args))
         return PendingCall(1, part)
 
-    async def run(self, name: str, *, call_id: str = "", **args: Any) -> Done:
-        (done,) = await self.run_all(self.call(name, call_id=call_id, **args))
+    async def run(self, tool: str, /, *, call_id: str = "", **args: Any) -> Done:
+        (done,) = await self.run_all(self.call(tool, call_id=call_id, **args))
         return done
 
     async def run_all(self, *calls: PendingCall) -> list[Done]:
         found = await batch.execute_batch(calls, self.setup())
         return [Done(value_of(each), each.is_error, each) for each in found]
 
-    def start(self, name: str, *, call_id: str = "", **args: Any) -> asyncio.Task[tuple[CallResult, ...]]:
-        return asyncio.create_task(batch.execute_batch([self.call(name, call_id=call_id, **args)], self.setup()))
+    def start(self, tool: str, /, *, call_id: str = "", **args: Any) -> asyncio.Task[tuple[CallResult, ...]]:
+        return asyncio.create_task(batch.execute_batch([self.call(tool, call_id=call_id, **args)], self.setup()))
 
     async def cancel(self, task: asyncio.Task[tuple[CallResult, ...]], reason: CancelReason) -> None:
         self.cancellation.reason = reason
