@@ -19,6 +19,7 @@ def test_newcomer_gets_from_the_printed_link_to_the_first_answer(browser: Browse
             page.goto(link)
             expect(page.get_by_role("heading", name="Welcome to Rookery")).to_be_visible()
             assert "token" not in page.url
+            assert newcomer.violations() == []
 
             page.get_by_label("Name").fill("Ada")
             page.get_by_label("Email").fill("ada@example.org")
@@ -33,12 +34,15 @@ def test_newcomer_gets_from_the_printed_link_to_the_first_answer(browser: Browse
 
             expect(page.get_by_role("heading", name="Choose a model")).to_be_visible()
             page.reload()
+            assert newcomer.violations() == []
             page.get_by_role("button", name="Continue").click()
-            page.get_by_role("button", name="What can you do here?").click()
+            expect(page.get_by_role("heading", name="Choose a workspace")).to_be_visible()
+            page.get_by_role("button", name="Continue").click()
+            page.get_by_role("button", name="Explain how to review a pull request").click()
 
             conversation = page.get_by_role("feed", name="Conversation")
-            expect(conversation).to_contain_text("What can you do here?")
+            expect(conversation).to_contain_text("Explain how to review a pull request")
             expect(conversation).to_contain_text("I am Rookery's scripted model")
-            expect(page.get_by_role("link", name=re.compile("What can you do here"))).to_be_visible()
+            expect(page.get_by_role("link", name=re.compile("Explain how to review"))).to_be_visible()
             page.goto(f"{served.url}/setup")
             expect(page.get_by_role("button", name="Account of ada")).to_be_visible()

@@ -6,20 +6,24 @@ import { sentence } from "@/api/errors";
 import { Button } from "@/ui/button";
 import { Notice } from "@/ui/notice";
 
-const PROMPTS = ["What can you do here?", "Explain this repository", "Find a bug and fix it"];
+const PROMPTS = ["What can you do here?", "Plan a small project with me", "Explain how to review a pull request"];
+const WORKING = ["What can you do here?", "List the files here", "Write a small Python program and run it"];
 
 /** A first message, one click away. */
-export function GoStep() {
+export function GoStep({ workspace }: { workspace: string | null }) {
   const navigate = useNavigate();
   const start = useMutation({
     mutationFn: (text: string) =>
-      createChat({ content: [{ type: "text", text }], client_type: "ui" }, crypto.randomUUID()),
+      createChat(
+        { content: [{ type: "text", text }], client_type: "ui", ...(workspace ? { workspace_id: workspace } : {}) },
+        crypto.randomUUID(),
+      ),
     onSuccess: (chat) => navigate(`/c/${chat.id}`, { replace: true }),
   });
   return (
     <div className="flex flex-col gap-2">
       {start.error && <Notice kind="error">{sentence(start.error)}</Notice>}
-      {PROMPTS.map((prompt) => (
+      {(workspace ? WORKING : PROMPTS).map((prompt) => (
         <button
           key={prompt}
           type="button"

@@ -6,6 +6,7 @@ import { sentence } from "@/api/errors";
 import { AdminStep } from "@/features/setup/admin_step";
 import { GoStep } from "@/features/setup/go_step";
 import { ModelStep } from "@/features/setup/model_step";
+import { WorkspaceStep } from "@/features/setup/workspace_step";
 import { queryClient } from "@/state/queries";
 import { meQuery, setupQuery } from "@/state/session";
 import { Button } from "@/ui/button";
@@ -13,13 +14,14 @@ import { CardPage } from "@/ui/card_page";
 import { cx } from "@/ui/cx";
 import { Notice } from "@/ui/notice";
 
-const STEPS = ["Account", "Model", "Go"] as const;
+const STEPS = ["Account", "Model", "Workspace", "Go"] as const;
 const TEXTS = [
   "Nobody has an account here yet. Yours will be the administrator's.",
   "Which model should answer? You can change this at any time.",
+  "Where should agents read, write and run things?",
   "Everything is ready.",
 ];
-const TITLES = ["Welcome to Rookery", "Choose a model", "Start chatting"];
+const TITLES = ["Welcome to Rookery", "Choose a model", "Choose a workspace", "Start chatting"];
 
 /** The first run. Which step it is, the server knows: a reload goes on where it was. */
 export function SetupPage() {
@@ -47,7 +49,8 @@ export function SetupPage() {
   // Whoever comes back to the address of a server that was set up long ago has nothing to do here.
   if (isDone && !params.has("step")) return <Navigate to="/" replace />;
   const step = isDone ? Math.min(STEPS.length - 1, Math.max(1, Number(params.get("step")) - 1)) : 0;
-  const go = (next: number) => setParams({ step: String(next) }, { replace: true });
+  const go = (next: number, workspace?: string | null) =>
+    setParams({ step: String(next), ...(workspace ? { workspace } : {}) }, { replace: true });
   return (
     <CardPage title={TITLES[step] ?? ""} text={TEXTS[step]}>
       <Steps current={step} />
@@ -64,7 +67,8 @@ export function SetupPage() {
         />
       )}
       {step === 1 && <ModelStep onDone={() => go(3)} />}
-      {step === 2 && <GoStep />}
+      {step === 2 && <WorkspaceStep onDone={(workspace) => go(4, workspace)} />}
+      {step === 3 && <GoStep workspace={params.get("workspace")} />}
     </CardPage>
   );
 }

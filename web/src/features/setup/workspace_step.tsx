@@ -1,0 +1,52 @@
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { sentence } from "@/api/errors";
+import { createWorkspace, listTemplates } from "@/api/workspaces";
+import { useFeature } from "@/state/session";
+import { Button } from "@/ui/button";
+import { Choices } from "@/ui/choices";
+import { Notice } from "@/ui/notice";
+
+// Those that need nothing but a click.
+const SIMPLE = ["blank", "python", "node"];
+const NONE = {
+  value: "",
+  label: "None for now",
+  hint: "Agents talk, and touch nothing. Choose one later in any chat.",
+};
+
+/** Where the first agent works. `onDone` is told the id of the new workspace, null without one. */
+export function WorkspaceStep({ onDone }: { onDone: (workspace: string | null) => void }) {
+  const isThere = useFeature("workspaces");
+  const templates = useQuery({
+    queryKey: ["templates", "setup"],
+    queryFn: listTemplates,
+    enabled: isThere,
+    retry: false,
+  });
+  const [choice, setChoice] = useState("");
+  const make = useMutation({
+    mutationFn: () => createWorkspace(choice, crypto.randomUUID()),
+    onSuccess: ({ workspace }) => onDone(workspace.id),
+  });
+  const simple = (templates.data?.items ?? []).filter((one) => SIMPLE.includes(one.name));
+  const options = simple.map((one) => ({
+    value: one.name,
+    label: one.display_name || one.name,
+    hint: one.description,
+  }));
+  return (
+    <div className="flex flex-col gap-4">
+      <Choices label="Workspace" value={choice} onChange={setChoice} options={[NONE, ...options]} />
+      {make.error && <Notice kind="error">{sentence(make.error)}</Notice>}
+      <Button
+        kind="primary"
+        className="h-9"
+        disabled={make.isPending}
+        onClick={() => (choice ? make.mutate() : onDone(null))}
+      >
+        {make.isPending ? "Preparing" : "Continue"}
+      </Button>
+    </div>
+  );
+}
