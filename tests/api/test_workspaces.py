@@ -14,11 +14,9 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat.messages import ChatId
 from rookery.chat.rights import Role
-from rookery.store import chat_diffs, workspace_context
 from rookery.store import templates as stored
-from rookery.store.chat_diffs import DiffStatus
+from rookery.store import workspace_context
 from rookery.store.workspace_context import ContextResource, Snapshot
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
@@ -262,6 +260,27 @@ async def test_chat_is_bound_to_a_workspace_of_the_owner_only(site: Site) -> Non
     assert foreign.json()["fields"] == unknown.json()["fields"]
 
 
+async def test_diff_is_a_fresh_look_for_the_owner_and_the_last_one_for_readers(site: Site) -> None:
+    await site.house.add_model()
+    made = (await site.create())["workspace"]["id"]
+    chat = (await site.ada.http.post("/api/v1/chats", json={"content": text("hi"), "workspace_id": made})).json()
+    path = f"/api/v1/chats/{chat['id']}/diff"
+    await site.until(made, "running")
+    site.driver.repositories = [{"root": "/p", "branch": "main", "diff": "+x", "additions": 1, "changed_files": 1}]
+    eve = await site.house.add("eve")
+    await site.ada.http.patch(f"/api/v1/chats/{chat['id']}/acl", json={"users": {str(eve.id): "read"}})
+
+    (fresh,) = (await site.ada.http.get(path)).json()["items"]
+    site.driver.repositories = [{"root": "/p", "branch": "main", "diff": "+x+y", "additions": 2, "changed_files": 1}]
+    (kept,) = (await eve.http.get(path)).json()["items"]
+
+    assert (fresh["root"], fresh["additions"], fresh["diff"]) == ("/p", 1, "+x")
+    assert (kept["root"], kept["additions"], kept["diff"]) == ("/p", 1, None)
+    await site.driver.kill(made)
+    (last,) = (await site.ada.http.get(path)).json()["items"]
+    assert (last["additions"], last["diff"]) == (1, None)
+
+
 async def test_context_of_a_chat_is_shown_without_bodies_and_refreshed(site: Site) -> None:
     await site.house.add_model()
     made = (await site.create())["workspace"]["id"]
@@ -273,13 +292,9 @@ async def test_context_of_a_chat_is_shown_without_bodies_and_refreshed(site: Sit
     async with site.house.database.api.acquire() as conn:
         now = site.house.clock.now()
         await workspace_context.write_snapshot(conn, Snapshot(made, 1, 1, "h", None, (file,), now))
-        found = DiffStatus("/home/agent/project", "main", None, 3, 1, 2, now)
-        await chat_diffs.write_diffs(conn, ChatId(chat["id"]), found=[found])
     refreshed = (await site.ada.http.put(path)).json()
 
     assert refreshed["pinned"] is True
     assert refreshed["items"][0]["source"] == "~/AGENTS.md"
     assert "body" not in refreshed["items"][0]
     assert (await site.ada.http.get(path)).json() == refreshed
-    diff = (await site.ada.http.get(f"/api/v1/chats/{chat['id']}/diff")).json()["items"]
-    assert [(each["branch"], each["additions"], each["changed_files"]) for each in diff] == [("main", 3, 2)]

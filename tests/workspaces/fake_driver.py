@@ -25,6 +25,7 @@ class FakeDriver:
     folder: Path
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     health: dict[str, Any] = field(default_factory=lambda: {"agent_state": "ready"})
+    repositories: list[dict[str, Any]] = field(default_factory=list)
     printed: str = ""  # by the startup script
     fails: DriverError | None = None
     starts: list[WorkspaceSpec] = field(default_factory=list)
@@ -92,6 +93,8 @@ class FakeDriver:
         async def handle(request: web.Request) -> web.Response:
             if request.headers.get("Authorization") != f"Bearer {ws.token}":
                 return web.json_response({"code": "unauthenticated", "message": "No."}, status=401)
+            if request.path == "/v1/git/scan":
+                return web.json_response({"type": "changes", "repositories": self.repositories})
             if request.path == "/v1/scripts/log":
                 printed = self.printed.encode()
                 since = int(request.query.get("since", "0"))

@@ -169,7 +169,9 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     by_chat: dict[str, Figures]
 
 
-class DiffStatus(msgspec.Struct, frozen=True, kw_only=True):
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository that the chat worked in. `diff` is null when nobody could look just now."""
+
     root: str
     branch: str | None = None
     remote_origin: str | None = None
@@ -177,6 +179,7 @@ class DiffStatus(msgspec.Struct, frozen=True, kw_only=True):
     deletions: int
     changed_files: int
     refreshed_at: datetime
+    diff: str | None = None
 
 
 class DownloadUrl(msgspec.Struct, frozen=True, kw_only=True):

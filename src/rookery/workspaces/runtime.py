@@ -16,6 +16,7 @@ from rookery.workspaces.drivers import announcing
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.drivers.ssh import SshDriver
 from rookery.workspaces.errors import NoConnection
+from rookery.workspaces.git import ChatGit
 from rookery.workspaces.operations import Executor
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.places import StorePlaces
@@ -35,6 +36,7 @@ class WorkspaceRuntime:
         self.places = StorePlaces(parts)
         self.contexts = Contexts(parts.pool, parts.publisher, clock=parts.clock)
         self.availability = Availability(parts)
+        self.git = ChatGit(parts, self.places)
         self.executor = Executor(parts)
         self.reconciler = Reconciler(parts, self.executor.readiness)
 

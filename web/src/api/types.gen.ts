@@ -276,7 +276,8 @@ export type Decision = "approve" | "deny";
 /** What becomes of calls that no rule matches. */
 export type Default = "allow" | "ask";
 
-export interface DiffStatus {
+/** A repository that the chat worked in. `diff` is null when nobody could look just now. */
+export interface DiffView {
   root: string;
   branch: string | null;
   remote_origin: string | null;
@@ -284,6 +285,7 @@ export interface DiffStatus {
   deletions: number;
   changed_files: number;
   refreshed_at: string;
+  diff: string | null;
 }
 
 /** `url` gives the file to whoever has it, until it expires. */
@@ -535,8 +537,8 @@ export interface InterruptBody {
 }
 
 /** A list that comes whole. */
-export interface ItemsOfDiffStatus {
-  items: DiffStatus[];
+export interface ItemsOfDiffView {
+  items: DiffView[];
 }
 
 /** A list that comes whole. */

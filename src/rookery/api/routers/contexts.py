@@ -10,10 +10,12 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from rookery.api import headers
-from rookery.api.caller import CallerDep
+from rookery.api.caller import Caller, CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer
 from rookery.chat.messages import ChatId
+from rookery.chat.rights import Action
+from rookery.store.access_errors import Denied
 from rookery.store.authorized.contexts import ChatContext
 from rookery.store.chat_diffs import DiffStatus
 
@@ -44,6 +46,19 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[ContextItemView, ...]
 
 
+class DiffView(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository that the chat worked in. `diff` is null when nobody could look just now."""
+
+    root: str
+    branch: str | None
+    remote_origin: str | None
+    additions: int
+    deletions: int
+    changed_files: int
+    refreshed_at: datetime
+    diff: str | None
+
+
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("workspaces")
 
@@ -66,15 +81,40 @@ def router(parts: ApiParts) -> APIRouter:
     @routes.get(
         "/chats/{chat}/diff",
         "chats.diff",
-        returns=Items[DiffStatus],
+        returns=Items[DiffView],
         errors=(404,),
         takes=[headers.BREAK_GLASS],
     )
     async def diff(caller: CallerDep, chat: UUID) -> Response:
-        """How much the chat has changed in each repository, as it was last seen; the most changed first."""
-        return answer(Items(tuple(await caller.store.contexts.list_diffs(ChatId(chat)))))
+        """How much the chat has changed in each repository.
+
+        For its owner a fresh look, with the differences, while the workspace answers; else what was last seen.
+        """
+        found = await caller.store.contexts.list_diffs(ChatId(chat))
+        seen = await parts.workspaces.git.scan(ChatId(chat)) if await _is_owner(caller, chat) else None
+        if seen is None:
+            return answer(Items(tuple(_diff(each) for each in found)))
+        there = [each for each in seen if not each.removed]
+        fresh = [parts.workspaces.git.status(each) for each in there]
+        gone = {each.root for each in found} - {each.root for each in fresh}
+        await caller.store.contexts.write_diffs(ChatId(chat), fresh, sorted(gone))
+        shown = zip(fresh, there, strict=True)
+        return answer(Items(tuple(_diff(status, each.diff) for status, each in shown)))
 
     return routes.router
+
+
+async def _is_owner(caller: Caller, chat: UUID) -> bool:
+    """Whether a look into the workspace is the caller's to ask for; readers have the stored summary."""
+    try:
+        await caller.store.chats.require(ChatId(chat), Action.PATCH)
+    except Denied:
+        return False
+    return True
+
+
+def _diff(status: DiffStatus, diff: str | None = None) -> DiffView:
+    return DiffView(**msgspec.structs.asdict(status), diff=diff)
 
 
 def _view(found: ChatContext) -> ContextView:
