@@ -353,3 +353,39 @@ async def test_runner_that_came_during_the_fence_goes_on_with_a_later_beat(site:
 
     await replica.works.started(3)
     assert len(replica.works.live()) == 2
+
+
+async def test_with_peers_work_stops_before_one_of_them_may_start_it(site: Site, replica: Replica) -> None:
+    """They take over once the database has given up the silent connections, long before a lease ends."""
+    await site.replica()
+    await drive(site, replica, 2)
+    await replica.leases.beat()
+    replica.start(replica.leases.run_watch())
+    await replica.clock.until_waiting("self-fence")
+    replica.cut_off()
+
+    await replica.clock.fire("self-fence")
+
+    assert replica.clock.monotonic() == 15.0
+    await until(lambda: not replica.works.live())
+
+
+async def test_with_peers_a_failed_beat_is_made_again_at_once(site: Site, replica: Replica) -> None:
+    await site.replica()
+    (runner,) = await drive(site, replica, 1)
+    await replica.leases.beat()
+    replica.start(replica.leases.run())
+    replica.start(replica.leases.run_watch())
+    await at_rest(replica)
+    replica.cut_off()
+    await replica.clock.fire("heartbeat")
+    await replica.clock.until_waiting("beat-again")
+    replica.is_cut_off = False
+    await site.age_leases(25)
+
+    await replica.clock.fire("beat-again")
+    await until(lambda: site.fresh())
+
+    assert replica.clock.monotonic() == 10.0
+    assert await site.fresh() == {runner.key}
+    assert not replica.leases.is_fenced

@@ -19,6 +19,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     heartbeat_interval_seconds: float = 9.0
     self_fence_seconds: float = 24.0
+    # With peers: they may take a chat as soon as the database has given up a connection that went silent, which is
+    # before its lease ends.
+    self_fence_with_peers_seconds: float = 15.0
+    beat_again_seconds: float = 1.0
     sweep_interval_seconds: float = 30.0
     sync_interval_seconds: float = 15.0
     # Every access of the loops that keep leases: a hanging one must end before the lease does.

@@ -2,20 +2,23 @@
 
 A lease is what keeps two replicas from working on one chat. When beats do not get through for `self_fence_seconds`,
 which is less than a lease lasts, this process stops all its work by itself: side effects end before another replica
-may start them. A later beat that still finds the lease ours lets the work go on.
+may start them. Where there are other replicas it stops sooner, because they may take over sooner. A later beat that
+still finds the lease ours lets the work go on.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 import asyncpg
 
-from rookery.clock import Clock
+from rookery.clock import Clock, DeadlineExceeded
 from rookery.log import get_logger
 from rookery.loop.tools import CancelReason
 from rookery.store.machine import renew_leases, sweep_leases
+from rookery.store.machine.ownership import has_peers
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.manager import RunnerManager
@@ -44,6 +47,8 @@ class LeaseKeeper:
         self._connection: asyncpg.Connection | None = None
         self._renewed_at = clock.monotonic()
         self._swept_at = clock.monotonic()
+        self._has_peers = False
+        self._limit_changed = asyncio.Event()
 
     @property
     def is_fenced(self) -> bool:
@@ -54,7 +59,9 @@ class LeaseKeeper:
         """Beat until cancelled. The beat is short of the lease by so much that two may fail."""
         try:
             async for _ in self._clock.ticker(self._config.heartbeat_interval_seconds, "heartbeat"):
-                await self.beat()
+                while not await self.beat() and self._has_peers and not self.is_fenced:
+                    # The next beat of its own would come when work has been stopped already.
+                    await self._clock.sleep(self._config.beat_again_seconds, "beat-again")
                 if self._clock.monotonic() - self._swept_at >= self._config.sweep_interval_seconds:
                     await self.sweep()
         finally:
@@ -64,24 +71,39 @@ class LeaseKeeper:
     async def run_watch(self) -> NoReturn:
         """Fence the process off in time, also while a beat hangs."""
         while True:
-            remaining = self._renewed_at + self._config.self_fence_seconds - self._clock.monotonic()
+            remaining = self._renewed_at + self._limit_seconds - self._clock.monotonic()
             if remaining <= 0:
                 self._fence_off()
                 remaining = self._config.heartbeat_interval_seconds / 4
-            await self._clock.sleep(remaining, "self-fence")
+            self._limit_changed.clear()
+            try:
+                async with self._clock.deadline(remaining, "self-fence"):
+                    await self._limit_changed.wait()
+            except DeadlineExceeded:
+                continue
 
-    async def beat(self) -> None:
-        """Renew all leases by one statement. Those that do not come back are lost."""
+    @property
+    def _limit_seconds(self) -> float:
+        config = self._config
+        return config.self_fence_with_peers_seconds if self._has_peers else config.self_fence_seconds
+
+    async def beat(self) -> bool:
+        """Renew all leases by one statement. Those that do not come back are lost. False when it failed."""
         keys = self._manager.keys()
         started = self._clock.monotonic()
         try:
             async with self._clock.deadline(self._config.database_seconds, "renew-leases"):
-                held = await renew_leases(await self._connected(), keys) if keys else set()
+                connection = await self._connected()
+                held = await renew_leases(connection, keys) if keys else set()
+                peers = await has_peers(connection, self._manager.worker_id)
         except DATABASE_ERRORS as error:
             log.warning("leases_not_renewed", leases=len(keys), error=str(error) or type(error).__name__)
             self._disconnect()
-            return
+            return False
         self._renewed_at = started
+        if peers != self._has_peers:
+            self._has_peers = peers
+            self._limit_changed.set()
         self._stats.lease_renew_seconds.observe(self._clock.monotonic() - started)
         for key in keys:
             # Who let go of its chat during the beat has lost nothing.
@@ -92,6 +114,7 @@ class LeaseKeeper:
         if self._manager.is_fenced:
             log.info("leases_renewed_again", leases=len(held))
         self._manager.resume(held)
+        return True
 
     async def sweep(self) -> None:
         """Remove what dead runners left. Every replica does it: it is cheap, and finds nothing twice."""
@@ -107,7 +130,7 @@ class LeaseKeeper:
         if self._manager.is_fenced or not self._manager.keys():
             return
         self._stats.leases_lost["fenced"] += len(self._manager.keys())
-        log.warning("self_fenced", leases=len(self._manager.keys()), after_seconds=self._config.self_fence_seconds)
+        log.warning("self_fenced", leases=len(self._manager.keys()), after_seconds=self._limit_seconds)
         self._manager.fence_off()
 
     async def _connected(self) -> asyncpg.Connection:

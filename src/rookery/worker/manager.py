@@ -59,6 +59,10 @@ class RunnerManager:
         self._idle.set()
 
     @property
+    def worker_id(self) -> UUID:
+        return self._parts.worker_id
+
+    @property
     def is_closed(self) -> bool:
         return self._is_closed
 
