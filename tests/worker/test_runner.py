@@ -692,3 +692,22 @@ async def test_runner_fenced_in_its_drain_stops_its_step_and_lets_go_afterwards(
 
     assert run.reason is CancelReason.LEASE_LOST
     assert replica.works.kinds() == [TaskKind.GENERATION, TaskKind.ABANDON]
+
+
+# A database that lost its last commits.
+
+
+async def test_chat_whose_last_versions_a_crash_of_the_database_took_is_driven_on(site: Site, replica: Replica) -> None:
+    """Attempts are committed lazily: what the runner has heard of may be gone, and what follows has smaller numbers."""
+    chat_id = await site.rig.create()
+    runner, run = await at_work(replica, chat_id)
+    known = await site.rig.load(chat_id)
+    lost = msgspec.structs.replace(ChatState.of(known), snapshot_version=known.snapshot_version + 5)
+    runner.deliver(lost)
+    await until(lambda: runner._accepted is not None and runner._accepted.snapshot_version == lost.snapshot_version)
+    await site.rig.run(chat_id, machine.interrupt)
+
+    run.end()
+    interrupt = await replica.works.started(2)
+
+    assert interrupt.kind is TaskKind.INTERRUPT

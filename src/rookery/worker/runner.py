@@ -286,7 +286,13 @@ class Runner:
             return
         accepted = self._accepted
         assert accepted is not None
-        if _is_news(accepted, state) and not _is_same_work(accepted, state):
+        if state.snapshot_version < accepted.snapshot_version:
+            # What was accepted is older than this read, and yet it is gone: the database crashed, and with it went
+            # commits that nobody was promised. Everything it says from here on would look old.
+            log.warning("database_went_back", chat_id=self.chat_id)
+            self._accepted = None
+            self._process(state)
+        elif _is_news(accepted, state) and not _is_same_work(accepted, state):
             self._process(state)
         elif self._is_idle:
             self._revive(state)
