@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
+import asyncpg
 import pytest
 
 from rookery.chat.interrupted import NOTE
-from rookery.chat.messages import ChatId
+from rookery.chat.messages import ChatId, NewMessage
 from rookery.chat.states import Status
 from rookery.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Step, Think, Wait
@@ -18,6 +20,7 @@ from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
 from rookery.loop.tools import ToolCall as Called
 from rookery.store import machine
 from rookery.testing import FakeClock
+from rookery.worker import interrupt as interrupt_work
 from tests.waiting import until
 from tests.worker.house import GatedToolbox, House, in_turn, open_house
 
@@ -253,3 +256,27 @@ class _Silent:
 
 async def _is_billed(house: House, chat_id: ChatId) -> bool:
     return bool(await house.usage(chat_id))
+
+
+@pytest.mark.parametrize("error", [ValueError("no column takes this"), asyncpg.QueryCanceledError("too slow")])
+async def test_partial_output_that_cannot_be_stored_does_not_keep_the_chat_from_stopping(
+    database_url: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = machine.finish_interruption
+
+    async def refusing(tx: machine.Tx, partials: Sequence[NewMessage] = ()) -> machine.Interrupted:
+        if partials:
+            raise error
+        return await finish(tx, partials)
+
+    monkeypatch.setattr(interrupt_work, "finish_interruption", refusing)
+    clock = FakeClock()
+    async with open_house(database_url, script=(Say("half a"), HANG), clock=clock) as house:
+        chat_id = await house.ask("hello")
+        await streaming(house, chat_id)
+
+        await house.interrupt(chat_id)
+        chat = await house.rested(chat_id)
+
+        assert chat.status == Status.WAITING
+        assert await house.story(chat_id) == [("user", "hello")]

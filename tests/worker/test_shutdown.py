@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
+from rookery.chat.blocks import Mode
 from rookery.chat.states import Status
 from rookery.llm.scripted import CallTool, Fail, Say, Wait
 from rookery.llm.types import ErrorKind
 from rookery.loop import scripted
 from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
 from rookery.loop.tools import ToolCall as Called
+from rookery.store.generation import Step as LoadedStep
 from rookery.store.hints import OwnershipHint
 from rookery.testing import FakeClock
+from rookery.tools.turn import PlainToolbox, ToolsUnavailable, TurnTools
 from rookery.worker import shielded
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house
@@ -201,3 +205,32 @@ async def test_commit_that_meets_a_cancellation_is_never_lost(database_url: str)
 
         assert await house.sql("SELECT count(*) FROM chats WHERE last_turn_summary IS NOT NULL") == len(chats)
         assert await house.sql("SELECT count(*) FROM model_usage WHERE purpose = 'turn'") == len(chats)
+
+
+class Stubborn(PlainToolbox):
+    """Says something else when it is cancelled, as libraries do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = asyncio.Event()
+
+    async def open(self, step: LoadedStep, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+        self.waiting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ToolsUnavailable("The connection was closed.") from None
+        raise AssertionError("unreachable")
+
+
+async def test_step_that_a_shutdown_cuts_leaves_no_error_whatever_it_raises(database_url: str) -> None:
+    toolbox = Stubborn()
+    async with open_house(database_url, toolbox=toolbox) as house:
+        chat_id = await house.ask("hello")
+        await toolbox.waiting.wait()
+
+        house.worker.manager.close()
+        await house.worker.manager.wait_idle()
+
+        chat = await house.chat(chat_id)
+        assert (chat.status, chat.last_error, chat.retry_state) == (Status.RUNNING, None, None)

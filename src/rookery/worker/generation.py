@@ -44,7 +44,7 @@ from rookery.worker.failures import Classified, StepFailed
 from rookery.worker.gate import Judged
 from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
 from rookery.worker.stats import FAILED
-from rookery.worker.tasks import TaskError, TaskHandle, normalised
+from rookery.worker.tasks import TaskError, TaskExit, TaskHandle, normalised
 
 log = get_logger("worker.generation")
 
@@ -91,6 +91,9 @@ class GenerationWork:
                 except (TaskError, *_REFUSALS):
                     raise
                 except Exception as error:
+                    if handle.cancellation.reason is not None:
+                        # Its way to say that it was cancelled: no failure of the step, and nothing to tell the user.
+                        raise TaskExit("This task was told to leave.") from error
                     failure = self._classified(error)
                     if isinstance(decision, Generate) and self._can_summarise(failure, acts):
                         run.forced = Compact(Source.OVERFLOW)
@@ -138,6 +141,9 @@ class GenerationWork:
                     await stack.enter_async_context(opened.pop_all())
                 return prepared
             except Exception as error:
+                if handle.cancellation.reason is not None:
+                    # Another try would wait where nobody cancels it any more.
+                    raise TaskExit("This task was told to leave.") from error
                 meant = normalised(error)
                 if isinstance(meant, TaskError):
                     raise meant from error

@@ -14,7 +14,6 @@ import msgspec
 
 from rookery.chat import compaction, history, interrupted
 from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatError
 from rookery.chat.interrupted import LivePart
 from rookery.chat.messages import NewMessage, StepFigures
 from rookery.chat.parts import ToolCall, ToolResult
@@ -27,7 +26,7 @@ from rookery.worker.billing import Meters
 from rookery.worker.effects import Effects
 from rookery.worker.parts import EpisodeKey, PartBuffer
 from rookery.worker.stats import INTERRUPTED, WorkerStats
-from rookery.worker.tasks import TaskHandle
+from rookery.worker.tasks import TaskError, TaskHandle
 
 log = get_logger("worker.interrupt")
 
@@ -60,8 +59,8 @@ class InterruptWork:
         partial = await self._partial(step)
         try:
             await self._finish(handle, step, partial=partial)
-        except (ChatError, asyncpg.PostgresError) as error:
-            if not partial:
+        except Exception as error:
+            if not partial or not _is_about_content(error):
                 raise
             log.exception("partial_not_kept", error, chat_id=chat_id)
             await self._finish(handle, step, partial=())
@@ -103,6 +102,19 @@ class InterruptWork:
         except Exception as error:
             log.exception("draft_unreadable", error, chat_id=chat.id)
             return ()
+
+
+def _is_about_content(error: Exception) -> bool:
+    """Whether another try with the same rows would fail again. A database that is away, or a chat that moved on, says
+    nothing about them; a statement that took too long does."""
+    if not isinstance(error, TaskError):
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, asyncpg.QueryCanceledError):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _is_of_compaction(live: LivePart) -> bool:
