@@ -125,3 +125,23 @@ async def test_rows_that_wait_for_a_database_are_bounded_and_end_with_the_proces
     assert len(lost) == 3
     assert len(inflight) == 0
     nowhere.terminate()
+
+
+async def test_row_whose_answer_got_lost_is_not_written_twice(
+    nest: Nest, config: ModelConfig, door: Proxy, pool: asyncpg.Pool
+) -> None:
+    clock = FakeClock()
+    inflight = InFlight(clock)
+    ledger = Ledger(pool, inflight)
+    door.fault, door.statement = Fault.LOSE_ANSWER, b"INSERT INTO model_usage"
+
+    ledger.record(await failed_call(nest, config))
+    await clock.until_waiting("usage-retry")
+    written = asyncio.create_task(inflight.wait_idle())
+    async with asyncio.timeout(30):
+        while not written.done():
+            if clock.waiting("usage-retry"):
+                await clock.fire("usage-retry")
+            await asyncio.sleep(0.01)
+
+    assert [row["output_tokens"] for row in await nest.conn.fetch(ROWS)] == [7]

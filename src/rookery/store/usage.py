@@ -31,6 +31,13 @@ RECORD = """
       LEFT JOIN chats c ON c.id = $2
     RETURNING id
 """
+_IDENTITY = ("owner_id", "at", "purpose", "model", "runtime_ms", "request_id", "output_tokens")
+# Index model_usage_at. The instant is the caller's own, to the microsecond.
+IS_RECORDED = """
+    SELECT EXISTS (SELECT FROM model_usage
+                    WHERE at = $2 AND owner_id = $1 AND purpose = $3 AND model = $4 AND runtime_ms = $5
+                      AND request_id IS NOT DISTINCT FROM $6 AND output_tokens IS NOT DISTINCT FROM $7)
+"""
 # Index model_usage_spend alone.
 SPENT = """
     SELECT coalesce(sum(cost_micros), 0)::bigint
@@ -164,6 +171,12 @@ async def record_call(conn: Connection, entry: Entry) -> int:
     values = [getattr(entry, name) for name in Entry.__struct_fields__]
     row_id: int = await conn.fetchval(RECORD, *values)
     return row_id
+
+
+async def is_recorded(conn: Connection, entry: Entry) -> bool:
+    """Whether this very call is in the ledger: the same owner, purpose and instant. For those whose answer was lost."""
+    found: bool = await conn.fetchval(IS_RECORDED, *(getattr(entry, name) for name in _IDENTITY))
+    return found
 
 
 async def spent_micros(conn: Connection, user_id: UUID, *, start: datetime, end: datetime) -> int:

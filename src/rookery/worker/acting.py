@@ -257,6 +257,7 @@ class Acts:
             purpose=Purpose.COMPACTION,
             status=CallStatus.OK,
             runtime_ms=outcome.runtime_ms,
+            at=self._parts.clock.now(),
         )
         self._parts.stats.calls.call_ended(asked.model, bill)
 
@@ -400,6 +401,7 @@ class Acts:
             status=CallStatus.OK,
             runtime_ms=outcome.runtime_ms,
             request_id=outcome.request_id,
+            at=self._parts.clock.now(),
         )
         self._parts.stats.calls.call_ended(asked.model, row)
         return row

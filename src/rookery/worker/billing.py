@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from rookery.chat.messages import MessageId, StepFigures
 from rookery.llm import cost
 from rookery.llm.types import Purpose, Usage
 from rookery.log import get_logger
-from rookery.store.usage import CallStatus, Entry, record_call
+from rookery.store.usage import CallStatus, Entry, is_recorded, record_call
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.inflight import InFlight
@@ -43,6 +44,7 @@ def entry(
     runtime_ms: int | None = None,
     request_id: str | None = None,
     message_id: MessageId | None = None,
+    at: datetime | None = None,
 ) -> Entry:
     ready = asked.ready
     return Entry(
@@ -67,6 +69,7 @@ def entry(
         cost_micros=cost.cost_micros(usage, asked.prices),
         runtime_ms=runtime_ms or 0,
         request_id=request_id,
+        at=at,
     )
 
 
@@ -74,7 +77,8 @@ class Ledger:
     """Writes rows that no commit carries: of calls that came to nothing.
 
     While the database is away they wait in memory, at most `MAX_WAITING` of them; the process writes them when it is
-    back, or loses them when it ends before that. One whose answer got lost on the way is written again.
+    back, or loses them when it ends before that. One whose answer got lost on the way is looked for before it is
+    written again: a row has its instant from the start.
     """
 
     def __init__(self, pool: asyncpg.Pool, inflight: InFlight, *, config: WorkerConfig | None = None) -> None:
@@ -108,11 +112,13 @@ class Ledger:
 
     async def _write(self, row: Entry) -> None:
         delay = self._config.task_backoff_seconds
-        recorded_at = self._clock.now()
+        is_timed = row.at is not None
+        row = msgspec.structs.replace(row, at=row.at or self._clock.now())
         while True:
             try:
                 async with self._clock.deadline(TRY_SECONDS, "usage-write"), self._pool.acquire() as conn:
-                    await record_call(conn, row)
+                    if not is_timed or not await is_recorded(conn, row):
+                        await record_call(conn, row)
                 return
             except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
                 if row.chat_id is None:
@@ -123,7 +129,7 @@ class Ledger:
                 continue
             except DATABASE_ERRORS as error:
                 log.info("usage_waits", rows=1 + len(self._waiting), error=str(error) or type(error).__name__)
-            row = msgspec.structs.replace(row, at=row.at or recorded_at)
+            is_timed = True
             await self._clock.sleep(delay, "usage-retry")
             delay = min(2 * delay, self._config.task_backoff_max_seconds)
 
