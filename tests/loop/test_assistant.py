@@ -448,3 +448,42 @@ async def test_the_window_of_the_response_wins_over_the_configured_one() -> None
 
     assert (await generate(*said("x"), told, context_limit=8_000)).context_limit == 32_000
     assert (await generate(*said("x"), DONE, context_limit=8_000)).context_limit == 8_000
+
+
+async def test_stream_that_never_ends_is_ended() -> None:
+    """It is never silent either."""
+
+    class Endless(PlayedModel):
+        async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
+            while True:
+                yield TextDelta("a", "and ")
+
+    with pytest.raises(CallFailed) as caught:
+        await start(Endless(), FakeClock(), config=LoopConfig(stream_max_parts=1000))
+
+    assert (caught.value.error.kind, caught.value.error.retryable) == (ErrorKind.TIMEOUT, False)
+
+
+async def test_stream_that_says_a_word_now_and_then_for_ever_is_ended() -> None:
+    clock = FakeClock()
+
+    class Slow(PlayedModel):
+        async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
+            while True:
+                yield TextDelta("a", "and ")
+                await clock.sleep(500, "word")
+
+    task = start(Slow(), clock)
+    for _ in range(20):
+        await asyncio.wait(
+            {task, words := asyncio.ensure_future(clock.until_waiting("word"))}, return_when="FIRST_COMPLETED"
+        )
+        words.cancel()
+        if task.done():
+            break
+        await clock.fire("word")
+
+    assert task.done()
+    with pytest.raises(CallFailed) as caught:
+        await task
+    assert "did not come to the end" in caught.value.error.message

@@ -142,6 +142,19 @@ async def test_a_tool_that_returns_nonsense_gets_an_error(nonsense: Any) -> None
     assert "cannot be used" in value(failed)["error"]
 
 
+async def test_a_result_that_cannot_be_shaped_fails_its_own_call_alone() -> None:
+    class Odd(dict[str, Any]):
+        def items(self) -> Any:
+            raise RuntimeError("not today")
+
+    rig = BatchRig([scripted.giving(ToolOutput(Odd(a=1))), scripted.echo()])
+
+    odd, fine = await rig.run(call("give"), call("echo"))
+
+    assert (odd.is_error, fine.is_error) == (True, False)
+    assert "cannot be used" in value(odd)["error"]
+
+
 # Serial and exclusive
 
 

@@ -214,6 +214,7 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
     add, on_progress, monotonic = draft.add, setup.on_progress, setup.clock.monotonic
     # A sign of life is passed on now and then, not for every token.
     interval, told_at = seconds * _LIFE_SIGN, -math.inf
+    max_parts, ends_at = setup.config.stream_max_parts, monotonic() + setup.config.stream_max_seconds
     count = 0
     try:
         async with guard:
@@ -232,6 +233,8 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
                         raise CallFailed(part.error, draft.usage)
                     add(part)
                     count += 1
+                    if count >= max_parts or told_at >= ends_at:
+                        raise CallFailed(_endless(setup.provider_name), draft.usage)
                     if count == 1:
                         _tell_first(model, setup)
                     elif count % _PARTS_PER_TURN == 0:
@@ -309,6 +312,15 @@ def silent(provider: str, seconds: float) -> ProviderError:
         retryable=True,
         provider=provider,
         detail=f"Nothing arrived for {seconds:g} s.",
+    )
+
+
+def _endless(provider: str) -> ProviderError:
+    return ProviderError(
+        kind=ErrorKind.TIMEOUT,
+        message=f"{provider} did not come to the end of its answer, and was stopped.",
+        retryable=False,
+        provider=provider,
     )
 
 

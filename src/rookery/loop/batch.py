@@ -302,9 +302,11 @@ class _Batch:
             if results.needs_thread(output):
                 return await asyncio.to_thread(results.shape, name, output, at=at, max_bytes=self._max_bytes)
             return results.shape(name, output, at=at, max_bytes=self._max_bytes)
-        except UnusableOutput as error:
+        except Exception as error:
+            # Whatever it is about: it is this call's, and its siblings have run.
             log.exception("tool_output_unusable", error, **self._fields(place))
-            return self._error(place, f"tool failed: its result cannot be used: {error}")
+            why = _text_of(error) if isinstance(error, UnusableOutput) else type(error).__name__
+            return self._error(place, f"tool failed: its result cannot be used: {why}")
 
     # The ledger
 

@@ -9,6 +9,9 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All chosen (worker.md, "Numbers"). Times are seconds."""
 
     stream_silence_seconds: float = 600.0
+    # A stream that says something now and then, for ever: more than any answer takes.
+    stream_max_seconds: float = 2 * 3600.0
+    stream_max_parts: int = 1_000_000
     compaction_seconds: float = 1800.0
     tool_default_deadline_seconds: float = 600.0
     tool_max_deadline_seconds: float = 4 * 3600.0
