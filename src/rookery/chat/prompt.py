@@ -7,6 +7,7 @@ bind their thinking to what came before it, depend on that. Wires add only what 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
@@ -37,6 +38,9 @@ INTERRUPTED = "interrupted"
 
 # What makes a reasoning part without text worth replaying.
 # `raw`: a block of a kind nobody here knows, kept and sent back as it came.
+# What all providers take as the name of a function.
+MAX_TOOL_NAME = 64
+_TOLD_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_TOOL_NAME}}}")
 _PROOFS = ("signature", "redacted_data", "encrypted_content", "reasoning_details", "raw")
 # The keys of a provider's tool output that hold words for people. The rest is numbers, marks and encrypted text.
 _READABLE_KEYS = ("error", "query", "title", "url", "snippet", "text", "output")
@@ -333,11 +337,19 @@ def _proves(meta: Meta | None) -> bool:
 def _call(part: parts.ToolCall, *, meta: Meta | None) -> PromptCall:
     return PromptCall(
         id=part.tool_call_id,
-        name=part.tool_name,
+        name=told_name(part.tool_name),
         input=_input(part.args),
         provider_executed=part.provider_executed,
         meta=meta,
     )
+
+
+def told_name(name: str) -> str:
+    """A tool's name as every provider takes it back. Models invent names, and a request that repeats one which is not
+    allowed is refused each time: the chat could never go on."""
+    if _TOLD_NAME.fullmatch(name):
+        return name
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:MAX_TOOL_NAME] or "unnamed"
 
 
 def _input(args: Raw | UnsetType) -> Raw:
@@ -364,7 +376,7 @@ def _result(part: parts.ToolResult, rules: FileRules, *, meta: Meta | None) -> P
         text, image = _media_result(media, rules)
     return PromptResult(
         id=part.tool_call_id,
-        name=part.tool_name,
+        name=told_name(part.tool_name),
         text=text,
         is_error=part.is_error,
         media=image,
