@@ -36,7 +36,7 @@ _ASKED = f"""
               FROM chat_messages m
              WHERE m.chat_id >= c.id AND m.chat_id <= c.id
                AND NOT m.deleted
-               AND m.visibility IN ('user', 'both')
+               AND coalesce(m.visibility, 'model') <> 'model'
              ORDER BY m.chat_id DESC, m.id DESC
              LIMIT 1) last
      WHERE c.status = 'waiting'

@@ -40,7 +40,7 @@ NEWEST_ANSWER = """
             WHERE (m.chat_id, m.role) >= ({chat}, 'assistant')
               AND (m.chat_id, m.role) <= ({chat}, 'assistant')
               AND NOT m.deleted
-              AND m.visibility IN ('user', 'both')
+              AND coalesce(m.visibility, 'model') <> 'model'
             ORDER BY m.chat_id, m.role, m.id DESC
             LIMIT 1
 """

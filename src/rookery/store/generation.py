@@ -77,7 +77,7 @@ SYSTEM_BELOW = f"""
        AND m.id < $2
        AND NOT m.compressed
        AND NOT m.deleted
-       AND m.visibility IN ('model', 'both')
+       AND coalesce(m.visibility, 'user') <> 'user'
      ORDER BY m.chat_id, m.role, m.id
 """
 # Index messages_live. In pages: only a limit makes the planner follow the index instead of collecting the whole chat.

@@ -7,6 +7,8 @@ For pages a chat is named as a range of one (`chat_id >= $1 AND chat_id <= $1`) 
 by (chat_id, id). With `chat_id = $1 ORDER BY id` the planner, for a chat that holds a good share of all rows, walks the
 primary key instead, hoping to meet rows of that chat soon; when the chat is an old one, it reads everything that
 everybody wrote since. The row comparison gives the index its ends, the plain one gives the planner its estimate.
+Visibilities are compared through `coalesce`, which no statistics know: from old ones the planner may conclude that
+almost no row is visible, and then it collects a whole chat and sorts it, to give the last few.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ FIND_VISIBLE = f"""
      WHERE m.chat_id = $1
        AND m.id = $2
        AND NOT m.deleted
-       AND m.visibility IN ('user', 'both')
+       AND coalesce(m.visibility, 'model') <> 'model'
 """
 
 # Index messages_live, read backward.
@@ -59,7 +61,7 @@ NEWEST = f"""
        AND (m.chat_id, m.id) > ($1, $2)
        AND (m.chat_id, m.id) < ($1, $3)
        AND NOT m.deleted
-       AND m.visibility IN ('user', 'both')
+       AND coalesce(m.visibility, 'model') <> 'model'
      ORDER BY m.chat_id DESC, m.id DESC
      LIMIT $4
 """
@@ -71,7 +73,7 @@ OLDEST = f"""
      WHERE m.chat_id >= $1 AND m.chat_id <= $1
        AND (m.chat_id, m.id) > ($1, $2)
        AND NOT m.deleted
-       AND m.visibility IN ('user', 'both')
+       AND coalesce(m.visibility, 'model') <> 'model'
      ORDER BY m.chat_id, m.id
      LIMIT $3
 """
@@ -87,7 +89,7 @@ WINDOW = f"""
                       FROM chat_messages
                      WHERE chat_id >= $1 AND chat_id <= $1
                        AND NOT deleted
-                       AND visibility IN ('user', 'both')
+                       AND coalesce(visibility, 'model') <> 'model'
                      ORDER BY chat_id DESC, id DESC
                      LIMIT $2) w
             WINDOW newer AS (ORDER BY w.id DESC)) fits
@@ -102,7 +104,7 @@ OLDER = """
      WHERE m.chat_id >= $1 AND m.chat_id <= $1
        AND (m.chat_id, m.id) < ($1, $2)
        AND NOT m.deleted
-       AND m.visibility IN ('user', 'both')
+       AND coalesce(m.visibility, 'model') <> 'model'
      ORDER BY m.chat_id DESC, m.id DESC
      LIMIT 1
 """
@@ -113,7 +115,7 @@ DELTA = f"""
       FROM chat_messages m
      WHERE m.chat_id >= $1 AND m.chat_id <= $1
        AND (m.chat_id, m.revision) > ($1, $2)
-       AND m.visibility IN ('user', 'both')
+       AND coalesce(m.visibility, 'model') <> 'model'
      ORDER BY m.chat_id, m.id
      LIMIT $3
 """
@@ -134,7 +136,7 @@ PROMPT = f"""
        AND m.role = 'system'
        AND NOT m.compressed
        AND NOT m.deleted
-       AND m.visibility IN ('model', 'both')
+       AND coalesce(m.visibility, 'user') <> 'user'
      UNION ALL
     SELECT {COLUMNS}, {FIGURES}
       FROM chat_messages m
@@ -147,7 +149,7 @@ PROMPT = f"""
        AND m.role <> 'system'
        AND NOT m.compressed
        AND NOT m.deleted
-       AND m.visibility IN ('model', 'both')
+       AND coalesce(m.visibility, 'user') <> 'user'
      ORDER BY id
 """
 

@@ -29,7 +29,7 @@ _texts = msgspec.json.Decoder(tuple[str, ...])
 _TEXTS = """(
            SELECT jsonb_path_query_array(m.content, '$[*] ? (@.type == "text").text ? (@.type() == "string")')
                AS texts) t"""
-_IS_VISIBLE = "NOT m.deleted AND m.visibility IN ('user', 'both')"
+_IS_VISIBLE = "NOT m.deleted AND coalesce(m.visibility, 'model') <> 'model'"
 _HAS_WORDS = r"""jsonb_path_exists(t.texts, '$[*] ? (@ like_regex "\\S")')"""
 
 # Index messages_role, from its newest row on: no more rows are read than are blank or asked for. The role is a range of

@@ -43,7 +43,7 @@ MEASURE = """
              WHERE m.chat_id >= $1 AND m.chat_id <= $1
                AND (m.chat_id, m.id) > ($1, $2)
                AND NOT m.deleted
-               AND m.visibility IN ('user', 'both')
+               AND coalesce(m.visibility, 'model') <> 'model'
              ORDER BY m.chat_id, m.id
              LIMIT $3) missing
 """
@@ -53,7 +53,7 @@ NEWEST_ID = """
       FROM chat_messages m
      WHERE m.chat_id >= $1 AND m.chat_id <= $1
        AND NOT m.deleted
-       AND m.visibility IN ('user', 'both')
+       AND coalesce(m.visibility, 'model') <> 'model'
      ORDER BY m.chat_id DESC, m.id DESC
      LIMIT 1
 """

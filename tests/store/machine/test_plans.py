@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rookery.chat.messages import ChatId
+from rookery.store import messages, streaming
 from rookery.store.machine import Tx, calls, commit
 from tests.store.machine.rig import Rig
 
@@ -69,3 +70,39 @@ def scans_of_messages(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield node
     for child in node.get("Plans", []):
         yield from scans_of_messages(child)
+
+
+READS = {
+    "window": (streaming.WINDOW, "uuid, int, bigint", "30, 8388608"),
+    "newest": (messages.NEWEST, "uuid, bigint, bigint, int", "0, 9007199254740991, 20"),
+    "older": (messages.OLDER, "uuid, bigint", "9007199254740991"),
+    "newest id": (streaming.NEWEST_ID, "uuid", ""),
+}
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_opening_a_long_chat_reads_its_end_alone_although_statistics_are_old(rig: Rig, mode: str) -> None:
+    """The statistics are from when hardly any row was for people."""
+    chat_id = await rig.create()
+    hidden = FILL.replace("'both'", "'model'")
+    await rig.sql("ALTER TABLE chat_messages SET (autovacuum_enabled = false)")
+    await rig.update(chat_id, lambda tx: tx.conn.execute(hidden, chat_id, OLD))
+    await rig.sql("ANALYZE chat_messages")
+    await fill(rig, chat_id, OLD)
+
+    async def explain(tx: Tx) -> dict[str, Any]:
+        await tx.conn.execute(f"SET LOCAL plan_cache_mode = {mode}")
+        found = {}
+        for index, (name, (statement, types, given)) in enumerate(READS.items()):
+            await tx.conn.execute(f"PREPARE r{index} ({types}) AS {statement}")
+            arguments = f"'{chat_id}'" + (f", {given}" if given else "")
+            plan = await tx.conn.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE r{index} ({arguments})")
+            found[name] = json.loads(plan)[0]["Plan"]
+        return found
+
+    for name, plan in (await rig.update(chat_id, explain)).items():
+        scans = list(scans_of_messages(plan))
+        touched = sum(
+            scan["Actual Loops"] * (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) for scan in scans
+        )
+        assert 0 < touched <= 100, (name, scans)
