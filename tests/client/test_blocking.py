@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,36 @@ def test_interrupted_wait_cancels_what_is_waited_for(portal: Portal) -> None:
     presser.join()
 
     assert cancelled.wait(10)
+
+
+def test_interrupt_between_the_start_of_a_wait_and_its_future_cancels_it_too(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled = threading.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    schedule = portal._loop.call_soon_threadsafe
+    calls = 0
+
+    def interrupted(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        handle = schedule(*args)
+        if calls == 1:
+            raise KeyboardInterrupt
+        return handle
+
+    monkeypatch.setattr(portal._loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        portal.run(work())
+
+    assert cancelled.wait(30)
 
 
 def test_iterator_that_is_left_closes_its_source(portal: Portal) -> None:

@@ -15,7 +15,7 @@ from rookery.chat import search_query
 from rookery.chat.messages import ChatId
 from rookery.chat.rights import Role, UserActor
 from rookery.clock import SystemClock
-from rookery.store import chats, labels, machine, pins
+from rookery.store import chat_reads, chats, labels, machine, pins
 from rookery.store.authorized.store import Store
 from rookery.store.hints import Hint, WatchHint, WatchKind
 from rookery.stream.watch import MAX_PENDING, WatchHub
@@ -265,6 +265,24 @@ async def test_database_that_fails_yields_resync(rig: Rig) -> None:
 
     await rig.chats.sql("ALTER TABLE elsewhere RENAME TO chats")
     assert rig.site.streams.watch.stats.failed == 1
+
+
+async def test_chat_that_cannot_be_shown_does_not_end_the_hub(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub is one of the loops whose end is the end of the process."""
+    chat_id = await rig.chat("one")
+    watcher = rig.site.watch(rig.chats.user)
+    await watcher.until("ready")
+
+    async def broken(*_: object) -> None:
+        raise TypeError("a view that cannot be made")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(chat_reads, "list_for_viewers", broken)
+        tell(rig, chat_id)
+        await watcher.until("resync")
+    tell(rig, chat_id)
+
+    await watcher.until("chat")
 
 
 async def test_watcher_that_left_is_forgotten(rig: Rig) -> None:

@@ -7,6 +7,7 @@ another thread. Interrupting the wait (Ctrl-C) cancels what is waited for.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from types import TracebackType
@@ -38,11 +39,13 @@ class Portal:
         if self.is_closed:
             work.close()
             raise RuntimeError("This client is closed.")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        wait = _Wait(self._loop, work)
         try:
-            return future.result()
+            # Begun inside: an interrupt (Ctrl-C) can come between any two lines, and must find something to cancel.
+            wait.begin()
+            return wait.done.result()
         except BaseException:
-            future.cancel()  # without effect on one that is done: then it is that one's own error
+            wait.cancel()  # without effect on one that is done: then it is that one's own error
             raise
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
@@ -71,6 +74,45 @@ class Portal:
             self._loop.run_forever()
         finally:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+
+
+class _Wait(Generic[T]):
+    """Work for the loop and the wait for its end. Until `begin` it has not started, and may still be cancelled."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self.done: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._loop = loop
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self._is_over = False
+
+    def begin(self) -> None:
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def cancel(self) -> None:
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    # On the loop, one after the other, in the order they were asked for.
+
+    def _begin(self) -> None:
+        if not self._is_over:
+            self._task = self._loop.create_task(self._work)
+            self._task.add_done_callback(self._ended)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        elif not self._is_over:
+            self._is_over = True
+            self._work.close()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.done.cancel()
+        elif (error := task.exception()) is not None:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(task.result())
 
 
 class _Blocking(Generic[T]):

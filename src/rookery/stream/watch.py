@@ -166,6 +166,11 @@ class WatchHub:
                 self.stats.failed += 1
                 log.warning("watch_load_failed", chats=len(collected), error=str(error) or type(error).__name__)
                 self._on_resync()
+            except Exception as error:
+                # A chat that cannot be shown is a bug, and no reason to end a process that serves everybody else.
+                self.stats.failed += 1
+                log.exception("watch_load_failed", error, chats=len(collected))
+                self._on_resync()
 
     def close(self) -> None:
         for subscription in self._subscriptions:
