@@ -215,7 +215,7 @@ export function labelOf(call: ToolView, state: ToolState): string {
       return `${over && !failed ? "Edited" : failed ? "Could not edit" : "Editing"} ${what}`;
     }
     case "attach_file":
-      return `${over ? "Attached" : "Attaching"} ${text(result.name) || name || "a file"}`;
+      return `${failed ? "Could not attach" : over ? "Attached" : "Attaching"} ${text(result.name) || name || "a file"}`;
     case "list_templates":
       return over && !failed ? `Found ${some(list(result.templates).length, "template")}` : "Looking for templates";
     case "read_template": {

@@ -1,5 +1,15 @@
 import { ArrowDown } from "lucide-react";
-import { Component, type ReactNode, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import {
+  Component,
+  memo,
+  type ReactNode,
+  useCallback,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
+  useRef,
+  useState,
+} from "react";
 import { useStore } from "zustand";
 import { plainText, sendRows, shownOrder } from "@/chat/pending";
 import { type Row, RowMaker } from "@/chat/rows";
@@ -58,7 +68,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
   const tail = useRef<HTMLDivElement>(null);
   const scroller = useRef<Scroller | null>(null);
   const heights = useRef(new Map<string, number>());
-  const [view, setView] = useState<ScrollerState>({ mode: "opening", below: 0 });
+  const [view, setView] = useState<View>({ isFollowing: false, isBelow: false, isFar: false });
   const [keys, setKeys] = useState<{ start: string | null; end: string | null }>({ start: null, end: null });
   const [top, setTop] = useState<string | null>(null);
   const loaded = useStore(session.store, (state) => state.data.loaded);
@@ -88,11 +98,8 @@ export function Timeline({ session, target, dimFrom }: Props) {
     const end = tail.current;
     if (!element || !end) return;
     const own = new Scroller(element, end, (state) => {
-      setView((before) =>
-        before.mode === state.mode && Math.abs(before.below - state.below) < 24
-          ? before
-          : { mode: state.mode, below: state.below },
-      );
+      const next = viewOf(state);
+      setView((before) => (sameView(before, next) ? before : next));
       setTop(topKey(element));
     });
     scroller.current = own;
@@ -143,7 +150,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
   useSentRows(session, scroller, rows);
   useTarget(session, target, rows, scroller, setKeys);
   useOlder(session, box);
-  useReadMark(session, view.below, loaded);
+  useReadMark(session, view.isFar, loaded);
 
   useEffect(() => {
     if (followAgent) scroller.current?.follow();
@@ -199,7 +206,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
           <div ref={tail} aria-hidden />
         </div>
       </div>
-      {view.mode !== "following" && view.below > 80 && (
+      {!view.isFollowing && view.isBelow && (
         <div className="pointer-events-none absolute inset-x-0 bottom-3 flex justify-center">
           <Button
             size="small"
@@ -213,6 +220,21 @@ export function Timeline({ session, target, dimFrom }: Props) {
       )}
     </div>
   );
+}
+
+/** As much of the scroll as anything renders for: growing text below the view changes none of it. */
+interface View {
+  isFollowing: boolean;
+  isBelow: boolean;
+  isFar: boolean;
+}
+
+function viewOf({ mode, below }: ScrollerState): View {
+  return { isFollowing: mode === "following", isBelow: below > 80, isFar: below > 200 };
+}
+
+function sameView(a: View, b: View): boolean {
+  return a.isFollowing === b.isFollowing && a.isBelow === b.isBelow && a.isFar === b.isFar;
 }
 
 function isField(target: EventTarget): boolean {
@@ -251,7 +273,7 @@ function headingOf(row: Row): string | null {
 }
 
 /** A row in its place, one article of the feed. User rows have a hidden heading: heading keys walk the conversation. */
-function Article({ row, dim }: { row: Row; dim: boolean }) {
+const Article = memo(function Article({ row, dim }: { row: Row; dim: boolean }) {
   const heading = headingOf(row);
   return (
     <article
@@ -267,7 +289,7 @@ function Article({ row, dim }: { row: Row; dim: boolean }) {
       </RowBoundary>
     </article>
   );
-}
+});
 
 /** A row that cannot be shown takes nothing else with it. */
 class RowBoundary extends Component<{ row: Row; children: ReactNode }, { failed: boolean }> {
@@ -419,10 +441,10 @@ function useOlder(session: ChatSession, box: React.RefObject<HTMLDivElement | nu
 }
 
 /** A chat counts as read when its newest row was on screen in a visible tab. */
-function useReadMark(session: ChatSession, below: number, loaded: boolean): void {
+function useReadMark(session: ChatSession, isFar: boolean, loaded: boolean): void {
   const newest = useStore(session.store, (state) => state.data.order.at(-1));
   useEffect(() => {
-    if (!loaded || newest === undefined || below > 200) return;
+    if (!loaded || newest === undefined || isFar) return;
     const mark = () => {
       if (document.visibilityState === "visible") session.markRead(newest);
     };
@@ -433,5 +455,5 @@ function useReadMark(session: ChatSession, below: number, loaded: boolean): void
       clearTimeout(again);
       document.removeEventListener("visibilitychange", mark);
     };
-  }, [session, newest, below, loaded]);
+  }, [session, newest, isFar, loaded]);
 }
