@@ -15,6 +15,7 @@ from aiohttp import web
 from rookery.chat.messages import Role
 from rookery.chat.parts import WorkspaceContext
 from tests.tools.homestead import open_homestead
+from tests.waiting import until
 from tests.workspaces.drivers.yard import known_machine
 
 TESTS = """\
@@ -97,6 +98,10 @@ async def test_task_is_done_in_a_clone_and_goes_on_after_stop_and_restart(databa
         assert passing.value["exit_code"] == 0, passing.value
         (diff,) = await stead.say(chat, "show the diff")
         assert '+    return f"Hello, {name}!"' in diff.value["output"]
+
+        await until(
+            lambda: stead.sql("SELECT changed_files > 0 FROM chat_diff_status WHERE chat_id = $1", chat), timeout=60
+        )
 
         (stopped,) = await stead.say(chat, "stop the workspace")
         assert stopped.value["stopped"]

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from rookery.store.authorized.store import Store
 from rookery.store.generation import Step
 from rookery.store.workspaces import Status, Workspace
 from rookery.tools import attach, files, plan, process, questions, registry, skills, templates, workspace_life
+from rookery.tools.diffs import note_diffs
 from rookery.tools.pinned import Pinned, Pins
 from rookery.tools.registry import Column
 from rookery.tools.turn import TurnTools, dynamic_tools
@@ -35,7 +37,7 @@ from rookery.tools.workspace_turn import WorkspaceTurn, Yard, plan_path
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.context import DATABASE_ERRORS, Contexts
 from rookery.workspaces.dialing import Places, TurnWorkspace, Unreadable
-from rookery.workspaces.errors import NoConnection
+from rookery.workspaces.errors import NoConnection, WorkspaceError
 from rookery.workspaces.service import Workspaces
 
 log = get_logger("tools.toolbox")
@@ -117,7 +119,16 @@ class WorkspaceToolbox:
             skills=() if pinned is None else pinned.index(),
             plan_path=_plan_path(step, row),
             trace=_trace(step, pinned),
+            on_turn_end=partial(self._end_turn, step, kept) if kept.workspace.was_used else None,
         )
+
+    async def _end_turn(self, step: Step, kept: _Kept) -> None:
+        try:
+            await note_diffs(step.chat, kept.workspace, self._parts.store, clock=self._parts.clock)
+        except (WorkspaceError, *DATABASE_ERRORS) as error:
+            log.info("diffs_not_noted", chat_id=step.chat.id, error=str(error) or type(error).__name__)
+        finally:
+            kept.workspace.was_used = False
 
     async def _tools(self, step: Step, pinned: Pinned | None) -> list[Tool]:
         """A server that cannot start workspaces offers no tool that needs one, so that nobody tries in vain."""

@@ -6,7 +6,7 @@ its own client executes, is read here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -35,6 +35,8 @@ class TurnTools:
     plan_path: str | None = None
     # What people are told at the head of the step: which instructions are in force from here on.
     trace: WorkspaceContext | None = None
+    # Done beside everything else when this step ends the turn; what it raises is logged.
+    on_turn_end: Callable[[], Awaitable[None]] | None = None
 
 
 class ToolsUnavailable(Exception):

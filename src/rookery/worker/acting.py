@@ -349,6 +349,8 @@ class Acts:
         step = self._step
         self._turn_ended(reason)
         self._parts.effects.turn_finished(chat, step.meta, step.history, reason=reason, is_promoted=is_promoted)
+        if (ended := self._prepared.turn_tools.on_turn_end) is not None:
+            self._parts.effects.tools_ended(ended)
 
     def _turn_ended(self, outcome: str) -> None:
         self._parts.stats.turn_ended(outcome, self._step, now=self._parts.clock.now())

@@ -50,6 +50,7 @@ MIN_TRANSCRIPT = 200
 # worker.md, "Numbers": `watch_publish_timeout`.
 WRITE_SECONDS = 10.0
 PUSH_SECONDS = 30.0
+TOOLS_SECONDS = 15.0
 # Longer histories are gone through beside the event loop, not on it.
 _ROWS_ON_LOOP = 200
 
@@ -136,6 +137,10 @@ class Effects:
         )
         if is_summary_due(meta.summary_generated_at, history):
             self._start(lambda: self._summarise(chat, history), "summary", SUMMARY_TOTAL_SECONDS + 2 * WRITE_SECONDS)
+
+    def tools_ended(self, work: Callable[[], Awaitable[None]]) -> None:
+        """What the tools of a turn still have to look at when it is over."""
+        self._start(work, "tools", TOOLS_SECONDS)
 
     def turn_failed(self, chat: Chat, failure: LastError) -> None:
         """A turn ended in an error."""

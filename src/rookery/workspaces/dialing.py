@@ -132,6 +132,7 @@ class TurnWorkspace:
 
     async def _shared(self) -> _Cached:
         """Callers of one moment share one dial, and whatever comes of it. The last one to leave ends it."""
+        self.was_used = True
         if (cached := await self._find_cached()) is not None:
             return cached
         if self._dialing is None or self._dialing.done():
@@ -180,7 +181,6 @@ class TurnWorkspace:
                 continue
             await self._places.connected(self._chat_id, place, health)
             self._cached = _Cached(place, conn, health, self._clock.monotonic())
-            self.was_used = True
             return self._cached
         raise NoConnection(
             Situation.CHANGED, "The chat's workspace was changed while it was being connected to. Call the tool again."

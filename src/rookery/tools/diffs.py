@@ -1,0 +1,44 @@
+"""The state of a chat's repositories, looked at once a turn that used the workspace is over. Best effort."""
+
+from __future__ import annotations
+
+from rookery.chat.chats import Chat
+from rookery.chat.rights import OwnerActor
+from rookery.clock import Clock
+from rookery.store.authorized.store import Store
+from rookery.store.chat_diffs import DiffStatus
+from rookery.workspaces.answers import Count, Repository
+from rookery.workspaces.dialing import TurnWorkspace
+
+SCAN_SECONDS = 10.0
+# What the database's column holds; an agent may say anything.
+_MAX_COUNT = 2**31 - 1
+
+
+async def note_diffs(chat: Chat, workspace: TurnWorkspace, store: Store, *, clock: Clock) -> None:
+    """Scan and keep what was found; lists and badges read only that. Whatever it raises is the caller's to log."""
+    conn = await workspace.conn()
+    message = await conn.scan_git(chat.id, seconds=SCAN_SECONDS)
+    now = clock.now()
+    found = [
+        DiffStatus(
+            each.root,
+            each.branch,
+            each.remote_origin,
+            _bounded(each.additions),
+            _bounded(each.deletions),
+            _bounded(each.changed_files),
+            now,
+        )
+        for each in message.repositories
+        if not each.removed
+    ]
+    await store.as_actor(OwnerActor(chat.owner_id)).contexts.write_diffs(chat.id, found, _removed(message.repositories))
+
+
+def _removed(repositories: tuple[Repository, ...]) -> list[str]:
+    return [each.root for each in repositories if each.removed]
+
+
+def _bounded(count: Count) -> int:
+    return min(count, _MAX_COUNT)
