@@ -42,7 +42,7 @@ def test_message_is_written_and_answered_in_the_browser(ada: Visitor) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_main_screens_have_no_barrier_that_axe_knows(ada: Visitor, theme: str) -> None:
-    chat = ada.chat("what can you do?", title=f"Read by axe, {theme}")
+    chat = ada.chat("hello", title=f"Read by axe, {theme}")
     ada.wait_for_rest(chat["id"])
     ada.ask("PATCH", "/me/settings", {"display": {"theme": theme}})
     found = {}

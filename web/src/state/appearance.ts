@@ -91,7 +91,7 @@ function apply(state: Appearance): void {
   root.dataset.theme = dark ? "dark" : "light";
   root.dataset.density = state.density;
   root.dataset.motion = state.motion;
-  root.style.setProperty("--text-code", `${state.code_size}px`);
+  root.style.setProperty("--code-size", `${state.code_size}px`);
   try {
     localStorage.setItem(KEY, JSON.stringify(state));
     localStorage.setItem(THEME_KEY, state.theme);

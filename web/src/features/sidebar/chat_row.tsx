@@ -39,7 +39,7 @@ export function ChatRow({ chat, pinned, isChild }: Props) {
           <div
             {...pinDrag(chat, pinned)}
             className={cx(
-              "group relative flex items-start gap-1.5 rounded-lg px-2 py-1.5 hover:bg-bg3 pointer-coarse:min-h-11",
+              "group relative flex items-start gap-1.5 rounded-lg px-2 py-1.5 in-data-[density=compact]:py-0.5 hover:bg-bg3 pointer-coarse:min-h-11",
               chat.id === id && "bg-bg3",
               isChild && "ml-4",
             )}
@@ -127,7 +127,12 @@ function RowText({ chat, isCurrent }: { chat: ChatView; isCurrent: boolean }) {
         )}
       </span>
       {line && (
-        <span className={cx("block truncate text-small", mark === "failed" ? "text-danger" : "text-muted")}>
+        <span
+          className={cx(
+            "block truncate text-small in-data-[density=compact]:hidden",
+            mark === "failed" ? "text-danger" : "text-muted",
+          )}
+        >
           {line}
         </span>
       )}

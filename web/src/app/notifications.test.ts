@@ -1,0 +1,29 @@
+// @vitest-environment happy-dom
+import { expect, test } from "vitest";
+import type { ChatView } from "@/api/types.gen";
+import { newsOf } from "@/app/notifications";
+
+const chat = (change: Partial<ChatView>) =>
+  ({
+    id: "a",
+    title: "One",
+    parent_chat_id: null,
+    status: "waiting",
+    snapshot_version: 1,
+    needs_user: null,
+    ...change,
+  }) as ChatView;
+const running = chat({ status: "running" });
+
+test("ends, failures and questions of root chats are news", () => {
+  expect(newsOf(running, chat({ snapshot_version: 2 }))?.event).toBe("done");
+  expect(newsOf(running, chat({ status: "error", snapshot_version: 2 }))?.event).toBe("failed");
+  expect(newsOf(running, chat({ needs_user: "plan", snapshot_version: 2 }))?.event).toBe("needs");
+});
+
+test("what is old, one's own stop, a child's or a first sight is none", () => {
+  expect(newsOf(undefined, chat({}))).toBeNull();
+  expect(newsOf(running, chat({ snapshot_version: 1 }))).toBeNull();
+  expect(newsOf(chat({ status: "interrupting" }), chat({ snapshot_version: 2 }))).toBeNull();
+  expect(newsOf({ ...running, parent_chat_id: "r" }, chat({ parent_chat_id: "r", snapshot_version: 2 }))).toBeNull();
+});
