@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from aiohttp import web
 
 from rookery.chat.messages import Role
 from rookery.chat.parts import WorkspaceContext
+from rookery.llm.connect import default_scripts
+from rookery.llm.scripted import CallTool, Say, Step, results_since_user
+from rookery.llm.types import Call
 from tests.tools.homestead import open_homestead
 from tests.waiting import until
 from tests.workspaces.drivers.yard import known_machine
@@ -49,6 +52,37 @@ async def test_newcomer_gets_a_workspace_and_a_real_tour(database_url: str) -> N
         ], calls
         assert "in a sandbox" in calls[-1].value["output"]
         assert "in a sandbox" in await stead.last_words(chat)
+
+
+async def test_two_calls_at_once_make_one_workspace(database_url: str) -> None:
+    def twice(call: Call) -> Sequence[Step]:
+        if results_since_user(call.prompt):
+            return (Say("There it is."),)
+        return (CallTool("create_workspace", {"template_id": "blank"}),) * 2
+
+    scripts = default_scripts()
+    with scripts.registered("twice", twice):
+        async with open_homestead(database_url, scripts=scripts, model="twice") as stead:
+            chat = await stead.ask("hello")
+
+            made = sorted((call.value["created"], call.value.get("status", "")) for call in await stead.calls(chat))
+            assert made == [(False, "already_exists"), (True, "")]
+            assert await stead.sql("SELECT count(*) FROM workspaces") == 1
+
+
+async def test_workspace_that_cannot_be_made_is_told_with_every_reason(database_url: str) -> None:
+    async with open_homestead(database_url) as stead:
+        chat = await stead.ask('create a workspace from git with {"depth": -1, "colour": "red"}')
+        await stead.say(chat, "create a workspace from nowhere")
+
+        wrong, unknown = await stead.calls(chat)
+        assert {each["field"] for each in wrong.value["validations"]} == {
+            "parameters.repository",
+            "parameters.depth",
+            "parameters.colour",
+        }
+        assert "list_templates" in unknown.value["error"]
+        assert await stead.sql("SELECT count(*) FROM workspaces") == 0
 
 
 @asynccontextmanager
