@@ -50,6 +50,19 @@ export function emptyPreview(episode: readonly [number, number], ghost: readonly
   return { episode, lastSeq: 0, blocks: [], stale: false, truncated: false, ghost };
 }
 
+/** The live view of a call, if its result is arriving. */
+export function liveCall(preview: Preview | null, id: string): ToolView | null {
+  const found = preview?.blocks.find((block) => block.kind === "tool" && block.call.id === id);
+  return found?.kind === "tool" ? found.call : null;
+}
+
+/** A stored call with what is arriving of its result: calls are stored before they run, results after. */
+export function withLive(call: ToolView, live: ToolView | null): ToolView {
+  if (!live || live === call || call.hasResult) return call;
+  const { output, result, hasResult, isError, endedAt } = live;
+  return { ...call, output, result, hasResult, isError, endedAt };
+}
+
 /** What is on screen of a preview. */
 export function shownBlocks(preview: Preview): readonly Block[] {
   return preview.ghost && preview.blocks.length === 0 ? preview.ghost : preview.blocks;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { appendPart, type Block } from "@/chat/preview";
-import { liveRows, type Row, RowMaker, type RowOptions } from "@/chat/rows";
+import { appendPart, type Block, newTool, withLive } from "@/chat/preview";
+import { liveRows, type Row, RowMaker, type RowOptions, storedCalls } from "@/chat/rows";
 import type { Message, Part } from "@/chat/types";
 
 const OPTIONS: RowOptions = { grouped: true, dayOf: (at) => at.slice(0, 10) };
@@ -153,4 +153,15 @@ test("live parts become the rows that are stored later", () => {
   }
   expect(kinds(liveRows(blocks, true))).toEqual(["reasoning", "group", "prose"]);
   expect(liveRows(blocks, true).every((row) => row.key.startsWith("live:"))).toBe(true);
+});
+
+test("what arrives for a stored call belongs to its card and to no row of its own", () => {
+  expect([...storedCalls(TURN)].sort()).toEqual(["a", "b"]);
+  expect(storedCalls([...TURN, message(6, "user", [say("next")])]).size).toBe(0);
+
+  const stored = { ...newTool("a", "execute"), args: { command: "ls" }, argsDone: true };
+  const live = { ...newTool("a", "execute"), output: "file" };
+  expect(withLive(stored, live)).toMatchObject({ args: { command: "ls" }, output: "file", hasResult: false });
+  const over = { ...stored, hasResult: true };
+  expect(withLive(over, live)).toBe(over);
 });

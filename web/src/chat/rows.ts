@@ -349,6 +349,17 @@ function lastCompaction(messages: readonly Message[]): number {
   return 0;
 }
 
+/** The calls of the last turn that are stored: what arrives for them belongs to their cards. */
+export function storedCalls(messages: readonly Message[]): Set<string> {
+  const ids = new Set<string>();
+  for (let at = messages.length - 1; at >= 0; at -= 1) {
+    const message = messages[at];
+    if (!message || message.role === "user") break;
+    for (const part of message.content) if (part.type === "tool-call") ids.add(part.tool_call_id);
+  }
+  return ids;
+}
+
 /** Rows of the running step, under keys of their own. */
 export function liveRows(blocks: readonly Block[], grouped: boolean): Row[] {
   const message = { id: 0, created_at: "" } as Message;

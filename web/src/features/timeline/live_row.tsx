@@ -1,8 +1,8 @@
-import { memo } from "react";
+import { memo, useMemo } from "react";
 import { useStore } from "zustand";
 import { phaseOf } from "@/chat/phase";
 import { shownBlocks } from "@/chat/preview";
-import { liveRows, type Row } from "@/chat/rows";
+import { liveRows, type Row, storedCalls } from "@/chat/rows";
 import { duration } from "@/chat/tools";
 import { LiveMarkdown } from "@/features/timeline/markdown";
 import { ReasoningRow } from "@/features/timeline/reasoning";
@@ -18,7 +18,13 @@ import { Spinner } from "@/ui/spinner";
 export const LiveRow = memo(function LiveRow({ session }: { session: ChatSession }) {
   const preview = useStore(session.store, (state) => state.data.preview);
   const { groupTools } = useDisplay();
-  const rows = preview ? liveRows(shownBlocks(preview), groupTools) : [];
+  const messages = useStore(session.store, (state) => state.data.messages);
+  const order = useStore(session.store, (state) => state.data.order);
+  const stored = useMemo(() => storedCalls(order.flatMap((id) => messages.get(id) ?? [])), [messages, order]);
+  const blocks = preview
+    ? shownBlocks(preview).filter((block) => block.kind !== "tool" || !stored.has(block.call.id))
+    : [];
+  const rows = liveRows(blocks, groupTools);
   const searches = preview?.blocks.some((block) => block.kind === "search" && !block.call.hasResult);
   return (
     <div className="space-y-3" data-testid="live">

@@ -1,6 +1,7 @@
 import { ChevronRight, CircleDashed, Hand, TriangleAlert } from "lucide-react";
 import { memo, type ReactNode } from "react";
-import type { ToolView } from "@/chat/preview";
+import { useStore } from "zustand";
+import { liveCall, type ToolView, withLive } from "@/chat/preview";
 import {
   closedBecause,
   diffCounts,
@@ -15,6 +16,7 @@ import {
   text,
   took,
 } from "@/chat/tools";
+import { useConversation } from "@/features/conversation/context";
 import { toolOf } from "@/features/tools/registry";
 import { useNow } from "@/state/hooks";
 import { useOpen } from "@/state/open_state";
@@ -29,7 +31,12 @@ interface Props {
 }
 
 /** One call: a line that says what happened, and what it opens to. */
-export const ToolCard = memo(function ToolCard({ call, active, latest }: Props) {
+export const ToolCard = memo(function ToolCard({ call: stored, active, latest }: Props) {
+  const { session } = useConversation();
+  const live = useStore(session.store, (one) =>
+    active && !stored.hasResult ? liveCall(one.data.preview, stored.id) : null,
+  );
+  const call = withLive(stored, live);
   const tool = toolOf(call.name);
   const state = stateOf(call, active);
   const runs = state === "preparing" || state === "running" || state === "streaming";

@@ -1,7 +1,10 @@
 import { ChevronRight, Layers, TriangleAlert } from "lucide-react";
 import { memo } from "react";
+import { useStore } from "zustand";
+import { liveCall, withLive } from "@/chat/preview";
 import type { GroupItem } from "@/chat/rows";
 import { duration, groupTook, labelOf, stateOf, summaryOf } from "@/chat/tools";
+import { useConversation } from "@/features/conversation/context";
 import { ReasoningRow } from "@/features/timeline/reasoning";
 import { ToolCard } from "@/features/tools/card";
 import { useOpen } from "@/state/open_state";
@@ -17,7 +20,11 @@ interface Props {
 /** Many calls in one line: what happened, whether it failed, how long it took. */
 export const ToolGroup = memo(function ToolGroup({ id, items, active }: Props) {
   const [open, setOpen] = useOpen(id, false);
-  const calls = items.flatMap((item) => (item.kind === "tool" ? [item.call] : []));
+  const { session } = useConversation();
+  const stored = items.flatMap((item) => (item.kind === "tool" ? [item.call] : []));
+  const waits = active && stored.some((call) => !call.hasResult);
+  const preview = useStore(session.store, (one) => (waits ? one.data.preview : null));
+  const calls = stored.map((call) => withLive(call, liveCall(preview, call.id)));
   const states = calls.map((call) => stateOf(call, active));
   const current = calls.findLast(
     (_, at) => states[at] === "running" || states[at] === "streaming" || states[at] === "preparing",
