@@ -15,7 +15,7 @@ from rookery.store import messages, paging, prompts, search
 from rookery.store.authorized.turns import Queue
 from rookery.store.authz import Grant, Part, Via, authz
 from rookery.store.chat_views import SearchMatch
-from rookery.store.machine import backlog
+from rookery.store.machine import backlog, lock
 from rookery.store.pool import Connection
 from rookery.store.prompts import DEFAULT_LIMIT, Prompt
 
@@ -98,6 +98,7 @@ class Messages(Part):
         is_whole = before_id is None and after_id is None and around_id is None
         # One moment for all of it: rows and versions that do not belong together would make a client miss rows.
         async with at.conn.transaction(isolation="repeatable_read", readonly=True):
+            await at.conn.execute(lock.BY_INDEX)
             versions = await at.conn.fetchrow(VERSIONS, chat_id)
             if versions is None:
                 raise ChatNotFound(chat_id)  # deleted since the right was checked

@@ -53,16 +53,15 @@ _UNKNOWN_ROWS = {
     "chats_owner_id_fkey": ("owner_id", "There is no such user. The account may have been deleted."),
 }
 
-# One round trip opens the transaction, bounds every wait in it, and holds the planner to the indexes: it cannot guess
-# how short a turn is, and would otherwise read a chat's whole history, or everybody's, to find its end.
-_BEGIN = (
-    "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '15s';"
-    " SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
-)
+# Holds the planner to the indexes: it cannot guess how short a turn is, nor, by statistics of yesterday, how many
+# messages people see, and would otherwise read a chat's whole history, or everybody's, to find its end.
+BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
+# One round trip opens the transaction, bounds every wait in it, and chooses the indexes.
+_BEGIN = f"BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '15s'; {BY_INDEX}"
 # For what nobody was promised and what can be done again: COMMIT does not wait for the disk. A crash of PostgreSQL, not
 # of this process, may undo it and everything after it; a later commit that does wait makes it durable as well.
 _BEGIN_LAZY = f"{_BEGIN}; SET LOCAL synchronous_commit = off"
-_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {BY_INDEX}"
 
 _LOCK = "SELECT FROM chats WHERE id = $1 FOR NO KEY UPDATE"
 
