@@ -8,6 +8,7 @@ import pytest
 
 from rookery.store.hints import AccessHint
 from rookery.stream.guard import Grant, Right, concerns
+from rookery.stream.params import StreamParams
 from tests.stream.rig import Rig, open_rig
 
 USER, CHAT, ROOT, OTHER = (UUID(int=n) for n in range(1, 5))
@@ -68,7 +69,9 @@ async def test_hint_asks_only_about_those_it_concerns(rig: Rig) -> None:
     chat_id, user = await rig.chat("one"), uuid4()
     rig.site.rights[str(user)] = Right.LOGGED_OUT
     viewer = await rig.site.view(chat_id, user=user)
-    await rig.site.view(chat_id)
+    other = await rig.site.view(chat_id)
+    for each in (viewer, other):
+        await each.until("synced")
 
     rig.wire.deliver([AccessHint(kind="session", id=str(user))])
     await viewer.ended()
@@ -106,3 +109,25 @@ async def test_missed_hints_are_made_up_for_by_a_resync(rig: Rig) -> None:
     rig.site.bus.resync()
 
     assert (await viewer.ended())[0] == 4401
+
+
+@pytest.mark.parametrize(("right", "code"), [(Right.LOGGED_OUT, 4401), (Right.WITHDRAWN, 4403), (Right.DELETED, 4404)])
+async def test_right_that_is_lost_while_a_stream_opens_shows_nothing(rig: Rig, right: Right, code: int) -> None:
+    chat_id, user = await rig.chat("secret"), uuid4()
+    since = rig.site.streams.guard.changes
+    rig.wire.deliver([AccessHint(kind="chat_acl", id=str(chat_id))])  # after the check of the API
+    rig.site.rights[str(user)] = right
+    grant = Grant(user_id=user, credential=str(user), chat_id=chat_id, root_id=chat_id)
+    opened = await rig.site.streams.open_chat(grant, StreamParams(), since=since)
+
+    viewer = rig.site._run(opened.run, None)
+
+    assert (await viewer.ended())[0] == code
+    assert viewer.events == []
+
+
+async def test_stream_that_opens_undisturbed_is_not_asked_about(rig: Rig) -> None:
+    viewer = await rig.site.view(await rig.chat("one"))
+    await viewer.until("synced")
+
+    assert rig.site.checks == []

@@ -98,6 +98,22 @@ def test_hint_is_worth_a_read_only_when_it_tells_something_new(fields: dict[str,
     assert loop_at().judge(hint(**fields)) is verdict
 
 
+def test_late_hint_is_older_than_one_that_brought_nothing_new() -> None:
+    loop = loop_at()
+
+    newest = loop.judge(hint(snapshot_version=13))
+    late = loop.judge(hint(snapshot_version=12, status="waiting"))
+    next_one = loop.judge(hint(snapshot_version=14, status="waiting"))
+
+    assert (newest, late, next_one) == (Verdict.IGNORE, Verdict.IGNORE, Verdict.READ)
+
+
+def test_hint_of_an_error_is_looked_at_because_errors_differ() -> None:
+    loop = loop_at(chat(status="error", last_error="{}"))
+
+    assert loop.judge(hint(snapshot_version=13, status="error")) is Verdict.READ
+
+
 def test_older_snapshot_says_nothing() -> None:
     assert told(loop_at(), chat(snapshot_version=10, status="waiting")) == []
 

@@ -267,6 +267,18 @@ async def test_database_that_fails_yields_resync(rig: Rig) -> None:
     assert rig.site.streams.watch.stats.failed == 1
 
 
+async def test_row_that_makes_no_sense_costs_nobody_else_anything(rig: Rig) -> None:
+    bad, good = await rig.chat("one"), await rig.chat("two")
+    watcher = rig.site.watch(rig.chats.user)
+    await watcher.until("ready")
+    await rig.chats.force(bad, "labels = '{\"a\": 1}'")
+
+    tell(rig, bad, good)
+    await watcher.until("chat")
+
+    assert [event["chat"]["id"] for event in watcher.of("chat")] == [str(good)]
+
+
 async def test_chat_that_cannot_be_shown_does_not_end_the_hub(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub is one of the loops whose end is the end of the process."""
     chat_id = await rig.chat("one")

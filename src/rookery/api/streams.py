@@ -43,6 +43,7 @@ def routes(streams: Streams) -> list[BaseRoute]:
             chat_id = ChatId(UUID(connection.path_params["chat"]))
         except ValueError:
             raise InvalidInput("chat", "This is not the id of a chat.") from None
+        since = streams.guard.changes
         root_id = await caller.store.chats.require(chat_id, Action.READ)
         if wanted.debug:  # what is recorded shows prompts that readers do not see
             await caller.store.chats.require(chat_id, Action.PATCH)
@@ -53,7 +54,7 @@ def routes(streams: Streams) -> list[BaseRoute]:
             root_id=root_id,
             has_reason=caller.reason is not None,
         )
-        return await streams.open_chat(grant, wanted)
+        return await streams.open_chat(grant, wanted, since=since)
 
     return [
         *_both(f"{PREFIX}/chats/watch", open_watch),

@@ -35,6 +35,7 @@ class Standing(StrEnum):
     KEPT = "kept"
     LOGGED_OUT = "logged_out"  # session or token gone or expired, or the user disabled
     WITHDRAWN = "withdrawn"  # may not read this chat any more
+    DELETED = "deleted"  # there is no such chat any more
 
 
 class Watching(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +72,7 @@ def _standing(
     if watching.chat_id is None:
         return Standing.KEPT
     if owner_id is None:
-        return Standing.WITHDRAWN
+        return Standing.DELETED
     access = AdminAccess(admin_access) if admin_access in set(AdminAccess) else AdminAccess.BREAK_GLASS
     actor = UserActor(watching.user_id, Role(role) if role in set(Role) else Role.MEMBER)
     facts = ChatFacts(owner_id, is_shared, access)

@@ -15,6 +15,7 @@ import asyncpg
 import msgspec
 from msgspec import UNSET
 
+from rookery import log
 from rookery.chat import rights
 from rookery.chat.messages import ChatId, MessageId
 from rookery.chat.rights import Actor, ChatFacts, Relation, Role, SystemActor, UserActor
@@ -23,6 +24,11 @@ from rookery.store import chat_settings, chats, cursors, machine, shares, stream
 from rookery.store.chat_views import Action, ChatFile, ChatView, ContextUsage, action, chat_error
 from rookery.store.pool import Connection
 from rookery.store.users import PublicUser
+
+_log = log.get_logger("store.chat_reads")
+
+# What reading a stored row can raise.
+UNREADABLE = (ValueError, TypeError, msgspec.MsgspecError)
 
 # What a turn of planning ends with: the result of one of these tools, and the user's word is awaited.
 _HAS_RESULT = (
@@ -126,13 +132,18 @@ async def find_chat(conn: Connection, chat_id: ChatId, *, actor: Actor) -> Seen 
 async def list_for_viewers(conn: Connection, pairs: Sequence[tuple[UUID, UUID]]) -> list[tuple[UUID, ChatView]]:
     """Chats as lists show them, without their children, for pairs of chat and viewer: each with its viewer.
 
-    Who may not read a chat as its owner or as somebody it is shared with is left out.
+    Who may not read a chat as its owner or as somebody it is shared with is left out. So is a row that makes no sense
+    (of a restore, or of a newer version): it must not cost others what they see.
     """
     found = []
     for record in await conn.fetch(FOR_VIEWERS, [chat for chat, _ in pairs], [user for _, user in pairs]):
         values = tuple(record)
         viewer_id, role = values[_FACTS.stop :]
-        seen = _seen(values, actor=UserActor(viewer_id, Role(role)))
+        try:
+            seen = _seen(values, actor=UserActor(viewer_id, Role(role)))
+        except UNREADABLE as error:
+            _log.error("chat_unreadable", chat_id=values[0], error=type(error).__name__)
+            continue
         if seen.is_reader:
             found.append((viewer_id, msgspec.structs.replace(seen.chat, children=UNSET)))
     return found

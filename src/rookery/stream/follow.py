@@ -43,6 +43,8 @@ READ_RETRY_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.0)
 LAST_READ_RETRY_SECONDS = 2.0
 READ_PATIENCE_SECONDS = 30.0
 LAGGED_SECONDS = 1.0
+# What was recorded is looked up by its reader; of hints that a slow client did not take the newest are enough.
+MAX_DEBUG_PENDING = 64
 
 DATABASE_ERRORS = (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 DELETED = "This chat was deleted."
@@ -102,6 +104,7 @@ class ChatStream:
     __slots__ = (
         "_around",
         "_debug",
+        "_debug_pending",
         "_has_marked",
         "_inbox",
         "_is_lagged",
@@ -128,6 +131,7 @@ class ChatStream:
         self._wake: Callable[[], None] = _nobody
         self._inbox = Inbox(chat_id, self._rouse)
         self._debug: BusSubscription | None = None
+        self._debug_pending: dict[DebugUpdate, None] = {}
         self._reading: asyncio.Task[_Applied] | None = None
         self._reloads = False
         self._target: Target | None = None
@@ -148,11 +152,15 @@ class ChatStream:
 
     def take(self) -> Frame | None:
         """The next frame. Synchronization goes first: a part of a new attempt must find the new versions."""
+        if self._inbox.is_gone:
+            # Not even what was read before: nobody may see it any more.
+            raise StreamEnded(CloseCode.DELETED, DELETED)
         if self._reading is not None and self._reading.done():
             self._apply(self._reading)
         if self._reading is None and self._outbox.is_durable_empty and (self._reloads or not self._inbox.is_empty):
             self._synchronize()
         if self._outbox.is_preview_empty:
+            self._tell_debug()
             self._pump()
         frame = self._outbox.take()
         if not self._has_marked and frame is None:
@@ -211,8 +219,6 @@ class ChatStream:
             return
         hint, is_forced = self._inbox.take()
         verdict = Verdict.IGNORE if hint is None else self._loop.judge(hint)
-        if verdict is Verdict.GONE:
-            raise StreamEnded(CloseCode.DELETED, DELETED)
         if is_forced:
             self._start(self._read(BEGUN_LATER))
         elif hint is not None and verdict is Verdict.READ:
@@ -254,9 +260,11 @@ class ChatStream:
         shown = self._loop.episode
         durable = self._loop.apply(applied.snapshot, is_resync=applied.is_resync)
         if durable:
-            is_void = self._loop.episode != shown
+            is_void = applied.is_resync or self._loop.episode != shown
             self._outbox.put(durable, cursor=self._loop.last_message_id, clears_preview=is_void)
             self._is_lagged = self._is_lagged and not is_void
+            if applied.is_resync:
+                self._target = None  # the same episode is shown again, from its first part
         self._retarget()
 
     # Parts
@@ -353,9 +361,17 @@ class ChatStream:
 
     def _on_debug(self, hint: MiscHint) -> None:
         run_id = hint.data.get("run_id")
-        kind = DebugUpdate(str(hint.data.get("kind")), None if run_id is None else str(run_id))
-        self._outbox.mark(events.encode(kind))
+        update = DebugUpdate(str(hint.data.get("kind")), None if run_id is None else str(run_id))
+        self._debug_pending.pop(update, None)
+        self._debug_pending[update] = None
+        if len(self._debug_pending) > MAX_DEBUG_PENDING:
+            del self._debug_pending[next(iter(self._debug_pending))]
         self._rouse()
+
+    def _tell_debug(self) -> None:
+        for update in self._debug_pending:
+            self._outbox.mark(events.encode(update))
+        self._debug_pending.clear()
 
     def _rouse(self) -> None:
         self._wake()

@@ -28,6 +28,7 @@ class Right(Enum):
     KEPT = "kept"
     LOGGED_OUT = "logged_out"  # session or token gone or expired, or the user disabled
     WITHDRAWN = "withdrawn"  # may not read this chat any more
+    DELETED = "deleted"  # nobody may: there is no such chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ RightsCheck = Callable[[Sequence[Grant]], Awaitable[Sequence[Right]]]
 _ENDINGS = {
     Right.LOGGED_OUT: (CloseCode.UNAUTHENTICATED, "The login is no longer valid."),
     Right.WITHDRAWN: (CloseCode.WITHDRAWN, "Access to this chat was withdrawn."),
+    Right.DELETED: (CloseCode.DELETED, "This chat was deleted."),
 }
 
 
@@ -61,13 +63,21 @@ class AccessGuard:
         self._grants: dict[Session, Grant] = {}
         self._asked: dict[Session, None] = {}
         self._wake = asyncio.Event()
+        # How often rights have changed: whoever opens a stream asks before and after.
+        self.changes = 0
         self._subscriptions = (bus.subscribe(AccessHint, self._on_hint), bus.on_resync(self._ask_all))
 
     def __len__(self) -> int:
         return len(self._grants)
 
-    def hold(self, session: Session, grant: Grant) -> None:
+    async def hold(self, session: Session, grant: Grant, *, since: int) -> None:
+        """Watch over a stream that is about to begin. `since` is what `changes` was before its right was checked.
+
+        When rights changed meanwhile they are looked at again before anything is shown.
+        """
         self._grants[session] = grant
+        if self.changes != since:
+            await self._judge([session])
 
     def release(self, session: Session) -> None:
         self._grants.pop(session, None)
@@ -106,9 +116,11 @@ class AccessGuard:
                 session.end(*_ENDINGS[right])
 
     def _on_hint(self, hint: AccessHint) -> None:
+        self.changes += 1
         self._ask(session for session, grant in self._grants.items() if concerns(hint, grant))
 
     def _ask_all(self) -> None:
+        self.changes += 1
         self._ask(self._grants)
 
     def _ask(self, sessions: Iterable[Session]) -> None:

@@ -43,6 +43,11 @@ class Inbox:
     def is_empty(self) -> bool:
         return self._hint is None and not self._resync
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the chat is known to be deleted."""
+        return self._hint is not None and self._hint.gone
+
     def take(self) -> tuple[ChatHint | None, bool]:
         """What came since: the newest hint, and whether to read anyway."""
         taken = self._hint, self._resync

@@ -79,6 +79,7 @@ class StreamLoop:
         "_archived",
         "_error_key",
         "_gaps",
+        "_judged_version",
         "_rebases",
         "_stats",
         "_status",
@@ -103,6 +104,7 @@ class StreamLoop:
         self.tail = tail
         self.shows_parts = shows_parts
         self.snapshot_version = self.history_version = self.queue_version = self.retry_version = 0
+        self._judged_version = 0  # newer than the snapshot, but without news
         self.last_message_id = 0
         self.worker_id: UUID | None = None
         self.generation_attempt = 0
@@ -125,7 +127,7 @@ class StreamLoop:
         """Whether a hint tells of something this client was not told. Only a read finds out what."""
         if hint.gone:
             return Verdict.GONE
-        if hint.snapshot_version <= self.snapshot_version:
+        if hint.snapshot_version <= max(self.snapshot_version, self._judged_version):
             return Verdict.IGNORE
         is_newer = (
             hint.history_version > self.history_version
@@ -138,7 +140,12 @@ class StreamLoop:
             self.worker_id,
             self.generation_attempt,
         )
-        return Verdict.READ if is_newer or is_other else Verdict.IGNORE
+        # Hints do not tell one error from the next.
+        if is_newer or is_other or hint.status == Status.ERROR:
+            return Verdict.READ
+        # What comes late is older than this, and would only be read to find that nothing is new.
+        self._judged_version = hint.snapshot_version
+        return Verdict.IGNORE
 
     def apply(self, snapshot: Snapshot, *, is_first: bool = False, is_resync: bool = False) -> list[bytes]:
         """The events that take the client to this snapshot, in the order they are sent. None for an older one.
@@ -166,7 +173,7 @@ class StreamLoop:
         self._apply_action(snapshot, out)
         if chat.retry_state_version > self.retry_version and (chat.retry_state is not None or not is_first):
             out.append(events.encode(RetryChanged(views.retry(chat.retry_state))))
-        self._apply_episode(chat, out, is_history_newer=is_history_newer)
+        self._apply_episode(chat, out, is_history_newer=is_history_newer, is_resync=is_resync)
         self._store(chat)
         if out or is_whole:
             out.append(self._synced())
@@ -229,12 +236,14 @@ class StreamLoop:
         )
         out.append(events.encode(ActionRequired(action.kind, action.tool_calls, action.deadline_at)))
 
-    def _apply_episode(self, chat: Chat, out: list[bytes], *, is_history_newer: bool) -> None:
+    def _apply_episode(self, chat: Chat, out: list[bytes], *, is_history_newer: bool, is_resync: bool) -> None:
         episode = self._episode_of(chat)
         if episode is not None and episode != self.episode:
             reason = "history" if is_history_newer else "attempt"
         elif episode is None and self.episode is not None:
             reason = "history" if is_history_newer else "retry" if chat.retry_state is not None else "ended"
+        elif episode is not None and is_resync:
+            reason = "rebase"  # a client that asks for everything holds no preview it can trust
         else:
             reason = None
         if reason is not None:

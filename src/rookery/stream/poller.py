@@ -66,7 +66,12 @@ class Poller:
         while True:
             seconds = DEAF_POLL_SECONDS if self._is_deaf() else POLL_SECONDS
             await self._clock.sleep(seconds * self._rng.uniform(1 - JITTER, 1 + JITTER), "stream-poll")
-            await self.tick()
+            try:
+                await self.tick()
+            except Exception as error:
+                # Of the one who asked for the recheck, or of a row: the other streams are polled again next time.
+                self._stats.failed += 1
+                log.exception("poller_failed", error)
 
     async def tick(self) -> None:
         """Post what is true now to every stream. A query that fails is made up for by the next tick."""

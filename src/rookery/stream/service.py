@@ -61,13 +61,14 @@ class StreamParts:
 class Opened:
     """A stream that was admitted and read once, and waits for its socket. `run` it, or `close` it."""
 
-    __slots__ = ("_grant", "_slot", "_source", "_streams")
+    __slots__ = ("_grant", "_since", "_slot", "_source", "_streams")
 
-    def __init__(self, streams: Streams, slot: Slot, source: Source, *, grant: Grant) -> None:
+    def __init__(self, streams: Streams, slot: Slot, source: Source, *, grant: Grant, since: int) -> None:
         self._streams = streams
         self._slot = slot
         self._source = source
         self._grant = grant
+        self._since = since
 
     async def run(self, transport: Transport) -> None:
         """Serve the client until either side ends it."""
@@ -80,8 +81,12 @@ class Opened:
             send_seconds=streams.parts.send_seconds,
         )
         streams.sessions.begin(self._slot, session)
-        streams.guard.hold(session, self._grant)
         try:
+            try:
+                await streams.guard.hold(session, self._grant, since=self._since)
+            except BaseException:
+                await self._source.close()  # as the session would have done
+                raise
             with bind(chat_id=self._grant.chat_id) if self._grant.chat_id else contextlib.nullcontext():
                 await session.run()
         finally:
@@ -125,12 +130,13 @@ class Streams:
             stats=self.loop_stats,
         )
 
-    async def open_chat(self, grant: Grant, params: StreamParams) -> Opened:
-        """A stream of one chat. The caller has checked that the user may read it.
+    async def open_chat(self, grant: Grant, params: StreamParams, *, since: int | None = None) -> Opened:
+        """A stream of one chat. The caller has checked that the user may read it, and says what `guard.changes` was.
 
         Raises `StreamRefused`, `ChatNotFound`, or what the store raises when the database does not answer.
         """
         assert grant.chat_id is not None, "a stream of which chat?"
+        since = self.guard.changes if since is None else since
         slot = self.sessions.admit(grant.user_id)
         try:
             source = await follow.open_chat(
@@ -139,16 +145,16 @@ class Streams:
         except BaseException:
             slot.release()
             raise
-        return Opened(self, slot, source, grant=grant)
+        return Opened(self, slot, source, grant=grant, since=since)
 
     def open_watch(self, grant: Grant) -> Opened:
         """A stream of everything in the user's list."""
         slot = self.sessions.admit(grant.user_id)
-        return Opened(self, slot, self.watch.join(grant.user_id), grant=grant)
+        return Opened(self, slot, self.watch.join(grant.user_id), grant=grant, since=self.guard.changes)
 
     def open_source(self, grant: Grant, source: Source) -> Opened:
         """A stream of something else, under the same roof."""
-        return Opened(self, self.sessions.admit(grant.user_id), source, grant=grant)
+        return Opened(self, self.sessions.admit(grant.user_id), source, grant=grant, since=self.guard.changes)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

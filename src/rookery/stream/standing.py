@@ -22,6 +22,7 @@ _RIGHTS = {
     Standing.KEPT: Right.KEPT,
     Standing.LOGGED_OUT: Right.LOGGED_OUT,
     Standing.WITHDRAWN: Right.WITHDRAWN,
+    Standing.DELETED: Right.DELETED,
 }
 
 

@@ -44,6 +44,7 @@ _OWN = "read"
 _UNSHARED = "unshared"
 
 _RESYNC = events.encode(ListResync())
+DATABASE_ERRORS = (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 @dataclass(slots=True)
@@ -162,7 +163,7 @@ class WatchHub:
             collected, self._collected = self._collected, {}
             try:
                 await self._serve(collected)
-            except (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except DATABASE_ERRORS as error:
                 self.stats.failed += 1
                 log.warning("watch_load_failed", chats=len(collected), error=str(error) or type(error).__name__)
                 self._on_resync()
@@ -233,7 +234,12 @@ class WatchHub:
         }
         found: dict[UUID, tuple[ActionCall, ...]] = {}
         for chat_id in waiting:
-            pending = await streaming.list_pending_calls(conn, chat_id)
+            try:
+                pending = await streaming.list_pending_calls(conn, chat_id)
+            except chat_reads.UNREADABLE as error:
+                # Content that cannot be read has no calls to show; the chat is told all the same.
+                log.warning("watch_calls_unreadable", chat_id=chat_id, error=type(error).__name__)
+                continue
             found[chat_id] = chat_views.action(pending, is_approval=False, deadline_at=None).tool_calls
         return found
 
