@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { Box, ChevronDown, CirclePause, CirclePlay, CircleX, Plus, TriangleAlert } from "lucide-react";
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import { isStatus, sentence } from "@/api/errors";
 import {
   createWorkspace,
@@ -47,6 +47,12 @@ function Picker({ workspaceId, onChoose }: Props) {
     refetchInterval: (query) => (query.state.data?.items.some((one) => isMoving(one)) ? 2_000 : false),
   });
   const templates = useQuery({ queryKey: ["templates"], queryFn: listTemplates, retry: false, enabled: open });
+  const isUnknown =
+    workspaceId !== null && list.data !== undefined && !list.data.items.some((one) => one.id === workspaceId);
+  // The agent made one by itself: the list is older than the chat.
+  useEffect(() => {
+    if (isUnknown) void queryClient.invalidateQueries({ queryKey: ["workspaces"] });
+  }, [isUnknown]);
   if (list.isError || !list.data) return null;
   const current = list.data.items.find((one) => one.id === workspaceId) ?? null;
   const options: Option[] = [

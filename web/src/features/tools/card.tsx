@@ -38,7 +38,10 @@ export const ToolCard = memo(function ToolCard({ call: stored, active, latest }:
   );
   const call = withLive(stored, live);
   const tool = toolOf(call.name);
-  const state = stateOf(call, active);
+  const waitsForMe = useStore(session.store, (one) =>
+    Boolean(active && one.data.action?.tool_calls.some((asked) => asked.tool_call_id === stored.id)),
+  );
+  const state = waitsForMe && !call.hasResult ? "needs_you" : stateOf(call, active);
   const runs = state === "preparing" || state === "running" || state === "streaming";
   const [open, setOpen] = useOpen(call.id, runs && Boolean(tool.opensWhileRunning));
   if (tool.Card) return <tool.Card call={call} state={state} active={active} latest={latest} />;
