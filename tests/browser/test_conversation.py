@@ -40,6 +40,20 @@ def test_message_is_written_and_answered_in_the_browser(ada: Visitor) -> None:
     expect(page.get_by_role("feed", name="Conversation")).to_contain_text("hello there")
 
 
+def test_open_conversation_is_exported_as_a_file(ada: Visitor) -> None:
+    chat = ada.chat("say a word for the file", title="To be exported")
+    ada.wait_for_rest(chat["id"])
+    page = ada.go(f"/c/{chat['id']}")
+    expect(page.get_by_role("feed", name="Conversation")).to_contain_text("say a word for the file")
+
+    page.get_by_role("button", name="Actions for this chat").click()
+    with page.expect_download() as started:
+        page.get_by_role("menuitem", name="Export").click()
+
+    assert started.value.suggested_filename == "To be exported.md"
+    assert "say a word for the file" in started.value.path().read_text()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_main_screens_have_no_barrier_that_axe_knows(ada: Visitor, theme: str) -> None:
     chat = ada.chat("hello", title=f"Read by axe, {theme}")

@@ -3,6 +3,7 @@ import {
   ArchiveRestore,
   ArrowDown,
   ArrowUp,
+  Download,
   Link as LinkIcon,
   MailOpen,
   Pencil,
@@ -12,8 +13,10 @@ import {
   Tags,
   Trash2,
 } from "lucide-react";
+import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { isBusy } from "@/chat/sidebar_list";
+import { exportMarkdown } from "@/features/conversation/export";
 import {
   archive,
   copyLink,
@@ -25,7 +28,9 @@ import {
   unpin,
 } from "@/features/sidebar/actions";
 import { openChatDialog } from "@/features/sidebar/dialogs";
+import { chatSession } from "@/state/chat_sessions";
 import type { MenuEntry } from "@/ui/menu";
+import { toast } from "@/ui/toast";
 
 /** What the reader may do with a chat. `pinned` are all pinned chats in their order. */
 export function chatMenu(chat: ChatView, pinned: ChatView[]): MenuEntry[] {
@@ -48,10 +53,24 @@ export function chatMenu(chat: ChatView, pinned: ChatView[]): MenuEntry[] {
     mine && { label: "Rename", icon: <Pencil />, onSelect: () => openChatDialog("rename", chat) },
     mine && isRoot && { label: "Labels", icon: <Tags />, onSelect: () => openChatDialog("labels", chat) },
     mine && isRoot && { label: "Share", icon: <Share2 />, onSelect: () => openChatDialog("share", chat) },
+    // Made in the browser, of the conversation that is open in it.
+    location.pathname === `/c/${chat.id}` && {
+      label: "Export",
+      icon: <Download />,
+      onSelect: () => void download(chat),
+    },
     { label: "Copy link", icon: <LinkIcon />, onSelect: () => void copyLink(chat) },
     !chat.has_unread && { label: "Mark as unread", icon: <MailOpen />, onSelect: () => void markUnread(chat) },
     ...(mine && isRoot ? ending(chat) : []),
   ];
+}
+
+async function download(chat: ChatView): Promise<void> {
+  try {
+    await exportMarkdown(chatSession(chat.id), chat.title);
+  } catch (error) {
+    toast(sentence(error), { kind: "error" });
+  }
 }
 
 function ending(chat: ChatView): MenuEntry[] {
