@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 
-async def until(condition: Callable[[], object | Awaitable[object]], *, timeout: float = 10.0) -> None:
+async def until(condition: Callable[[], object | Awaitable[object]], *, timeout: float = 30.0) -> None:
     """Return once the condition is true; fail after `timeout` real seconds."""
     try:
         async with asyncio.timeout(timeout):

@@ -8,6 +8,7 @@ fails alone too, or more than a handful, does.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 
 
 def main(arguments: list[str]) -> int:
+    # A shell starts its background jobs deaf to Ctrl-C, and what they start inherits that: tests send it to servers.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     LAST_FAILED.unlink(missing_ok=True)
     status = _pytest(arguments)
     failed = sorted(map(_plain, json.loads(LAST_FAILED.read_text()))) if LAST_FAILED.exists() else []

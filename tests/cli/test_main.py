@@ -23,8 +23,12 @@ from rookery.cli.output import Output
 from rookery.store import errors
 
 SCRIPT = str(Path(sys.executable).parent / "rookery")
-ADMIN_COMMANDS = ["migrate", "status", "doctor", "config", "run", "rotate-secrets", "provider", "model"]
-GROUPS = {"provider": ["list", "add", "set-key", "remove"], "model": ["list", "add", "default", "remove"]}
+ADMIN_COMMANDS = ["migrate", "status", "doctor", "config", "run", "rotate-secrets", "provider", "model", "template"]
+GROUPS = {
+    "provider": ["list", "add", "set-key", "remove"],
+    "model": ["list", "add", "default", "remove"],
+    "template": ["list", "push", "show", "enable", "disable", "remove"],
+}
 
 
 def environment(home: Path, **variables: str) -> dict[str, str]:

@@ -455,7 +455,8 @@ def test_start_is_quiet_but_for_the_log_and_its_lines_name_the_replica(home: Pat
         served.stop()
 
     lines = [json.loads(line) for line in served.errors if line.startswith("{")]
-    assert {line["level"] for line in lines} == {"info"}
+    # That the machine was busy is worth a line, and no fault of the start.
+    assert {line["level"] for line in lines if line["event"] != "event_loop_lag"} == {"info"}
     (access,) = [line for line in lines if line["event"] == "request"]
     assert (access["route"], access["status"], len(access["replica"])) == ("/healthz", 200, 36)
     assert not any("hunter2" in line for line in served.errors)
