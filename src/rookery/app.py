@@ -101,7 +101,9 @@ async def held_data_dir(settings: Settings, on_progress: Progress) -> AsyncItera
 
 
 @asynccontextmanager
-async def served_url(settings: Settings, lock: DataDirLock, on_progress: Progress) -> AsyncIterator[str]:
+async def served_url(
+    settings: Settings, lock: DataDirLock, on_progress: Progress, *, ending: asyncio.Event | None = None
+) -> AsyncIterator[str]:
     """The address of the database for the holder of the data directory: external, or embedded and started."""
     if settings.database_url is not None:
         yield settings.database_url
@@ -113,17 +115,17 @@ async def served_url(settings: Settings, lock: DataDirLock, on_progress: Progres
     await server.start()
     if server.adopted:
         log.info("database_adopted", pid=server.pid)
-    try:
+    async with server.stopped_at_the_end(ending):
         yield server.url
-    finally:
-        await server.stop()
 
 
 @asynccontextmanager
-async def served_database(settings: Settings, lock: DataDirLock, on_progress: Progress) -> AsyncIterator[Database]:
+async def served_database(
+    settings: Settings, lock: DataDirLock, on_progress: Progress, *, ending: asyncio.Event | None = None
+) -> AsyncIterator[Database]:
     """The same, connected to."""
     async with (
-        served_url(settings, lock, on_progress) as url,
+        served_url(settings, lock, on_progress, ending=ending) as url,
         await Database.connect(database_config(settings, url)) as database,
     ):
         yield database

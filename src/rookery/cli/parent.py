@@ -48,7 +48,7 @@ async def serve(settings: Settings, out: Output, stop: Stop) -> None:
     """Serve with several replicas until somebody asks to stop."""
     async with app.held_data_dir(settings, out.progress) as lock:
         with port.bound(settings.listen) as listening, metrics.bound(settings) as scraped:
-            async with app.served_url(settings, lock, out.progress) as url:
+            async with app.served_url(settings, lock, out.progress, ending=stop.requested) as url:
                 token = await _prepare(settings, url)
                 minder = Minder(settings, url, listening)
 

@@ -52,7 +52,7 @@ async def run(settings: Settings, out: Output) -> int:
 async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
     async with app.held_data_dir(settings, out.progress) as lock:
         with port.bound(settings.listen) as listening, metrics.bound(settings) as scraped:
-            async with app.served_database(settings, lock, out.progress) as database:
+            async with app.served_database(settings, lock, out.progress, ending=stop.requested) as database:
                 await app.prepare_schema(settings, database)
                 ring = await app.prepare_models(settings, database, os.environ, with_offline=True)
                 await app.apply_pins(database, os.environ, clock=SystemClock())

@@ -218,6 +218,29 @@ async def test_stop_leaves_no_process_and_no_lock(rig: Rig) -> None:
         pass
 
 
+async def test_server_that_is_about_to_end_writes_its_data_before_it_is_stopped(rig: Rig) -> None:
+    server, ending = await rig.started(rig.made_data_dir()), asyncio.Event()
+    last = "SELECT checkpoint_lsn FROM pg_control_checkpoint()"
+    async with server.stopped_at_the_end(ending):
+        await execute(server.url, *REMEMBER)
+        before = await fetch(server.superuser_url, last)
+        ending.set()
+        async with asyncio.timeout(60):
+            while await fetch(server.superuser_url, last) == before:
+                pass
+
+    assert server.pid is None
+
+
+async def test_server_ends_in_order_though_nobody_said_so_before(rig: Rig) -> None:
+    server = await rig.started(rig.made_data_dir())
+
+    async with server.stopped_at_the_end(asyncio.Event()):
+        pass
+
+    assert server.pid is None
+
+
 async def test_stop_does_not_wait_for_clients(rig: Rig) -> None:
     data_dir = rig.made_data_dir()
     server = await rig.started(data_dir)

@@ -13,7 +13,8 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -146,6 +147,27 @@ class EmbeddedServer:
         """Return when no process is left. Stops an adopted server too; does nothing when there is none."""
         self._abort.set()
         await _finish(_submit(self._take_down))
+
+    @asynccontextmanager
+    async def stopped_at_the_end(self, ending: asyncio.Event | None = None) -> AsyncIterator[None]:
+        """Stop it on the way out. Once `ending` is set, what that waits for is written: others end their work."""
+        flush = asyncio.create_task(self._flush_at(ending or asyncio.Event()), name="database-flush")
+        try:
+            yield
+        finally:
+            flush.cancel()
+            await self.stop()
+
+    async def _flush_at(self, ending: asyncio.Event) -> None:
+        """Write to disk what is only in memory, as the last act of a server does."""
+        await ending.wait()
+        # What fails here is done by the stop, as ever.
+        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            connection = await asyncpg.connect(self.superuser_url, timeout=CONNECT_TIMEOUT_S)
+            try:
+                await connection.execute("CHECKPOINT")
+            finally:
+                connection.terminate()
 
     # Blocking, in a thread.
 
