@@ -250,6 +250,7 @@ async def test_preferences_start_empty_and_keep_what_is_set(house: House, ada: P
     empty = (await ada.http.get("/api/v1/me/settings")).json()
     assert empty == {
         "custom_prompt": "",
+        "context_auto_refresh": False,
         "model_overrides": {"root": None},
         "overrides_allowed": False,
         "compaction_thresholds": {},
@@ -266,6 +267,21 @@ async def test_preferences_start_empty_and_keep_what_is_set(house: House, ada: P
     assert found.json()["display"] == {"theme": "dark", "font": {"size": 12}}
     assert await house.replica.directory.user_setting(ada.id, "custom_prompt") == "I am Ada."
     assert (await ben.http.get("/api/v1/me/settings")).json() == empty
+
+
+async def test_context_is_refreshed_by_itself_for_those_who_say_so(house: House, ada: Person, ben: Person) -> None:
+    path = "/api/v1/me/settings"
+
+    on = await ada.http.patch(path, json={"context_auto_refresh": True})
+    vague = await ada.http.patch(path, json={"context_auto_refresh": "sometimes"})
+    kept = await house.replica.directory.user_setting(ada.id, "context_auto_refresh")
+    cleared = await ada.http.patch(path, json={"context_auto_refresh": None})
+
+    assert on.json()["context_auto_refresh"] is True
+    assert vague.json()["fields"][0]["field"] == "context_auto_refresh"
+    assert kept is True
+    assert await house.replica.directory.user_setting(ben.id, "context_auto_refresh") is None
+    assert cleared.json()["context_auto_refresh"] is False
 
 
 async def test_display_is_merged_and_bounded(house: House, ada: Person) -> None:

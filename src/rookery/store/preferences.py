@@ -41,6 +41,7 @@ class PersonalOverride(Struct, frozen=True):
 
 class Preferences(Struct, frozen=True, kw_only=True):
     custom_prompt: str = ""
+    context_auto_refresh: bool = False
     model_overrides: Mapping[Kind, PersonalOverride] = {}
     compaction_thresholds: Mapping[UUID, Percent] = {}
     approval_rules: Rules = ()
@@ -52,6 +53,7 @@ class PreferencesPatch(Struct, frozen=True, kw_only=True):
     replaced."""
 
     custom_prompt: str | UnsetType | None = UNSET
+    context_auto_refresh: bool | UnsetType | None = UNSET
     model_overrides: Mapping[Kind, PersonalOverride | None] | UnsetType | None = UNSET
     compaction_thresholds: Mapping[UUID, int | None] | UnsetType | None = UNSET
     approval_rules: Sequence[Rule] | UnsetType | None = UNSET
@@ -89,6 +91,8 @@ async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) ->
         if patch.custom_prompt is not UNSET:
             text = chats.storable(patch.custom_prompt or "")
             after["custom_prompt"] = sanitise.check_prompt(text, field="custom_prompt")
+        if patch.context_auto_refresh is not UNSET:
+            after["context_auto_refresh"] = bool(patch.context_auto_refresh)
         if patch.model_overrides is not UNSET:
             after["model_overrides"] = await _overrides(conn, before, patch.model_overrides)
         if patch.compaction_thresholds is not UNSET:

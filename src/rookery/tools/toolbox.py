@@ -208,8 +208,7 @@ class WorkspaceToolbox:
             return newest is not None and newest.generation == row.generation
         if meta.context_dirty_since is None or not _begins_turn(step):
             return False
-        wanted = await self._parts.user_setting(step.chat.owner_id, "context")
-        return isinstance(wanted, dict) and wanted.get("auto_refresh") is True
+        return await self._parts.user_setting(step.chat.owner_id, "context_auto_refresh") is True
 
 
 def _begins_turn(step: Step) -> bool:

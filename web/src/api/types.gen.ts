@@ -978,15 +978,17 @@ export interface Pong {
 /** Absent leaves, null clears. `display` is merged (RFC 7396): null in it removes a member; 16 KiB in all. */
 export interface PreferencesChange {
   custom_prompt?: string | null;
+  context_auto_refresh?: boolean | null;
   model_overrides?: OverridesChange | null;
   compaction_thresholds?: Record<string, number | null> | null;
   approval_rules?: RuleBody[] | null;
   display?: Record<string, unknown> | null;
 }
 
-/** `model_overrides` count only while `overrides_allowed`; `display` is the web application's own. */
+/** `model_overrides` count only while `overrides_allowed`; `display` is the web application's own. `context_auto_refresh`: turns begin with what the workspace tells now, without being asked to. */
 export interface PreferencesView {
   custom_prompt: string;
+  context_auto_refresh: boolean;
   model_overrides: OverridesView;
   overrides_allowed: boolean;
   compaction_thresholds: Record<string, number>;

@@ -27,9 +27,13 @@ class OverridesView(msgspec.Struct, frozen=True):
 
 
 class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
-    """`model_overrides` count only while `overrides_allowed`; `display` is the web application's own."""
+    """`model_overrides` count only while `overrides_allowed`; `display` is the web application's own.
+
+    `context_auto_refresh`: turns begin with what the workspace tells now, without being asked to.
+    """
 
     custom_prompt: str
+    context_auto_refresh: bool
     model_overrides: OverridesView
     overrides_allowed: bool
     compaction_thresholds: dict[UUID, int]
@@ -56,6 +60,7 @@ class PreferencesChange(Body):
     """Absent leaves, null clears. `display` is merged (RFC 7396): null in it removes a member; 16 KiB in all."""
 
     custom_prompt: str | None = Field(None, max_length=MAX_PROMPT_CHARS)
+    context_auto_refresh: bool | None = None
     model_overrides: OverridesChange | None = None
     compaction_thresholds: dict[UUID, Annotated[int, Field(ge=0, le=100)] | None] | None = None
     approval_rules: RulesList | None = None
@@ -89,6 +94,7 @@ async def _answer(caller: Caller, found: Preferences) -> Response:
     return answer(
         PreferencesView(
             custom_prompt=found.custom_prompt,
+            context_auto_refresh=found.context_auto_refresh,
             model_overrides=OverridesView(found.model_overrides.get("root")),
             overrides_allowed=allowed,
             compaction_thresholds=dict(found.compaction_thresholds),

@@ -1,4 +1,5 @@
 import { patchPreferences } from "@/api/account";
+import { sentence } from "@/api/errors";
 import { keep } from "@/features/settings/appearance";
 import { Form, Section } from "@/features/settings/form";
 import { keys, queryClient, useDisplay, useKnownModels, usePreferences } from "@/state/queries";
@@ -6,6 +7,7 @@ import { Choices } from "@/ui/choices";
 import { TextField } from "@/ui/field";
 import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
+import { toast } from "@/ui/toast";
 
 /** How conversations behave, which model begins new ones, and when chats are summarized. */
 export function Chat() {
@@ -45,9 +47,29 @@ export function Chat() {
           ]}
         />
       </Section>
+      <Instructions />
       <DefaultModel />
       <Thresholds />
     </>
+  );
+}
+
+function Instructions() {
+  const { data } = usePreferences();
+  if (!data) return null;
+  return (
+    <Section title="Workspaces">
+      <Switch
+        label="Keep instructions up to date"
+        hint="A turn begins with the instructions and skills the workspace has now. Off: a chat keeps those it began with until you refresh them."
+        checked={data.context_auto_refresh}
+        onChange={(on) =>
+          patchPreferences({ context_auto_refresh: on })
+            .then((saved) => queryClient.setQueryData(keys.preferences, saved))
+            .catch((error) => toast(sentence(error), { kind: "error" }))
+        }
+      />
+    </Section>
   );
 }
 
