@@ -61,6 +61,17 @@ def test_module_is_the_same_program(tmp_path: Path, module: str) -> None:
     assert (done.returncode, done.stdout) == (0, f"rookery {__version__}\n")
 
 
+def test_process_does_not_collect_what_ends_with_it() -> None:
+    # What is registered first runs last.
+    code = (
+        "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 1000)); "
+        "from rookery.cli.main import main; raise SystemExit(main(['admin', 'config', '--json']))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert ended.stdout.splitlines()[-1] == "True", ended.stderr
+
+
 def test_help_names_the_commands(tmp_path: Path) -> None:
     top, admin = rookery(tmp_path, "--help"), rookery(tmp_path, "admin", "--help")
 
