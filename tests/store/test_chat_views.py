@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
@@ -15,9 +15,10 @@ from rookery.chat import parts
 from rookery.chat.errors import ChatNotRoot, InvalidInput
 from rookery.chat.messages import ChatId
 from rookery.chat.rights import Action, SystemActor, SystemName
-from rookery.store import chat_reads, pins, settings
+from rookery.store import chat_diffs, chat_reads, pins, settings, workspace_context
 from rookery.store.authorized.chats import ChatPatch
-from rookery.store.chat_views import ChatErrorView, ChatFile, ChatView, ContextUsage
+from rookery.store.chat_diffs import DiffStatus
+from rookery.store.chat_views import ChatErrorView, ChatFile, ChatView, ContextState, ContextUsage
 from rookery.store.shares import SharePatch
 from rookery.store.users import PublicUser
 from tests.store.builders import OPEN
@@ -85,6 +86,7 @@ async def test_a_new_chat_is_shown_with_every_member_of_the_api(shelf: Shelf) ->
         "dynamic_tools": [],
         "queued_for_capacity": False,
         "warnings": [],
+        "action": None,
     }
 
 
@@ -95,7 +97,7 @@ async def test_lists_leave_out_what_only_a_single_read_has(shelf: Shelf) -> None
     (listed,) = await shelf.items()
     single = await get(shelf, chat)
 
-    absent = {"files": UNSET, "dynamic_tools": UNSET, "queued_for_capacity": UNSET, "warnings": UNSET}
+    absent = dict.fromkeys(("files", "dynamic_tools", "queued_for_capacity", "warnings", "action"), UNSET)
     assert listed == msgspec.structs.replace(single, **absent)
     assert absent.keys().isdisjoint(msgspec.to_builtins(listed))
 
@@ -281,6 +283,51 @@ async def test_administrator_who_archives_sees_the_frame_only(shelf: Shelf) -> N
 
     assert (seen.archived, seen.title, seen.my_role) == (True, "", "admin")
     assert [(each.id, each.title) for each in children(seen)] == [(child, "")]
+
+
+def repository(root: str, *, changed_files: int) -> DiffStatus:
+    return DiffStatus(root, "main", None, 3, 1, changed_files, NOON)
+
+
+async def with_workspace(shelf: Shelf) -> tuple[ChatId, UUID]:
+    """A chat that was told something by its workspace, and has worked in two repositories."""
+    chat, workspace, conn = await shelf.chat(), uuid4(), shelf.world.conn
+    await conn.execute("INSERT INTO workspaces (id, owner_id, name) VALUES ($1, $2, 'w')", workspace, shelf.id("ada"))
+    await workspace_context.bind(conn, chat, workspace)
+    await workspace_context.write_snapshot(
+        conn, workspace_context.Snapshot(workspace, 1, 1, "h1", "One file is unreadable.", (), NOON)
+    )
+    assert await workspace_context.pin(conn, chat) is not None
+    found = [repository("/a", changed_files=1), repository("/b", changed_files=2)]
+    assert await chat_diffs.write_diffs(conn, chat, found=found)
+    return chat, workspace
+
+
+async def test_context_and_the_repository_with_most_changes_are_shown(shelf: Shelf) -> None:
+    chat, workspace = await with_workspace(shelf)
+    child = await shelf.chat(parent=chat)
+
+    (listed,) = await shelf.items()
+    assert (listed.context, listed.git) == (
+        ContextState(False, None, "One file is unreadable."),
+        repository("/b", changed_files=2),
+    )
+    assert [(each.id, each.context, each.git) for each in children(listed)] == [(child, None, None)]
+
+    await workspace_context.mark_dirty(shelf.world.conn, workspace, context_hash="h2", now=NOON)
+    await shelf.share(chat, "bob")
+    for name in ("ada", "bob"):
+        seen = await get(shelf, chat, name)
+        assert seen.context == ContextState(True, NOON, "One file is unreadable.")
+        assert seen.git == listed.git
+
+
+async def test_who_sees_the_frame_only_sees_nothing_of_the_workspace(shelf: Shelf) -> None:
+    chat, _ = await with_workspace(shelf)
+
+    seen = await shelf.by("root").chats.patch(chat, ChatPatch(archived=True))
+
+    assert (seen.context, seen.git) == (None, None)
 
 
 async def test_administrator_with_whom_it_is_shared_sees_all_of_it(shelf: Shelf) -> None:

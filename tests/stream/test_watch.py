@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from rookery.chat.rights import Role, UserActor
 from rookery.clock import SystemClock
 from rookery.store import chat_reads, chats, labels, machine, pins
 from rookery.store.authorized.store import Store
+from rookery.store.chat_diffs import DiffStatus
 from rookery.store.hints import Hint, WatchHint, WatchKind
 from rookery.stream.watch import MAX_PENDING, WatchHub
 from tests.store.machine.rig import assistant, call, calling
@@ -55,6 +57,22 @@ async def test_unread_answer_is_told(rig: Rig) -> None:
     await until(lambda: watcher.of("chat") and watcher.of("chat")[-1]["chat"]["status"] == "waiting")
 
     assert watcher.of("chat")[-1]["chat"]["has_unread"] is True
+
+
+async def test_counts_of_repositories_are_told_once_they_change(rig: Rig) -> None:
+    chat_id = await rig.chat("one")
+    store = Store(rig.pool, machine=rig.chats.machine, publisher=rig.wire, clock=SystemClock())
+    owner = store.as_actor(UserActor(rig.chats.user, Role.MEMBER))
+    watcher = rig.site.watch(rig.chats.user)
+    await watcher.until("ready")
+
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    for additions in (1, 1, 2):
+        await owner.contexts.write_diffs(chat_id, [DiffStatus("/a", "main", None, additions, 0, 1, at)])
+    await until(lambda: watcher.of("chat") and watcher.of("chat")[-1]["chat"]["git"]["additions"] == 2)
+
+    assert len(watcher.of("chat")) <= 2
+    assert all(event["kinds"] == ["git"] for event in watcher.of("chat"))
 
 
 async def test_quick_changes_come_as_one_event_with_the_final_status(rig: Rig) -> None:

@@ -99,6 +99,11 @@ class Told:
     def publish(self, hints: Any) -> None:
         self.hints.extend(hints)
 
+    def contexts(self) -> list[UUID]:
+        """Chats whose watchers were told that their context is another, or not the newest any more."""
+        marks = [hint for hint in self.hints if isinstance(hint, WatchHint)]
+        return [hint.chat_id for hint in marks if hint.kind is WatchKind.CONTEXT]
+
 
 @dataclass
 class Rig:
@@ -152,15 +157,16 @@ async def test_changed_instructions_mark_the_chat_and_leave_its_pin(rig: Rig) ->
     workspace = await rig.workspace()
     chat = await rig.chat(workspace)
     await rig.keep(workspace, instructions())
+    assert rig.told.contexts() == [chat]
 
     await rig.keep(workspace, instructions("Be quick."), version=2, found="h2")
     await rig.keep(workspace, instructions("Be quicker."), version=3, found="h3")
 
     assert await rig.pinned(chat) == ["Be kind."]
     assert (await rig.pin(chat)).dirty_since is not None
-    marks = [hint for hint in rig.told.hints if isinstance(hint, WatchHint) and hint.kind is WatchKind.CONTEXT]
-    assert [hint.chat_id for hint in marks] == [chat]
+    assert rig.told.contexts() == [chat, chat]
     assert await rig.contexts.pin(chat)
+    assert rig.told.contexts() == [chat, chat, chat]
     assert await rig.pinned(chat) == ["Be quicker."]
     assert (await rig.pin(chat)).dirty_since is None
 

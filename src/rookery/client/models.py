@@ -40,7 +40,8 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """A chat as one person sees it: role, pin and unread mark are the viewer's.
 
     Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error.
-    `context` and `git` come with the workspaces. Events leave `children` out: each chat has its own.
+    `context` is there once its workspace has told it something, `git` once it was seen to work in a repository: the
+    one with most changes, as it was last seen. Events leave `children` out: each chat has its own.
     """
 
     id: UUID
@@ -76,8 +77,8 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_version: int
     history_version: int
     meta_version: int
-    context: Any = None
-    git: Any = None
+    context: ContextState | None = None
+    git: DiffStatus | None = None
     children: tuple[Chat, ...] = ()
     match: SearchMatch | None = None
     files: tuple[ChatFile, ...] = ()
@@ -150,6 +151,14 @@ class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] | None = None
 
 
+class ContextState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether what the workspace told the chat is still what it tells; since when not."""
+
+    dirty: bool
+    dirty_since: str | None = None
+    error: str | None = None
+
+
 class ContextUsage(msgspec.Struct, frozen=True, kw_only=True):
     """How full the model's context was at the newest answer."""
 
@@ -180,6 +189,18 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     changed_files: int
     refreshed_at: datetime
     diff: str | None = None
+
+
+class DiffStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository as it was last seen."""
+
+    root: str
+    branch: str | None = None
+    remote_origin: str | None = None
+    additions: int
+    deletions: int
+    changed_files: int
+    refreshed_at: datetime
 
 
 class DownloadUrl(msgspec.Struct, frozen=True, kw_only=True):

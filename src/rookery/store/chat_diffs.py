@@ -32,10 +32,20 @@ WRITE = """
     RETURNING root
 """
 REMOVE = "DELETE FROM chat_diff_status WHERE chat_id = $1 AND root = ANY ($2::text[]) RETURNING root"
+# For badges, of a chat `c`: one descent of the primary key, and never more rows than `MAX_ROOTS` or so.
+FOREMOST = f"""
+    SELECT {COLUMNS}
+      FROM chat_diff_status
+     WHERE chat_id = c.id
+     ORDER BY changed_files DESC, root
+     LIMIT 1
+"""
 MAX_ROOTS = 20
 
 
 class DiffStatus(msgspec.Struct, frozen=True):
+    """A repository as it was last seen."""
+
     root: str
     branch: str | None
     remote_origin: str | None

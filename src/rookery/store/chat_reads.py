@@ -8,6 +8,7 @@ of many people at once, `members` names the viewer of each row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,8 +21,9 @@ from rookery.chat import rights
 from rookery.chat.messages import ChatId, MessageId
 from rookery.chat.rights import Actor, ChatFacts, Relation, Role, SystemActor, UserActor
 from rookery.chat.states import Status
-from rookery.store import chat_settings, chats, cursors, machine, shares, streaming
-from rookery.store.chat_views import Action, ChatFile, ChatView, ContextUsage, action, chat_error
+from rookery.store import chat_diffs, chat_settings, chats, cursors, machine, shares, streaming
+from rookery.store.chat_diffs import DiffStatus
+from rookery.store.chat_views import Action, ChatFile, ChatView, ContextState, ContextUsage, action, chat_error
 from rookery.store.pool import Connection
 from rookery.store.users import PublicUser
 
@@ -66,7 +68,10 @@ _VIEWS = f"""
            CASE WHEN c.awaits_approval THEN 'approval'
                 WHEN c.status = 'requires_action' THEN 'tools'
                 WHEN {_CHILD_ASKS} THEN 'approval'
-                ELSE asked.kind END{{more}}
+                ELSE asked.kind END,
+           c.context_hash IS NOT NULL, c.context_dirty_since, c.context_error,
+           git.root, git.branch, git.remote_origin, git.additions, git.deletions, git.changed_files,
+           git.refreshed_at{{more}}
       FROM members
       JOIN chats c ON c.id = members.id
       JOIN users u ON u.id = c.owner_id
@@ -75,11 +80,14 @@ _VIEWS = f"""
       LEFT JOIN LATERAL (SELECT m.id, m.context_tokens, m.context_limit {cursors.NEWEST_ANSWER.format(chat="c.id")})
            newest ON true
       LEFT JOIN LATERAL ({_ASKED}) asked ON true
+      LEFT JOIN LATERAL ({chat_diffs.FOREMOST}) git ON true
      ORDER BY members.place, members.id <> members.root_id, c.created_at, c.id
 """
 VIEWS = _VIEWS.format(viewer="$1", more="")
 _SUMMARY = slice(3, 3 + len(chats.ChatSummary.__struct_fields__))
 _FACTS = slice(_SUMMARY.stop, _SUMMARY.stop + 8)
+_CONTEXT = slice(_FACTS.stop, _FACTS.stop + 3)
+_GIT = slice(_CONTEXT.stop, _CONTEXT.stop + len(DiffStatus.__struct_fields__))
 
 FAMILY = f"""
     WITH members AS (
@@ -138,7 +146,7 @@ async def list_for_viewers(conn: Connection, pairs: Sequence[tuple[UUID, UUID]])
     found = []
     for record in await conn.fetch(FOR_VIEWERS, [chat for chat, _ in pairs], [user for _, user in pairs]):
         values = tuple(record)
-        viewer_id, role = values[_FACTS.stop :]
+        viewer_id, role = values[_GIT.stop :]
         try:
             seen = _seen(values, actor=UserActor(viewer_id, Role(role)))
         except UNREADABLE as error:
@@ -215,6 +223,8 @@ def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
         queue_len=chat.queue_len,
         requires_action_deadline_at=chat.requires_action_deadline_at,
         needs_user=needs_user,
+        context=_context(*values[_CONTEXT]),
+        git=None if values[_GIT.start] is None else DiffStatus(*values[_GIT]),
         usage=ContextUsage(context_tokens, context_limit),
         created_at=chat.created_at,
         updated_at=chat.updated_at,
@@ -224,6 +234,10 @@ def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
         meta_version=chat.meta_version,
     )
     return Seen(view, bool(is_reader), values[2])
+
+
+def _context(has_pin: bool, dirty_since: datetime | None, error: str | None) -> ContextState | None:
+    return ContextState(dirty_since is not None, dirty_since, error) if has_pin else None
 
 
 def _role(actor: Actor, facts: ChatFacts) -> str:

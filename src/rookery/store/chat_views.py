@@ -17,6 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 from rookery.chat import parts
 from rookery.chat.approvals import Offers
 from rookery.chat.messages import ChatId, MessageId
+from rookery.store.chat_diffs import DiffStatus
 from rookery.store.streaming import PendingCall
 from rookery.store.users import PublicUser
 
@@ -39,6 +40,14 @@ class ContextUsage(msgspec.Struct, frozen=True):
 
     context_tokens: int | None = None
     context_limit: int | None = None
+
+
+class ContextState(msgspec.Struct, frozen=True):
+    """Whether what the workspace told the chat is still what it tells; since when not."""
+
+    dirty: bool
+    dirty_since: datetime | None
+    error: str | None
 
 
 ActionKind = Literal["tools", "approval"]
@@ -90,7 +99,8 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     """A chat as one person sees it: role, pin and unread mark are the viewer's.
 
     Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error.
-    `context` and `git` come with the workspaces. Events leave `children` out: each chat has its own.
+    `context` is there once its workspace has told it something, `git` once it was seen to work in a repository: the one
+    with most changes, as it was last seen. Events leave `children` out: each chat has its own.
     """
 
     id: ChatId
@@ -126,8 +136,8 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_version: int
     history_version: int
     meta_version: int
-    context: None = None
-    git: None = None
+    context: ContextState | None = None
+    git: DiffStatus | None = None
     children: tuple[ChatView, ...] | UnsetType = ()
     match: SearchMatch | None = None  # in the answers of a search
 
@@ -175,6 +185,8 @@ def without_contents(chat: ChatView) -> ChatView:
         summary=None,
         last_turn_summary=None,
         last_error=None,
+        context=None,
+        git=None,
         needs_user=None,
         has_unread=False,
         pin_order=None,

@@ -51,6 +51,7 @@ WRITE_PIN = """
        SET context_hash = $2, context_workspace_id = $3, context_generation = $4, context_dirty_since = NULL,
            context_error = $5
      WHERE id = $1
+    RETURNING id, owner_id, snapshot_version
 """
 CLEAR_RESOURCES = "DELETE FROM chat_context_resources WHERE chat_id = $1"
 ADD_RESOURCE = """
@@ -135,7 +136,7 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class Marked(msgspec.Struct, frozen=True):
-    """A chat whose pin is not the newest any more, as far as its watchers have to be told."""
+    """A chat whose pin was replaced, or is not the newest any more, as far as its watchers have to be told."""
 
     chat_id: UUID
     owner_id: UUID
@@ -186,8 +187,10 @@ async def list_resources(conn: Connection, chat_id: ChatId) -> list[ContextResou
     return found
 
 
-async def pin(conn: Connection, chat_id: ChatId) -> bool:
-    """Copy the newest snapshot of the chat's workspace; False when there is none, and then nothing is written.
+async def pin(conn: Connection, chat_id: ChatId) -> Marked | None:
+    """Copy the newest snapshot of the chat's workspace; None when there is none, and then nothing is written.
+
+    The caller tells the chat's watchers.
 
     An empty pin would block the one that comes when the workspace is ready. The chat's row is locked first and the
     snapshot read in one statement, so a pin is never a mixture of two snapshots, nor of a binding that is gone.
@@ -199,10 +202,13 @@ async def pin(conn: Connection, chat_id: ChatId) -> bool:
         workspace_id = record["workspace_id"]
         snapshot = await find_snapshot(conn, workspace_id) if workspace_id is not None else None
         if snapshot is None:
-            return False
-        await conn.execute(WRITE_PIN, chat_id, snapshot.hash, workspace_id, snapshot.generation, snapshot.error)
+            return None
+        written = await conn.fetchrow(
+            WRITE_PIN, chat_id, snapshot.hash, workspace_id, snapshot.generation, snapshot.error
+        )
         await _replace(conn, chat_id, snapshot.resources)
-    return True
+    assert written is not None, "the row is locked"
+    return Marked(*written)
 
 
 async def unpin(conn: Connection, chat_id: ChatId) -> None:

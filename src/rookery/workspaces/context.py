@@ -22,7 +22,7 @@ from rookery.store import workspace_context
 from rookery.store.errors import StoreError
 from rookery.store.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
-from rookery.store.workspace_context import ContextResource, Snapshot
+from rookery.store.workspace_context import ContextResource, Marked, Snapshot
 from rookery.workspaces.answers import ContextSnapshot, Resource
 from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.errors import WorkspaceError
@@ -86,6 +86,16 @@ def _text(text: str | None) -> str | None:
     return None if text is None else text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
+def hint_of(marked: Marked) -> WatchHint:
+    """What those who have the chat in their list are told."""
+    return WatchHint(
+        user_id=marked.owner_id,
+        kind=WatchKind.CONTEXT,
+        chat_id=marked.chat_id,
+        snapshot_version=marked.snapshot_version,
+    )
+
+
 class Contexts:
     """One per process."""
 
@@ -128,25 +138,17 @@ class Contexts:
                 conn, snapshot.workspace_id, context_hash=snapshot.hash, now=self._clock.now()
             )
             waiting = await workspace_context.list_unpinned(conn, snapshot.workspace_id)
-            for chat_id in waiting:
-                await workspace_context.pin(conn, chat_id)
-        self._publisher.publish(
-            [
-                WatchHint(
-                    user_id=each.owner_id,
-                    kind=WatchKind.CONTEXT,
-                    chat_id=each.chat_id,
-                    snapshot_version=each.snapshot_version,
-                )
-                for each in marked
-            ]
-        )
+            pinned = [await workspace_context.pin(conn, chat_id) for chat_id in waiting]
+        self._publisher.publish([hint_of(each) for each in (*marked, *pinned) if each is not None])
 
     async def pin(self, chat_id: ChatId) -> bool:
         """Pin what is stored for the chat's workspace; False when there is nothing. Never raises."""
         try:
             async with self._pool.acquire() as conn:
-                return await workspace_context.pin(conn, chat_id)
+                pinned = await workspace_context.pin(conn, chat_id)
         except DATABASE_ERRORS as error:
             log.warning("context_not_pinned", chat_id=chat_id, error=str(error) or type(error).__name__)
             return False
+        if pinned is not None:
+            self._publisher.publish([hint_of(pinned)])
+        return pinned is not None

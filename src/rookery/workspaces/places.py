@@ -15,6 +15,7 @@ from rookery.store.workspaces import Workspace
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.answers import Health
 from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.context import hint_of
 from rookery.workspaces.dialing import Place, Unreadable
 from rookery.workspaces.drivers.protocol import WorkspaceSpec
 from rookery.workspaces.parts import WorkspaceParts
@@ -75,7 +76,9 @@ class StorePlaces:
                 )
                 snapshot = await workspace_context.find_snapshot(conn, place.id) if is_new else None
                 if snapshot is not None and snapshot.generation == place.generation:
-                    await workspace_context.pin(conn, chat_id)
+                    pinned = await workspace_context.pin(conn, chat_id)
+                    if pinned is not None:
+                        self._parts.publisher.publish([hint_of(pinned)])
         except (*_DATABASE_ERRORS, ChatNotFound) as error:
             log.warning("workspace_use_not_noted", workspace_id=place.id, chat_id=chat_id, error=str(error))
 

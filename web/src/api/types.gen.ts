@@ -149,7 +149,7 @@ export interface ChatState {
   queue_len: number;
 }
 
-/** A chat as one person sees it: role, pin and unread mark are the viewer's. Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error. `context` and `git` come with the workspaces. Events leave `children` out: each chat has its own. */
+/** A chat as one person sees it: role, pin and unread mark are the viewer's. Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error. `context` is there once its workspace has told it something, `git` once it was seen to work in a repository: the one with most changes, as it was last seen. Events leave `children` out: each chat has its own. */
 export interface ChatView {
   id: string;
   owner: PublicUser;
@@ -184,8 +184,8 @@ export interface ChatView {
   snapshot_version: number;
   history_version: number;
   meta_version: number;
-  context?: null;
-  git?: null;
+  context?: ContextState | null;
+  git?: DiffStatus | null;
   children?: ChatView[];
   match?: SearchMatch | null;
   files?: ChatFile[];
@@ -213,6 +213,13 @@ export interface ContextItemView {
   status: string;
   error: string | null;
   tools: string[] | null;
+}
+
+/** Whether what the workspace told the chat is still what it tells; since when not. */
+export interface ContextState {
+  dirty: boolean;
+  dirty_since: string | null;
+  error: string | null;
 }
 
 /** How full the model's context was at the newest answer. */
@@ -275,6 +282,17 @@ export type Decision = "approve" | "deny";
 
 /** What becomes of calls that no rule matches. */
 export type Default = "allow" | "ask";
+
+/** A repository as it was last seen. */
+export interface DiffStatus {
+  root: string;
+  branch: string | null;
+  remote_origin: string | null;
+  additions: number;
+  deletions: number;
+  changed_files: number;
+  refreshed_at: string;
+}
 
 /** A repository that the chat worked in. `diff` is null when nobody could look just now. */
 export interface DiffView {

@@ -26,8 +26,11 @@ export function mergeChat(known: ChatView, news: ChatView): ChatView {
     merged.labels = known.labels;
     merged.archived = known.archived;
     merged.pin_order = known.pin_order;
+    merged.context = known.context ?? null;
     merged.meta_version = known.meta_version;
   }
+  // Counts of repositories move no version: the later look wins.
+  if (known.git && news.git && news.git.refreshed_at < known.git.refreshed_at) merged.git = known.git;
   return merged;
 }
 

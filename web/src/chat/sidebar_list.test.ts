@@ -53,6 +53,16 @@ test("filters are asked of the server in its words", () => {
   );
 });
 
+test("an event that came late takes nothing back", () => {
+  const git = { root: "/a", branch: null, remote_origin: null, additions: 1, deletions: 0, changed_files: 1 };
+  const context = { dirty: true, dirty_since: "2026-06-15T12:00:00Z", error: null };
+  const newer = chat({ meta_version: 2, context, git: { ...git, additions: 9, refreshed_at: "2026-06-15T12:00:05Z" } });
+  const late = chat({ context: null, git: { ...git, refreshed_at: "2026-06-15T12:00:01Z" } });
+
+  const [merged] = withChat([newer], late, NO_FILTER) ?? [];
+  expect([merged?.git?.additions, merged?.context]).toEqual([9, context]);
+});
+
 test("an event changes, adds or removes a row as the filter says", () => {
   const list = [chat()];
   expect(withChat(list, chat({ title: "New", snapshot_version: 2 }), NO_FILTER)?.[0]?.title).toBe("New");
