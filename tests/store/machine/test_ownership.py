@@ -342,6 +342,34 @@ async def test_free_runnable_chat_is_acquired_with_a_fresh_lease(rig: Rig, state
     assert rig.published.ownership() == []
 
 
+async def test_row_that_is_acquired_is_told_as_the_next_reader_sees_it(rig: Rig) -> None:
+    known, unknown = await rig.chat(State.R0), await rig.chat(State.R0)
+
+    taken = await try_acquire(rig, known)
+    stray = await machine.try_acquire(rig.machine, unknown, worker_id=uuid4(), runner_id=uuid4(), admit=yes)
+
+    assert taken == await rig.load(known)
+    assert stray == await rig.load(unknown)
+    assert taken is not None
+    assert stray is not None
+    assert (taken.leased, stray.leased) == (True, False)
+
+
+async def test_chat_is_acquired_in_few_round_trips(rig: Rig) -> None:
+    chat_id = await rig.chat(State.R0)
+    await try_acquire(rig, await rig.chat(State.R0))  # statements are prepared, types known
+    ran: list[str] = []
+    connections = [await rig.pool.acquire() for _ in range(rig.pool.get_max_size())]
+    for conn in connections:
+        conn.add_query_logger(lambda query: ran.append(query.query))
+        await rig.pool.release(conn)
+
+    assert await try_acquire(rig, chat_id) is not None
+
+    # Begin, lock, look, take, commit.
+    assert len(ran) <= 5, ran
+
+
 async def test_refused_admission_leaves_no_trace_and_no_hint(rig: Rig) -> None:
     chat_id = await rig.chat(State.R0)
     before = await rig.trace(chat_id)

@@ -35,19 +35,24 @@ Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 
 # The columns of `Chat`, in its order. `leased` is judged here, inside the transaction and by the database clock:
 # the pair is set, its heartbeat is fresh, and the owner's process is still known to its peers.
-CHAT_COLUMNS = """
+_CHAT_COLUMNS = """
     id, owner_id, parent_chat_id, root_chat_id, status, archived, worker_id, runner_id, last_error, retry_state,
     requires_action_deadline_at, compaction_requested_at, compaction_resume, runnable_since,
     snapshot_version, history_version, queue_version, retry_state_version, generation_attempt, queue_len,
     last_model_config_id, last_reasoning_effort, created_at, updated_at,
-    runner_id IS NOT NULL AND EXISTS (
+    {leased} AS leased,
+    awaits_approval
+"""
+CHAT_COLUMNS = _CHAT_COLUMNS.format(
+    leased="""runner_id IS NOT NULL AND EXISTS (
       SELECT FROM chat_heartbeats h
         JOIN replicas r ON r.id = chats.worker_id
        WHERE h.chat_id = chats.id
          AND h.runner_id = chats.runner_id
-         AND h.heartbeat_at > clock_timestamp() - lease_ttl()) AS leased,
-    awaits_approval
-"""
+         AND h.heartbeat_at > clock_timestamp() - lease_ttl())"""
+)
+# The same in a statement that writes the heartbeat itself, and cannot see it yet.
+CHAT_COLUMNS_AT_BEAT = _CHAT_COLUMNS.format(leased="EXISTS (SELECT FROM replicas r WHERE r.id = chats.worker_id)")
 
 # Takes the row lock, allocates the version and returns the row in one round trip. The lock is the UPDATE's FOR NO
 # KEY UPDATE, never SELECT ... FOR UPDATE: foreign-key checks of heartbeats and file links must not queue behind it.

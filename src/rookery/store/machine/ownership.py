@@ -17,16 +17,22 @@ from rookery.chat.errors import TransitionNotAllowed
 from rookery.chat.messages import ChatId
 from rookery.chat.states import Status
 from rookery.chat.transitions import Transition
-from rookery.store.machine.bundle import Bundle, Tx, transition
+from rookery.store.machine.bundle import CHAT_COLUMNS_AT_BEAT, Bundle, Tx, transition
 from rookery.store.machine.lock import Machine
 from rookery.store.pool import Connection
 
 _TRY_LOCK = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED"
 
-_BEAT = """
-    INSERT INTO chat_heartbeats (chat_id, runner_id, heartbeat_at)
-    VALUES ($1, $2, clock_timestamp())
-        ON CONFLICT (chat_id, runner_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
+# The pair and its first heartbeat, in one round trip.
+_ACQUIRE = f"""
+    WITH beat AS (
+         INSERT INTO chat_heartbeats (chat_id, runner_id, heartbeat_at)
+         VALUES ($1, $3, clock_timestamp())
+             ON CONFLICT (chat_id, runner_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at)
+    UPDATE chats
+       SET worker_id = $2, runner_id = $3
+     WHERE id = $1
+    RETURNING {CHAT_COLUMNS_AT_BEAT}
 """
 
 # The join is what tells a lost lease: a pair that somebody else has taken, or whose chat is gone, does not come back.
@@ -154,8 +160,7 @@ def _take_turns(roots: list[Candidate], children: list[Candidate]) -> list[Candi
 async def acquire(tx: Tx, *, worker_id: UUID, runner_id: UUID) -> Chat:
     """Take the chat, whoever had it, with a fresh lease. The caller has checked under the lock that it may."""
     tx.require(Transition.ACQUIRE)
-    await tx.conn.execute(_BEAT, tx.chat.id, runner_id)
-    await tx.settle(Transition.ACQUIRE, "worker_id = $2, runner_id = $3", worker_id, runner_id)
+    await tx.settle_by(Transition.ACQUIRE, _ACQUIRE, tx.chat.id, worker_id, runner_id)
     tx.acquired = True
     return tx.chat
 
