@@ -300,7 +300,7 @@ async def test_chat_that_keeps_moving_is_an_error() -> None:
         ({"status": "starting"}, Situation.BUSY, "start_workspace, which waits"),
         ({"status": "stopping"}, Situation.BUSY, "being stopped"),
         ({"operation": "stop"}, Situation.BUSY, "being stopped"),
-        ({"is_node_online": False}, Situation.NODE_OFFLINE, "offline"),
+        ({"is_here": False}, Situation.OUT_OF_REACH, "cannot reach workspaces there"),
     ],
 )
 async def test_status_decides_what_the_model_reads(fields: dict[str, Any], situation: Situation, words: str) -> None:

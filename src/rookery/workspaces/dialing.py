@@ -45,7 +45,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str | None = None
     error: str | None = None
     operation: str | None = None
-    is_node_online: bool = True
+    is_here: bool = True  # False: on another machine, whose workspaces this replica cannot reach
     started_at: datetime | None = None
     last_seen_at: datetime | None = None
 
@@ -281,10 +281,11 @@ def _usable(place: Place | None) -> Place:
         raise NoConnection(
             situation, f"The workspace {place.name} does not run{why}. Use start_workspace to start it. Files are kept."
         )
-    if not place.is_node_online:
+    if not place.is_here:
         raise NoConnection(
-            Situation.NODE_OFFLINE,
-            f"The machine of the workspace {place.name} is offline. Tell the user, who has to bring it back.",
+            Situation.OUT_OF_REACH,
+            f"The workspace {place.name} is on another machine, and the server that runs this chat cannot reach "
+            "workspaces there. Trying again does not help. Tell the user; an administrator can help.",
         )
     return place
 

@@ -29,7 +29,7 @@ class ChatGit:
         try:
             workspace_id = await self._places.find_binding(chat_id)
             place = await self._places.find(workspace_id) if workspace_id is not None else None
-            if place is None or place.status != Status.RUNNING or not place.is_node_online:
+            if place is None or place.status != Status.RUNNING or not place.is_here:
                 return None
             agent = self._places.connect(place, ChatHeaders())
             return (await agent.scan_git(chat_id, seconds=SCAN_SECONDS)).repositories

@@ -95,8 +95,7 @@ class StorePlaces:
             endpoint=row.endpoint,
             error=row.error,
             operation=operation,
-            # Workspaces of other nodes are out of reach from here.
-            is_node_online=row.node in (None, self._parts.node),
+            is_here=row.node in (None, self._parts.node),
             started_at=row.started_at,
             last_seen_at=row.last_seen_at,
         )
