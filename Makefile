@@ -15,7 +15,7 @@ ARGS ?=
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench chaos docs lock drift clean install unit web web-test
+.PHONY: help serve test lint types fmt bench bench-web chaos docs lock drift clean install unit web web-test
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -81,6 +81,10 @@ fmt: $(DEV_STAMP) ## Format the code and apply safe fixes
 
 bench: $(DEV_STAMP) ## Run the benchmarks (ARGS=--quick for a short run)
 	@missed=0; for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || missed=1; done; exit $$missed
+
+# Not a part of bench: it needs a browser, and its times are those of this machine.
+bench-web: $(DEV_STAMP) $(WEB_DIST)/index.html ## Measure the web application in Chromium (ARGS=--quick for a short run)
+	$(BIN)/python benchmarks/web/run.py $(ARGS)
 
 chaos: $(DEV_STAMP) ## Kill processes a thousand times and judge what is left (ARGS="--seed 7 --kills 100")
 	$(BIN)/python -m tests.chaos.run $(ARGS)

@@ -1,0 +1,178 @@
+"""A real server with chats in its database, a provider, and a Chromium to look at it with."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from playwright.async_api import APIRequestContext, Browser, BrowserContext, Page, StorageState, async_playwright
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.web.probe import PROBE
+from benchmarks.web.provider import providing
+
+from rookery.chat.messages import NewMessage, Role
+from rookery.chat.parts import Text
+from rookery.store import machine
+from rookery.store.embedded.server import EmbeddedServer
+from rookery.store.hints import Hint
+from rookery.store.machine import ChatSpec, Machine
+from rookery.store.pool import Database, DatabaseConfig
+from tests.cli.served import Served, serving
+
+SETUP_TOKEN = "benchmark-of-the-web-application"
+RING = f"bench:{base64.b64encode(bytes(32)).decode()}"
+PASSWORD = "correct horse battery"
+PATIENCE_MS = 60_000
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+# The last row says so, and nothing else does.
+END = "this is the end of chat"
+
+FILL = """
+    INSERT INTO chat_messages (chat_id, role, visibility, content, content_version, created_by)
+    SELECT $1, CASE WHEN n % 2 = 0 THEN 'user' ELSE 'assistant' END, 'both',
+           jsonb_build_array(jsonb_build_object('type', 'text', 'text', CASE
+             WHEN n % 2 = 0 THEN 'And what about ' || n || '?'
+             ELSE E'Some **words** about `' || n || E'`:\\n\\n- first\\n- second\\n\\n' || repeat('words and more ', 20)
+           END)), 1, CASE WHEN n % 2 = 0 THEN $3::uuid END
+      FROM generate_series(1, $2::int) n
+"""
+FINISH = """
+    INSERT INTO chat_messages (chat_id, role, visibility, content, content_version)
+    VALUES ($1, 'assistant', 'both', jsonb_build_array(jsonb_build_object('type', 'text', 'text', $2::text)), 1)
+"""
+
+
+class Silent:
+    """The server reads what is here when it is asked for; nobody looks at these chats yet."""
+
+    def publish(self, hints: Sequence[Hint]) -> None:
+        return
+
+
+@dataclass(kw_only=True)
+class House:
+    """The server as its only user sees it."""
+
+    url: str
+    browser: Browser
+    database: Database
+    api: APIRequestContext
+    cookies: StorageState
+    user: UUID
+    provider: str
+    model: UUID
+    speakers: dict[int, str] = field(default_factory=dict)
+
+    async def ask(self, method: str, path: str, body: object = None) -> Any:
+        answer = await self.api.fetch(
+            f"{self.url}/api/v1{path}", method=method, data=body, headers={"Origin": self.url}
+        )
+        assert answer.ok, await answer.text()
+        return await answer.json()
+
+    async def rested(self, title: str, messages: int) -> str:
+        """A chat at rest with so many messages. In one transaction: the worker must not see it run."""
+        first = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=self.user)
+        spec = ChatSpec(owner_id=self.user, title=title, model_config_id=self.model, messages=(first,))
+
+        async def make(bundle: machine.Bundle) -> str:
+            created = await machine.create_chat(bundle, spec)
+            tx = await bundle.open(created.chat.id)
+            await tx.conn.execute(FILL, tx.chat.id, messages - 2, self.user)
+            await tx.conn.execute(FINISH, tx.chat.id, f"{END} {title}")
+            await machine.finish_turn(tx)
+            return str(tx.chat.id)
+
+        return await Machine(self.database.api, Silent()).bundle(make)
+
+    async def speaking(self, seconds: int) -> str:
+        """A new chat whose answer goes on for so long."""
+        if seconds not in self.speakers:
+            draft = {"provider_id": self.provider, "model": f"speak-{seconds}", "context_limit": 1_000_000}
+            self.speakers[seconds] = (await self.ask("POST", "/model-configs", draft))["id"]
+        body = {
+            "content": [{"type": "text", "text": "Tell me everything about leases."}],
+            "title": "A long answer",
+            "client_type": "ui",
+            "model_config_id": self.speakers[seconds],
+        }
+        return str((await self.ask("POST", "/chats", body))["id"])
+
+    @asynccontextmanager
+    async def tab(self) -> AsyncIterator[Page]:
+        """A signed-in browser that has seen nothing yet."""
+        context: BrowserContext = await self.browser.new_context(
+            storage_state=self.cookies, viewport={"width": 1280, "height": 800}
+        )
+        context.set_default_timeout(PATIENCE_MS)
+        await context.add_init_script(PROBE)
+        try:
+            yield await context.new_page()
+        finally:
+            await context.close()
+
+
+@asynccontextmanager
+async def _served(folder: Path, url: str) -> AsyncIterator[Served]:
+    """Started and stopped in threads, which may take seconds."""
+    options = ("--data-dir", str(folder / "server"), "--database-url", url, "--setup-token", SETUP_TOKEN)
+    held = serving(folder, *options, "--secret-keys", RING, "--log-access", "false")
+    served = await asyncio.to_thread(held.__enter__)
+    try:
+        yield served
+    finally:
+        await asyncio.to_thread(held.__exit__, None, None, None)
+
+
+@asynccontextmanager
+async def open_house() -> AsyncIterator[House]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("There is no chromium on this machine, and this benchmark is about nothing else.")
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rookery-bench-")))
+        server = EmbeddedServer(folder / "database")
+        await server.start()
+        stack.push_async_callback(server.stop)
+        served = await stack.enter_async_context(_served(folder, server.url))
+        base = await stack.enter_async_context(providing())
+        database = await stack.enter_async_context(await Database.connect(DatabaseConfig(server.url, pool_worker=1)))
+        playwright = await stack.enter_async_context(async_playwright())
+        browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        stack.push_async_callback(browser.close)
+        api = await playwright.request.new_context()
+        stack.push_async_callback(api.dispose)
+        yield await _prepare(served.url, base, browser, database, api)
+
+
+async def _prepare(url: str, base: str, browser: Browser, database: Database, api: APIRequestContext) -> House:
+    house = House(
+        url=url,
+        browser=browser,
+        database=database,
+        api=api,
+        cookies={"cookies": [], "origins": []},
+        user=UUID(int=0),
+        provider="",
+        model=UUID(int=0),
+    )
+    account = {"token": SETUP_TOKEN, "email": "ada@example.test", "name": "Ada", "password": PASSWORD}
+    await house.ask("POST", "/setup", account)
+    await house.ask("POST", "/auth/login", {"login": "ada", "password": PASSWORD})
+    house.cookies = await api.storage_state()
+    house.user = UUID((await house.ask("GET", "/users/me"))["id"])
+    house.model = UUID((await house.ask("GET", "/model-configs"))["items"][0]["id"])
+    draft = {"type": "openai_compat", "name": "speaker", "base_url": base, "api_key": "sk-bench"}
+    house.provider = (await house.ask("POST", "/model-providers", draft))["id"]
+    return house
