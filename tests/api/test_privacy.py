@@ -124,6 +124,17 @@ async def test_stream_and_file_under_break_glass_are_audited_once_each(house: Ho
     assert [each["chat_id"] for each in seen] == [chat, chat]
 
 
+@pytest.mark.parametrize("coded", ["utf-8", "latin-1"])
+async def test_reason_may_have_letters_of_any_language(talk: Talk, chief: Person, coded: str) -> None:
+    chat = await talk.create()
+    reason = "Prüfung für Łukasz" if coded == "utf-8" else "Prüfung für André"
+
+    read = await chief.http.get(f"{CHATS}/{chat}", headers={b"Rookery-Break-Glass": reason.encode(coded)})
+
+    assert read.status_code == 200
+    assert [each["reason"] for each in (await talk.http.get(f"{CHATS}/{chat}/accesses")).json()["items"]] == [reason]
+
+
 @pytest.mark.parametrize("reason", ["", "too short", "x" * 201])
 async def test_reason_that_is_none_opens_nothing(talk: Talk, chief: Person, reason: str) -> None:
     chat = await talk.create()

@@ -68,7 +68,14 @@ class Caller:
     @property
     def reason(self) -> str | None:
         """Why an administrator looks at somebody else's chat."""
-        return self.connection.headers.get(BREAK_GLASS)
+        given = self.connection.headers.get(BREAK_GLASS)
+        if given is None:
+            return None
+        try:
+            # Headers are bytes and are read as Latin-1; browsers send UTF-8, or could not name everybody.
+            return given.encode("latin-1").decode()
+        except UnicodeDecodeError:
+            return given
 
     @property
     def store(self) -> ActorStore:

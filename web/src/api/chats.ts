@@ -1,5 +1,6 @@
 import { del, get, patch, post } from "@/api/http";
 import type {
+  AccessPage,
   ChatListPage,
   ChatView,
   CostView,
@@ -64,4 +65,5 @@ export const retryTurn = (chat: string) => post<ChatView>(at(chat, "/retry"));
 export const compact = (chat: string) => post<ChatView>(at(chat, "/compact"));
 export const reconcileInvalid = (chat: string) => post<ChatView>(at(chat, "/reconcile-invalid"));
 export const proposeTitle = (chat: string) => post<TitleView>(at(chat, "/title/propose"));
+export const listAccesses = (chat: string) => get<AccessPage>(at(chat, "/accesses"), { limit: 100 });
 export const getCost = (chat: string) => get<CostView>(at(chat, "/cost"));

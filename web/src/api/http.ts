@@ -1,4 +1,5 @@
 import { ApiError, Unreachable } from "@/api/errors";
+import { reasonHeaders } from "@/api/reasons";
 import type { ErrorBody } from "@/api/types.gen";
 
 export type Query = Record<string, string | number | boolean | null | undefined>;
@@ -48,7 +49,11 @@ export async function request<T>(method: Method, path: string, options: RequestO
   const response = await send(address(path, query), {
     method,
     credentials: "same-origin",
-    headers: { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
+    headers: {
+      ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+      ...(method === "GET" ? reasonHeaders(path) : {}),
+      ...headers,
+    },
     ...(body === undefined ? {} : { body: JSON.stringify(body) }),
     ...(signal ? { signal } : {}),
     ...(keepalive ? { keepalive } : {}),

@@ -3,10 +3,11 @@ import { useParams, useSearchParams } from "react-router";
 import { isStatus, sentence } from "@/api/errors";
 import { HomeLink, NotFoundPage, Problem } from "@/app/problem_page";
 import { ConversationPage } from "@/features/conversation/conversation_page";
+import { ReasonPage } from "@/features/conversation/reason_page";
 import { ChatHeader } from "@/features/header/chat_header";
 import { LiveDot } from "@/features/header/live_dot";
 import { Panel } from "@/features/panel/panel";
-import { useChat } from "@/state/queries";
+import { useChat, useMe } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { isMac } from "@/ui/keys";
 
@@ -14,6 +15,7 @@ import { isMac } from "@/ui/keys";
 export function ChatPage() {
   const { id = "" } = useParams();
   const chat = useChat(id);
+  const { data: me } = useMe();
   const [params, setParams] = useSearchParams();
   const panel = params.get("panel");
 
@@ -35,6 +37,7 @@ export function ChatPage() {
   });
 
   if (isStatus(chat.error, 404, 400)) return <NotFoundPage />;
+  if (isStatus(chat.error, 403) && me?.role === "admin") return <ReasonPage key={id} chatId={id} />;
   if (chat.error && !chat.data) {
     return (
       <Problem title="The chat could not be loaded" text={sentence(chat.error)}>

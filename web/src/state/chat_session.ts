@@ -5,6 +5,7 @@
 import { createStore, type StoreApi } from "zustand/vanilla";
 import * as api from "@/api/chats";
 import { hasCode, isStatus, sentence } from "@/api/errors";
+import { hasReason } from "@/api/reasons";
 import type { EditBody, QueuedPatchBody, SendBody } from "@/api/types.gen";
 import { type Content, type PendingOp, type PendingSend, settle, shownQueue, shownStatus } from "@/chat/pending";
 import { type ChatData, connected, EMPTY, type Held, take, withMessages, withoutGhost } from "@/chat/reducer";
@@ -101,6 +102,8 @@ export class ChatSession {
   /** The newest row was on screen in a visible tab. */
   markRead(messageId: number): void {
     const now = this.host.now();
+    // An administrator who looks in has no place in this chat to remember.
+    if (hasReason(this.id)) return;
     if (messageId <= this.readId || now - this.lastRead < READ_MS) return;
     this.readId = messageId;
     this.lastRead = now;

@@ -3,6 +3,7 @@
  * through. Knows nothing of chats: frames go to the owner, who says where to go on.
  */
 import { address, type Query, tellSignedOut } from "@/api/http";
+import { reasonHeaders } from "@/api/reasons";
 import { backoff, type Ending, ending, endingOfStatus } from "@/chat/backoff";
 import { SseReader } from "@/chat/sse";
 import type { StreamEvent } from "@/chat/types";
@@ -93,7 +94,9 @@ export class Connection {
   connect(): void {
     if (this.state.phase === "live" || (this.state.phase === "connecting" && (this.socket || this.abort))) return;
     this.drop();
-    const useSse = socketsFailed >= 2 && this.host.now() < socketsAgainAt;
+    // A browser's socket cannot carry the reason of an administrator.
+    const needsHeaders = Object.keys(reasonHeaders(this.owner.path)).length > 0;
+    const useSse = needsHeaders || (socketsFailed >= 2 && this.host.now() < socketsAgainAt);
     const lostAt = this.state.lostAt || this.host.now();
     this.set({ phase: "connecting", code: null, ending: null, transport: useSse ? "sse" : "ws", lostAt });
     if (useSse) void this.openEvents();
@@ -166,7 +169,7 @@ export class Connection {
       const abort = new AbortController();
       const response = await this.host.fetch(address(this.owner.path, this.owner.query()), {
         credentials: "same-origin",
-        headers: { Accept: "text/event-stream" },
+        headers: { Accept: "text/event-stream", ...reasonHeaders(this.owner.path) },
         signal: abort.signal,
       });
       status = response.status;
@@ -192,7 +195,7 @@ export class Connection {
     try {
       const response = await this.host.fetch(address(this.owner.path, this.owner.query()), {
         credentials: "same-origin",
-        headers: { Accept: "text/event-stream" },
+        headers: { Accept: "text/event-stream", ...reasonHeaders(this.owner.path) },
         signal: abort.signal,
       });
       if (serial !== this.serial) return;

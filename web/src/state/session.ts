@@ -2,6 +2,7 @@ import { queryOptions, useQuery } from "@tanstack/react-query";
 import { createStore } from "zustand/vanilla";
 import { getMe, getVersion, logout } from "@/api/account";
 import { get, listen } from "@/api/http";
+import { forgetReasons } from "@/api/reasons";
 import type { Me, SetupStatus } from "@/api/types.gen";
 import { forgetSession } from "@/state/chat_sessions";
 import { queryClient } from "@/state/queries";
@@ -58,5 +59,6 @@ export async function signOut(): Promise<void> {
 export function forgetPerson(): void {
   queryClient.clear();
   forgetSession();
+  forgetReasons();
   for (const key of Object.keys(localStorage)) if (key.startsWith("rookery.draft")) localStorage.removeItem(key);
 }

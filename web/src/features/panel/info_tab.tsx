@@ -1,6 +1,9 @@
+import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
+import { listAccesses } from "@/api/chats";
 import { fileAddress } from "@/api/files";
 import type { ChatView } from "@/api/types.gen";
+import { visitsOf } from "@/chat/accesses";
 import { openChatDialog } from "@/features/sidebar/dialogs";
 import { useCost, useKnownModels } from "@/state/queries";
 import { Button } from "@/ui/button";
@@ -86,6 +89,7 @@ export function InfoTab({ chat }: { chat: ChatView }) {
       >
         <p>{chat.shared ? "Shared with others." : "Only you."}</p>
       </Part>
+      {chat.my_role === "owner" && <Visits chatId={chat.id} />}
       <Part title="About">
         <dl className="grid grid-cols-[auto_1fr] gap-x-4 gap-y-1 [&>dd]:text-right">
           <Line name="Started" value={<Moment at={chat.created_at} />} />
@@ -94,6 +98,30 @@ export function InfoTab({ chat }: { chat: ChatView }) {
         </dl>
       </Part>
     </div>
+  );
+}
+
+/** Administrators who read this chat, and why. Nothing where nobody did. */
+function Visits({ chatId }: { chatId: string }) {
+  const { data } = useQuery({ queryKey: ["accesses", chatId], queryFn: () => listAccesses(chatId) });
+  const visits = visitsOf(data?.items ?? []);
+  if (visits.length === 0) return null;
+  return (
+    <Part title="Read by administrators">
+      <ul className="flex flex-col gap-2">
+        {visits.map((visit) => (
+          <li key={`${visit.at} ${visit.reason}`}>
+            <p className="flex gap-2">
+              <span className="min-w-0 flex-1 truncate font-medium">{visit.who}</span>
+              <span className="text-muted">
+                <Moment at={visit.at} />
+              </span>
+            </p>
+            <p className="break-words text-muted">{visit.reason}</p>
+          </li>
+        ))}
+      </ul>
+    </Part>
   );
 }
 

@@ -1,0 +1,20 @@
+import type { Access } from "@/api/types.gen";
+
+export interface Visit {
+  who: string;
+  reason: string;
+  at: string;
+  requests: number;
+}
+
+/** One entry for each person and reason, with the newest time: a visit is many requests. Newest first, as given. */
+export function visitsOf(accesses: readonly Access[]): Visit[] {
+  const visits = new Map<string, Visit>();
+  for (const { at, user, reason } of accesses) {
+    const key = JSON.stringify([user?.id, reason]);
+    const known = visits.get(key);
+    if (known) known.requests += 1;
+    else visits.set(key, { who: user?.name || user?.username || "A deleted account", reason, at, requests: 1 });
+  }
+  return [...visits.values()];
+}
