@@ -67,6 +67,21 @@ test("a full storage keeps drafts in memory and says so once", () => {
   expect(warnings).toBe(1);
 });
 
+test("answers to a question are kept beside the text, and forgotten alone", () => {
+  const answering = { at: 1, chosen: { 0: 2, 1: "other" as const }, other: { 1: "neither" } };
+  drafts.save("ann", "c1", { ...EMPTY_DRAFT, text: "half a thou" });
+  drafts.saveAnswers("ann", "c1", "call-1", answering);
+
+  const later = new Drafts(
+    storage,
+    () => now,
+    () => {},
+  );
+  expect(later.load("ann", "c1").answers).toEqual({ "call-1": answering });
+  later.saveAnswers("ann", "c1", "call-1", null);
+  expect(later.load("ann", "c1")).toMatchObject({ text: "half a thou", answers: {} });
+});
+
 test("signing out removes drafts and nothing else", () => {
   storage.setItem("rookery.theme", "dark");
   drafts.save("ann", "c1", { ...EMPTY_DRAFT, text: "x" });

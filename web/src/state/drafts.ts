@@ -11,12 +11,22 @@ export interface DraftFile {
   size: number;
 }
 
+/** How far somebody got with the questions of one call. */
+export interface Answering {
+  /** Which question is shown. */
+  at: number;
+  /** The option taken, by question. */
+  chosen: Record<number, number | "other">;
+  /** What was typed instead of an option, by question. */
+  other: Record<number, string>;
+}
+
 export interface Draft {
   text: string;
   files: DraftFile[];
   references: ReferencePart[];
   /** Answers to an open question, by the call that asked. */
-  answers: Record<string, Record<number, string>>;
+  answers: Record<string, Answering>;
   savedAt: number;
 }
 
@@ -77,6 +87,13 @@ export class Drafts {
       if (!this.warned) this.onFull();
       this.warned = true;
     }
+  }
+
+  /** Keep the answers to one call beside what else is typed in the chat; null forgets them. */
+  saveAnswers(user: string, chat: string, call: string, answering: Answering | null): void {
+    const draft = this.load(user, chat);
+    const { [call]: _, ...answers } = draft.answers;
+    this.save(user, chat, { ...draft, answers: answering ? { ...answers, [call]: answering } : answers });
   }
 
   remove(user: string, chat: string): void {

@@ -115,6 +115,8 @@ export function Composer(props: Props) {
       if (aside.current) return;
       drafts.save(userId, draftKey, {
         ...EMPTY_DRAFT,
+        // Answers to a question are typed elsewhere, and stay.
+        answers: drafts.load(userId, draftKey).answers,
         text: latest.current.text,
         files: toDraft(latest.current.files),
       });

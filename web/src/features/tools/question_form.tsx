@@ -1,9 +1,12 @@
 import { Hand, MessageCircleQuestion } from "lucide-react";
-import { type KeyboardEvent, useId, useState } from "react";
+import { type KeyboardEvent, useEffect, useId, useState } from "react";
 import { useStore } from "zustand";
 import { fields, list, text } from "@/chat/tools";
+import { drafts } from "@/features/composer/draft_store";
 import { useConversation } from "@/features/conversation/context";
 import type { BodyProps } from "@/features/tools/tool";
+import type { Answering } from "@/state/drafts";
+import { useMe } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Spinner } from "@/ui/spinner";
@@ -36,6 +39,7 @@ interface Props extends BodyProps {
 /** A question of the agent: a form while it may be answered, else what was asked. */
 export function QuestionCard({ call, state, active, latest }: Props) {
   const { session, isOwner, isArchived } = useConversation();
+  const { data: me } = useMe();
   const status = useStore(session.store, (one) => one.data.status);
   const questions = questionsOf(call.hasResult && !call.isError ? call.result : call.args);
   const open = latest && isOwner && !isArchived && status === "waiting" && state === "done";
@@ -54,7 +58,7 @@ export function QuestionCard({ call, state, active, latest }: Props) {
         {!call.hasResult && active && <Spinner />}
         {state === "failed" && <span className="text-small text-danger">could not be asked</span>}
       </p>
-      {open ? <Form questions={questions} /> : <Asked questions={questions} />}
+      {open && me ? <Form questions={questions} callId={call.id} userId={me.id} /> : <Asked questions={questions} />}
     </section>
   );
 }
@@ -72,13 +76,27 @@ function Asked({ questions }: { questions: Question[] }) {
   );
 }
 
-function Form({ questions }: { questions: Question[] }) {
-  const { sendText } = useConversation();
+const UNANSWERED: Answering = { at: 0, chosen: {}, other: {} };
+
+interface FormProps {
+  questions: Question[];
+  callId: string;
+  userId: string;
+}
+
+function Form({ questions, callId, userId }: FormProps) {
+  const { chatId, sendText } = useConversation();
   const name = useId();
-  const [at, setAt] = useState(0);
-  const [chosen, setChosen] = useState<Record<number, number | "other">>({});
-  const [other, setOther] = useState<Record<number, string>>({});
+  // What was answered so far outlives the page.
+  const [answering, setAnswering] = useState(() => drafts.load(userId, chatId).answers[callId] ?? UNANSWERED);
+  const { at, chosen, other } = answering;
+  const setAt = (next: number) => setAnswering((now) => ({ ...now, at: next }));
+  const setChosen = (next: Answering["chosen"]) => setAnswering((now) => ({ ...now, chosen: next }));
+  const setOther = (next: Answering["other"]) => setAnswering((now) => ({ ...now, other: next }));
   const [sending, setSending] = useState(false);
+  useEffect(() => {
+    if (answering !== UNANSWERED) drafts.saveAnswers(userId, chatId, callId, answering);
+  }, [answering, userId, chatId, callId]);
   const question = questions[at];
   if (!question) return null;
   const answer = (index: number): string => {
@@ -99,7 +117,9 @@ function Form({ questions }: { questions: Question[] }) {
         questions,
         questions.map((_, index) => answer(index)),
       ),
-    ).finally(() => setSending(false));
+    )
+      .then(() => drafts.saveAnswers(userId, chatId, callId, null))
+      .finally(() => setSending(false));
   };
   const onKeyDown = (event: KeyboardEvent) => {
     const typing = event.target instanceof HTMLInputElement && event.target.type === "text";
