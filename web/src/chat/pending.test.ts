@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import {
+  moveInOrder,
   type PendingOp,
   type PendingSend,
   sendRows,
@@ -89,4 +90,13 @@ test("an edit takes the later rows away, and a failed one brings them back", () 
   expect(shownOrder(chat, [edit])).toEqual([1, 2]);
   expect(shownOrder(chat, [])).toBe(chat.order);
   expect(shownQueue(data({ queue: [queued(1)] }), [edit])).toEqual([]);
+});
+
+test("what is moved takes the place of another, forwards and backwards", () => {
+  expect(moveInOrder([1, 2, 3], 1, 3)).toEqual({ order: [2, 3, 1], before: null });
+  expect(moveInOrder([1, 2, 3], 3, 1)).toEqual({ order: [3, 1, 2], before: 1 });
+  expect(moveInOrder([1, 2, 3], 2, 3)).toEqual({ order: [1, 3, 2], before: null });
+  expect(moveInOrder([1, 2, 3], 2, 2)).toBeNull();
+  expect(moveInOrder([1, 2, 3], 1, undefined)).toBeNull();
+  expect(moveInOrder([1, 2, 3], 9, 1)).toBeNull();
 });

@@ -179,3 +179,16 @@ export function asMessage(op: PendingSend): Message {
     runtime_ms: null,
   };
 }
+
+/** The order in which one has taken the place of another, and which one it then stands before. Null: nothing moves. */
+export function moveInOrder(
+  order: readonly number[],
+  moved: number,
+  other: number | undefined,
+): { order: number[]; before: number | null } | null {
+  const to = other === undefined ? -1 : order.indexOf(other);
+  if (to < 0 || moved === other || !order.includes(moved)) return null;
+  const changed = order.filter((id) => id !== moved);
+  changed.splice(to, 0, moved);
+  return { order: changed, before: changed[to + 1] ?? null };
+}

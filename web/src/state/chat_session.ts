@@ -7,7 +7,15 @@ import * as api from "@/api/chats";
 import { hasCode, isStatus, sentence } from "@/api/errors";
 import { hasReason } from "@/api/reasons";
 import type { EditBody, QueuedPatchBody, SendBody } from "@/api/types.gen";
-import { type Content, type PendingOp, type PendingSend, settle, shownQueue, shownStatus } from "@/chat/pending";
+import {
+  type Content,
+  moveInOrder,
+  type PendingOp,
+  type PendingSend,
+  settle,
+  shownQueue,
+  shownStatus,
+} from "@/chat/pending";
 import { type ChatData, connected, EMPTY, type Held, take, withMessages, withoutGhost } from "@/chat/reducer";
 import { isActive, type Part, type StreamEvent } from "@/chat/types";
 import { browserHost, Connection, type ConnectionState, type Host, INITIAL_CONNECTION } from "@/state/connection";
@@ -328,16 +336,20 @@ export class ChatSession {
     );
   }
 
+  private queueOrder(): number[] {
+    const { data, pending } = this.store.getState();
+    return shownQueue(data, pending).flatMap((row) => (row.id === null ? [] : [row.id]));
+  }
+
   /** Move a queued message by one place. */
   async move(queuedId: number, by: -1 | 1): Promise<void> {
-    const { data, pending } = this.store.getState();
-    const order = shownQueue(data, pending).flatMap((row) => (row.id === null ? [] : [row.id]));
-    const from = order.indexOf(queuedId);
-    const to = from + by;
-    if (from < 0 || to < 0 || to >= order.length) return;
-    order.splice(from, 1);
-    order.splice(to, 0, queuedId);
-    await this.moveBefore(queuedId, order[to + 1] ?? null, order);
+    await this.moveTo(queuedId, this.queueOrder()[this.queueOrder().indexOf(queuedId) + by]);
+  }
+
+  /** Give a queued message the place of another; that and those between make room. */
+  async moveTo(queuedId: number, other: number | undefined): Promise<void> {
+    const moved = moveInOrder(this.queueOrder(), queuedId, other);
+    if (moved) await this.moveBefore(queuedId, moved.before, moved.order);
   }
 
   async moveBefore(queuedId: number, before: number | null, order: number[]): Promise<void> {

@@ -1,5 +1,5 @@
-import { ArrowDown, ArrowUp, Paperclip, Pencil, SendHorizontal, Trash2 } from "lucide-react";
-import { useRef } from "react";
+import { ArrowDown, ArrowUp, GripVertical, Paperclip, Pencil, SendHorizontal, Trash2 } from "lucide-react";
+import { useRef, useState } from "react";
 import { isStatus, sentence } from "@/api/errors";
 import { filesOf, plainText, type QueueRow } from "@/chat/pending";
 import { useConversation } from "@/features/conversation/context";
@@ -22,6 +22,8 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
   const rows = useShownQueue(session);
   const { isOwner, modelName } = useConversation();
   const list = useRef<HTMLOListElement>(null);
+  const [dragged, setDragged] = useState<number | null>(null);
+  const [over, setOver] = useState<number | null>(null);
   if (rows.length === 0) return null;
   const run = (act: Promise<void>) =>
     act.catch((error: unknown) =>
@@ -44,12 +46,35 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
           return (
             <li
               key={row.key}
+              draggable={isOwner && id !== null && rows.length > 1}
+              onDragStart={(event) => {
+                event.dataTransfer.effectAllowed = "move";
+                setDragged(id);
+              }}
+              onDragOver={(event) => {
+                if (dragged === null || id === null) return;
+                event.preventDefault();
+                setOver(id);
+              }}
+              onDrop={(event) => {
+                if (dragged === null || id === null) return;
+                event.preventDefault();
+                void run(session.moveTo(dragged, id));
+              }}
+              onDragEnd={() => {
+                setDragged(null);
+                setOver(null);
+              }}
               className={cx(
                 "flex items-center gap-1 rounded-lg border bg-bg2 py-0.5 pr-1 pl-3",
                 row.faint && "opacity-60",
-                editing === id && id !== null ? "border-accent" : "border-line",
+                dragged !== null && dragged === id && "opacity-60",
+                id !== null && (editing === id || (over === id && dragged !== id)) ? "border-accent" : "border-line",
               )}
             >
+              {isOwner && id !== null && rows.length > 1 && (
+                <GripVertical aria-hidden className="-ml-2 size-4 shrink-0 cursor-grab text-muted" />
+              )}
               <span className="w-4 shrink-0 text-small text-muted tabular-nums">{place + 1}</span>
               <span className="min-w-0 flex-1 truncate">{words || "Attachment"}</span>
               {files > 0 && (
