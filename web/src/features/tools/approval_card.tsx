@@ -16,25 +16,39 @@ export function isApproval(action: Action): boolean {
 
 interface Answer {
   decision: "approve" | "deny";
-  always: "chat" | "user" | null;
+  always: Scope | null;
   reason: string;
+}
+
+type Scope = "chat" | "user";
+
+/** What "always" would permit from now on, a line for each call that has a pattern in this scope. */
+export function permits(action: Action, scope: Scope): string[] {
+  const lines = action.tool_calls.flatMap((call) => {
+    const match = call.always?.[scope];
+    if (!match) return [];
+    const named = Object.entries(match).map(([path, glob]) => `${path} ${glob}`);
+    return [`${words(call.tool_name)}: ${named.join(", ") || "anything"}`];
+  });
+  return [...new Set(lines)];
 }
 
 /** Calls that need a word of the owner before they run. All are answered at once. */
 export function ApprovalCard({ action }: { action: Action }) {
   const { chatId, isOwner } = useConversation();
   const [denying, setDenying] = useState(false);
+  const [choosing, setChoosing] = useState(false);
   const [reason, setReason] = useState("");
   const [busy, setBusy] = useState(false);
   const calls = action.tool_calls;
-  const canAlways = calls.some((call) => call.always !== undefined);
+  const scopes = (["chat", "user"] as const).filter((scope) => permits(action, scope).length > 0);
   const send = ({ decision, always, reason: why }: Answer) => {
     setBusy(true);
     const answers = calls.map((call) => ({
       tool_call_id: call.tool_call_id,
       decision,
       ...(why ? { reason: why } : {}),
-      ...(always && call.always ? { always } : {}),
+      ...(always && call.always?.[always] ? { always } : {}),
     }));
     post(`/chats/${chatId}/approvals`, { answers })
       .catch((error: unknown) => toast(sentence(error), { kind: "error" }))
@@ -80,14 +94,37 @@ export function ApprovalCard({ action }: { action: Action }) {
           </Button>
         </form>
       )}
+      {isOwner && !denying && choosing && (
+        <ul aria-label="Always" className="mt-3 space-y-2">
+          {scopes.map((scope) => (
+            <li key={scope} className="flex items-start gap-3 rounded-lg border border-line px-3 py-2">
+              <div className="min-w-0 flex-1">
+                <p>{scope === "chat" ? "Do not ask again in this chat" : "Do not ask again in any of my chats"}</p>
+                {permits(action, scope).map((line) => (
+                  <p key={line} className="break-words font-mono text-small text-muted">
+                    {line}
+                  </p>
+                ))}
+              </div>
+              <Button
+                aria-label={scope === "chat" ? "Always in this chat" : "Always in my chats"}
+                onClick={() => send({ decision: "approve", always: scope, reason: "" })}
+                disabled={busy}
+              >
+                Approve
+              </Button>
+            </li>
+          ))}
+        </ul>
+      )}
       {isOwner && !denying && (
         <div className="mt-3 flex flex-wrap justify-end gap-2">
           <Button onClick={() => setDenying(true)} disabled={busy}>
             Deny
           </Button>
-          {canAlways && (
-            <Button onClick={() => send({ decision: "approve", always: "chat", reason: "" })} disabled={busy}>
-              Always in this chat
+          {scopes.length > 0 && (
+            <Button aria-expanded={choosing} onClick={() => setChoosing(!choosing)} disabled={busy}>
+              Always
             </Button>
           )}
           <Button
