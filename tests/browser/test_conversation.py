@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -48,10 +49,17 @@ def test_open_conversation_is_exported_as_a_file(ada: Visitor) -> None:
 
     page.get_by_role("button", name="Actions for this chat").click()
     with page.expect_download() as started:
-        page.get_by_role("menuitem", name="Export").click()
+        page.get_by_role("menuitem", name="Export as Markdown").click()
 
     assert started.value.suggested_filename == "To be exported.md"
     assert "say a word for the file" in started.value.path().read_text()
+    page.get_by_role("button", name="Actions for this chat").click()
+    with page.expect_download() as started:
+        page.get_by_role("menuitem", name="Export as JSON").click()
+    written = json.loads(started.value.path().read_text())
+    assert started.value.suggested_filename == "To be exported.json"
+    assert [each["role"] for each in written["messages"]][:2] == ["user", "assistant"]
+    assert written["messages"][0]["content"] == [{"type": "text", "text": "say a word for the file"}]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

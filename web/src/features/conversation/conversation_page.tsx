@@ -10,7 +10,7 @@ import { ContextRing } from "@/features/composer/context_ring";
 import type { ModelChoice } from "@/features/composer/model_picker";
 import { Queue } from "@/features/composer/queue";
 import { type Conversation, ConversationContext } from "@/features/conversation/context";
-import { exportMarkdown } from "@/features/conversation/export";
+import { exportChat } from "@/features/conversation/export";
 import { ConnectionBanner, ReadOnly, StreamEnded } from "@/features/conversation/notices";
 import { Timeline } from "@/features/timeline/timeline";
 import { type ChatSession, newId } from "@/state/chat_session";
@@ -136,7 +136,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
     if (name === "compact") session.compact().catch(fail);
     else if (name === "stop") session.stop().catch(fail);
     else if (name === "retry") session.retry().catch(fail);
-    else if (name === "export") exportMarkdown(session, chat?.title ?? "chat").catch(fail);
+    else if (name === "export") exportChat(session, chat?.title ?? "chat", "markdown").catch(fail);
     else if (name === "title") {
       proposeTitle(chatId)
         .then(({ title }) => patch({ title }))

@@ -20,10 +20,17 @@ export function toMarkdown(title: string, messages: readonly Message[]): string 
   return `${parts.join("\n\n")}\n`;
 }
 
+/** A conversation with everything that is known of its messages, as the API gives them. */
+export function toJson(chatId: string, title: string, messages: readonly Message[]): string {
+  return `${JSON.stringify({ chat_id: chatId, title, messages }, null, 2)}\n`;
+}
+
 /** Load everything and hand it over as a file. */
-export async function exportMarkdown(session: ChatSession, title: string): Promise<void> {
+export async function exportChat(session: ChatSession, title: string, format: "markdown" | "json"): Promise<void> {
   await session.loadUntil(0);
   const { messages, order } = session.store.getState().data;
   const all = order.flatMap((id) => messages.get(id) ?? []);
-  download(toMarkdown(title, all), `${title.replace(/[^\w -]+/g, "").trim() || "chat"}.md`, "text/markdown");
+  const name = title.replace(/[^\w -]+/g, "").trim() || "chat";
+  if (format === "json") download(toJson(session.id, title, all), `${name}.json`, "application/json");
+  else download(toMarkdown(title, all), `${name}.md`, "text/markdown");
 }

@@ -4,6 +4,7 @@ import {
   ArrowDown,
   ArrowUp,
   Download,
+  FileJson,
   Link as LinkIcon,
   MailOpen,
   Pencil,
@@ -16,7 +17,7 @@ import {
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { isBusy } from "@/chat/sidebar_list";
-import { exportMarkdown } from "@/features/conversation/export";
+import { exportChat } from "@/features/conversation/export";
 import {
   archive,
   copyLink,
@@ -55,9 +56,14 @@ export function chatMenu(chat: ChatView, pinned: ChatView[]): MenuEntry[] {
     mine && isRoot && { label: "Share", icon: <Share2 />, onSelect: () => openChatDialog("share", chat) },
     // Made in the browser, of the conversation that is open in it.
     location.pathname === `/c/${chat.id}` && {
-      label: "Export",
+      label: "Export as Markdown",
       icon: <Download />,
-      onSelect: () => void download(chat),
+      onSelect: () => void download(chat, "markdown"),
+    },
+    location.pathname === `/c/${chat.id}` && {
+      label: "Export as JSON",
+      icon: <FileJson />,
+      onSelect: () => void download(chat, "json"),
     },
     { label: "Copy link", icon: <LinkIcon />, onSelect: () => void copyLink(chat) },
     !chat.has_unread && { label: "Mark as unread", icon: <MailOpen />, onSelect: () => void markUnread(chat) },
@@ -65,9 +71,9 @@ export function chatMenu(chat: ChatView, pinned: ChatView[]): MenuEntry[] {
   ];
 }
 
-async function download(chat: ChatView): Promise<void> {
+async function download(chat: ChatView, format: "markdown" | "json"): Promise<void> {
   try {
-    await exportMarkdown(chatSession(chat.id), chat.title);
+    await exportChat(chatSession(chat.id), chat.title, format);
   } catch (error) {
     toast(sentence(error), { kind: "error" });
   }
