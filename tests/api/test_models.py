@@ -76,6 +76,7 @@ async def test_picker_offers_enabled_models_by_name(house: House, root: Person, 
                 "context_limit": 1000,
                 "reasoning_efforts": ["none", "minimal", "low", "medium"],
                 "is_default": True,
+                "compression_threshold": 70,
             }
         ],
     }

@@ -288,7 +288,10 @@ class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """`reasoning_efforts` are those that can be chosen, from least to most."""
+    """`reasoning_efforts` are those that can be chosen, from least to most.
+
+    `compression_threshold`: at how many per cent of the context chats are summarised, unless the user has another.
+    """
 
     id: UUID
     model: str
@@ -296,6 +299,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     context_limit: int
     reasoning_efforts: tuple[str, ...]
     is_default: bool
+    compression_threshold: int
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

@@ -802,7 +802,7 @@ export interface ModelSettingsValues {
   generate_titles?: boolean;
 }
 
-/** `reasoning_efforts` are those that can be chosen, from least to most. */
+/** `reasoning_efforts` are those that can be chosen, from least to most. `compression_threshold`: at how many per cent of the context chats are summarised, unless the user has another. */
 export interface ModelView {
   id: string;
   model: string;
@@ -810,6 +810,7 @@ export interface ModelView {
   context_limit: number;
   reasoning_efforts: Effort[];
   is_default: boolean;
+  compression_threshold: number;
 }
 
 /** `unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add one of their own. */

@@ -52,6 +52,14 @@ export function useKnownModels(): KnownModel[] {
   return (data?.providers ?? []).flatMap((provider) => provider.models.map((model) => ({ ...model, provider })));
 }
 
+/** At how many per cent of the context chats with this model are summarized: the person's wish, else the model's. */
+export function useThreshold(modelConfigId: string | null): number {
+  const { data } = usePreferences();
+  const model = useKnownModels().find((one) => one.id === modelConfigId);
+  const own = modelConfigId === null ? undefined : data?.compaction_thresholds[modelConfigId];
+  return own ?? model?.compression_threshold ?? 70;
+}
+
 /** Settings of the interface that follow a person between browsers. */
 export interface Display {
   enterSends: boolean;

@@ -17,7 +17,10 @@ from rookery.store.authorized.config import PublicModel
 
 
 class ModelView(msgspec.Struct, frozen=True):
-    """`reasoning_efforts` are those that can be chosen, from least to most."""
+    """`reasoning_efforts` are those that can be chosen, from least to most.
+
+    `compression_threshold`: at how many per cent of the context chats are summarised, unless the user has another.
+    """
 
     id: UUID
     model: str
@@ -25,6 +28,7 @@ class ModelView(msgspec.Struct, frozen=True):
     context_limit: int
     reasoning_efforts: tuple[Effort, ...]
     is_default: bool
+    compression_threshold: int
 
 
 class ModelsOfProvider(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,4 +88,5 @@ def _model(found: PublicModel) -> ModelView:
         config.context_limit,
         efforts.selectable(config.options.reasoning_effort),
         config.is_default,
+        config.compression_threshold,
     )

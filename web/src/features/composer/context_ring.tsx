@@ -30,7 +30,7 @@ export function ContextRing({ chat, session, threshold, canAct }: Props) {
       ? "text-control"
       : percent >= 95
         ? "text-danger"
-        : percent >= threshold - 10
+        : threshold < 100 && percent >= threshold - 10
           ? "text-warn"
           : "text-accent";
   const radius = 7;
@@ -70,9 +70,8 @@ export function ContextRing({ chat, session, threshold, canAct }: Props) {
     >
       <p className="font-medium">Context</p>
       <p className="text-small text-muted">
-        {used === null
-          ? "Known after the next answer."
-          : `${tokens(used)} of ${limit ? tokens(limit) : "?"} tokens. Compacts at ${threshold} %.`}
+        {used === null ? "Known after the next answer." : `${tokens(used)} of ${limit ? tokens(limit) : "?"} tokens.`}{" "}
+        {threshold >= 100 ? "Never compacts by itself." : `Compacts at ${threshold} %.`}
       </p>
       {cost.data && (
         <p className="mt-2 text-small text-muted">

@@ -15,7 +15,7 @@ import { ConnectionBanner, ReadOnly, StreamEnded } from "@/features/conversation
 import { Timeline } from "@/features/timeline/timeline";
 import { type ChatSession, newId } from "@/state/chat_session";
 import { useSession, useShownStatus } from "@/state/hooks";
-import { keys, noteChat, queryClient, useChat, useDisplay, useKnownModels, useMe } from "@/state/queries";
+import { keys, noteChat, queryClient, useChat, useDisplay, useKnownModels, useMe, useThreshold } from "@/state/queries";
 import { announce } from "@/ui/announcer";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
@@ -230,6 +230,7 @@ function ChatComposer(props: ChatComposerProps) {
   const status = useShownStatus(session);
   const busy = isActive(status);
   const banner = useEditBanner(session, editing);
+  const threshold = useThreshold(chat?.last_model_config_id ?? null);
   const promoteFirst = () => {
     const { data, pending } = session.store.getState();
     const first = shownQueue(data, pending).find((row) => row.id !== null);
@@ -255,7 +256,7 @@ function ChatComposer(props: ChatComposerProps) {
       onPromoteFirst={promoteFirst}
       onCommand={props.onCommand}
       editing={banner ? { banner, onCancel: props.onCancelEdit } : null}
-      extra={chat && <ContextRing chat={chat} session={session} threshold={70} canAct={!busy} />}
+      extra={chat && <ContextRing chat={chat} session={session} threshold={threshold} canAct={!busy} />}
       autoFocus
     />
   );
