@@ -1,9 +1,11 @@
 /** Cards of workspace operations: what the server said, numbers of quotas, the log of the operation. */
 import { useQuery } from "@tanstack/react-query";
+import { useEffect, useState } from "react";
 import { getText } from "@/api/http";
 import { fields, list, number, text } from "@/chat/tools";
 import { Facts, Note, Output } from "@/features/tools/parts";
 import type { BodyProps } from "@/features/tools/tool";
+import { followLog } from "@/state/operation_log";
 
 /** The operation that a call made, as far as its result or its live output names one. */
 export function operationOf(call: BodyProps["call"]): string {
@@ -52,13 +54,25 @@ function scriptState(result: Record<string, unknown>): string | null {
   return exit === null ? state : `${state}, exit code ${exit}`;
 }
 
-/** The log of an operation, asked again every two seconds while it runs. */
+/** The log of an operation, followed while it runs; asked every two seconds where that is cut off. */
 function OperationLog({ id, runs }: { id: string; runs: boolean }) {
+  const [live, setLive] = useState("");
+  const [isCut, setCut] = useState(false);
+  useEffect(() => {
+    if (!runs) return;
+    const abort = new AbortController();
+    setCut(false);
+    followLog(id, setLive, abort.signal).catch(() => !abort.signal.aborted && setCut(true));
+    return () => abort.abort();
+  }, [id, runs]);
   const { data } = useQuery({
-    queryKey: ["operation-log", id],
+    // What was read while it ran is not all.
+    queryKey: ["operation-log", id, runs],
     queryFn: () => getText(`/operations/${encodeURIComponent(id)}/log`),
-    refetchInterval: runs ? 2_000 : false,
+    enabled: !runs || isCut,
+    refetchInterval: runs && isCut ? 2_000 : false,
     retry: false,
   });
-  return data ? <Output text={data} label="Log" /> : null;
+  const shown = data ?? live;
+  return shown ? <Output text={shown} label="Log" /> : null;
 }

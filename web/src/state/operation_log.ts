@@ -1,0 +1,30 @@
+/** The log of a workspace operation, as it is written. */
+import { address } from "@/api/http";
+import { SseReader } from "@/chat/sse";
+
+/** Follow a log until it is over. `onText` gets all of it that is there so far. Raises when it is cut off. */
+export async function followLog(
+  operation: string,
+  onText: (text: string) => void,
+  signal: AbortSignal,
+  ask: typeof fetch = fetch,
+): Promise<void> {
+  const path = `/operations/${encodeURIComponent(operation)}/log`;
+  const response = await ask(address(path, { follow: true }), { credentials: "same-origin", signal });
+  if (!response.ok || !response.body) throw new Error(`The log is not there: status ${response.status}.`);
+  const reader = response.body
+    .pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>)
+    .getReader();
+  const events = new SseReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) throw new Error("The log was cut off.");
+    for (const one of events.push(value)) {
+      if (one.event === "end") return;
+      if (one.event !== "log") continue;
+      text += JSON.parse(one.data) as string;
+      onText(text);
+    }
+  }
+}
