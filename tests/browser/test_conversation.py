@@ -41,6 +41,24 @@ def test_message_is_written_and_answered_in_the_browser(ada: Visitor) -> None:
     expect(page.get_by_role("feed", name="Conversation")).to_contain_text("hello there")
 
 
+def test_queued_message_is_dragged_to_another_place(ada: Visitor) -> None:
+    chat = ada.chat(STORY * 10, title="A queue", model_config_id=echo(ada))
+    for text in ("first", "second", "third"):
+        ada.ask("POST", f"/chats/{chat['id']}/messages", {"content": [{"type": "text", "text": text}]})
+    page = ada.go(f"/c/{chat['id']}")
+    rows = page.get_by_role("region", name="Queued messages").get_by_role("listitem")
+    expect(rows).to_contain_text(["first", "second", "third"])
+
+    with page.expect_response(re.compile("/move$")) as moved:
+        rows.nth(2).drag_to(rows.nth(0))
+
+    assert moved.value.ok
+    expect(rows).to_contain_text(["third", "first", "second"])
+    queue = ada.ask("GET", f"/chats/{chat['id']}/queue")["items"]
+    ada.ask("POST", f"/chats/{chat['id']}/interrupt")
+    assert [each["content"][0]["text"] for each in queue] == ["third", "first", "second"]
+
+
 def test_open_conversation_is_exported_as_a_file(ada: Visitor) -> None:
     chat = ada.chat("say a word for the file", title="To be exported")
     ada.wait_for_rest(chat["id"])
