@@ -2,10 +2,10 @@
 import { address } from "@/api/http";
 import { SseReader } from "@/chat/sse";
 
-/** Follow a log until it is over. `onText` gets all of it that is there so far. Raises when it is cut off. */
+/** Follow a log until it is over. `onLog` gets all of it that is there so far. Raises when it is cut off. */
 export async function followLog(
   operation: string,
-  onText: (text: string) => void,
+  onLog: (text: string) => void,
   signal: AbortSignal,
   ask: typeof fetch = fetch,
 ): Promise<void> {
@@ -24,7 +24,7 @@ export async function followLog(
       if (one.event === "end") return;
       if (one.event !== "log") continue;
       text += JSON.parse(one.data) as string;
-      onText(text);
+      onLog(text);
     }
   }
 }
