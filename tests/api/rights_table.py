@@ -148,6 +148,7 @@ OPERATIONS = {
     "chats.get_context": Entry("read", READ),
     "chats.refresh_context": Entry("drive", WRITE),
     "chats.diff": Entry("read", READ),
+    "chats.git": Entry("drive", WRITE),
     "models.list": Entry("user", READ | ADMIN),
     "providers.list": Entry("staff", ADMIN),
     "providers.create": Entry("admins", ADMIN),

@@ -26,6 +26,7 @@ class FakeDriver:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     health: dict[str, Any] = field(default_factory=lambda: {"agent_state": "ready"})
     repositories: list[dict[str, Any]] = field(default_factory=list)
+    scanned: asyncio.Event = field(default_factory=asyncio.Event)
     printed: str = ""  # by the startup script
     fails: DriverError | None = None
     starts: list[WorkspaceSpec] = field(default_factory=list)
@@ -90,10 +91,13 @@ class FakeDriver:
         return (self.folder / f"{workspace_id}.home").exists()
 
     async def _serve(self, ws: WorkspaceSpec) -> None:
-        async def handle(request: web.Request) -> web.Response:
+        async def handle(request: web.Request) -> web.StreamResponse:
             if request.headers.get("Authorization") != f"Bearer {ws.token}":
                 return web.json_response({"code": "unauthenticated", "message": "No."}, status=401)
+            if request.path == "/v1/git/watch":
+                return await self._watch(request)
             if request.path == "/v1/git/scan":
+                self.scanned.set()
                 return web.json_response({"type": "changes", "repositories": self.repositories})
             if request.path == "/v1/scripts/log":
                 printed = self.printed.encode()
@@ -110,6 +114,16 @@ class FakeDriver:
         await runner.setup()
         await web.UnixSite(runner, self._socket(ws.id)).start()
         self._agents[ws.id] = runner
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        """The repositories now, and again after every scan."""
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            self.scanned.clear()
+            message = {"type": "changes", "repositories": self.repositories}
+            await response.write(json.dumps(message).encode() + b"\n")
+            await self.scanned.wait()
 
     def _row(self, workspace_id: str) -> Path:
         return self.folder / f"{workspace_id}.row"

@@ -122,7 +122,7 @@ def create_api(parts: ApiParts) -> FastAPI:
         redirect_slashes=False,
     )
     application.include_router(health.router(parts.health, parts.clock), include_in_schema=False)
-    application.router.routes.extend(streams.routes(parts.streams))
+    application.router.routes.extend(streams.routes(parts.streams, parts.workspaces))
     for router in ROUTERS:
         application.include_router(router(parts), prefix=PREFIX)
     application.add_exception_handler(HTTPException, _explain_http)

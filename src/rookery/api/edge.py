@@ -49,7 +49,7 @@ MAX_HEADER_BYTES = 32 * 1024
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # The signature in its URL is the credential; and the page that shows the API asks for one itself.
 _OPEN = re.compile(rf"{PREFIX}/(files/[^/]+/download|docs(/[^/]+)?)")
-_STREAM = re.compile(rf"{PREFIX}/chats/(watch|[^/]+/stream)")
+_STREAM = re.compile(rf"{PREFIX}/chats/(watch|[^/]+/(stream|git))")
 _SETUP = f"{PREFIX}/setup"
 # Whoever asks for these is nobody yet.
 _LOGIN = frozenset({_SETUP, f"{PREFIX}/auth/login", f"{PREFIX}/auth/link"})
@@ -351,7 +351,7 @@ def _route(scope: Scope) -> str | None:
     """The template of the path; None when nothing is there. Never the path itself: it names chats and files."""
     path: str = scope["path"]
     if stream := _STREAM.fullmatch(path):
-        return f"{PREFIX}/chats/watch" if stream[1] == "watch" else f"{PREFIX}/chats/{{chat}}/stream"
+        return f"{PREFIX}/chats/watch" if stream[1] == "watch" else f"{PREFIX}/chats/{{chat}}/{stream[2]}"
     template: str | None = getattr(scope.get("route"), "path", None)
     if template is None or template.startswith(PREFIX) or not path.startswith(PREFIX):
         return template

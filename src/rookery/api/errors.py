@@ -26,6 +26,7 @@ from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, Data
 from rookery.store.shares import BadEntries
 from rookery.store.workspace_requests import OperationInProgress, WorkspaceQuotaExceeded
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
+from rookery.workspaces.errors import NotWatchable, TooManyWatches
 from rookery.workspaces.problems import Invalid
 
 NO_STORE = "no-store"
@@ -144,6 +145,10 @@ def explain(error: BaseException) -> ApiError | None:
     match error:
         case ApiError():
             return error
+        case NotWatchable():
+            return ApiError(409, error.code, str(error))
+        case TooManyWatches():
+            return ApiError(429, "too_many_streams", str(error))
         case InvalidContent():
             return BadFields([FieldError(fault.field, fault.message) for fault in error.faults])
         case BadEntries():

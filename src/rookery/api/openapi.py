@@ -7,7 +7,7 @@ each names its schemas by itself. Here they become one document, in which a name
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from http import HTTPStatus
 from typing import Any, Union
 
@@ -271,6 +271,9 @@ def _streams() -> dict[str, Any]:
     chat = {**_parameter("chat", type="string", format="uuid"), "in": "path", "required": True}
     told = [_header(headers.LAST_EVENT_ID), _header(headers.BREAK_GLASS)]
     return {
+        f"{PREFIX}/chats/{{chat}}/git": {
+            "get": _stream("chats.git", "Follow the repositories that a chat works in", [chat], errors={409})
+        },
         f"{PREFIX}/chats/watch": {"get": _stream("chats.watch", "Follow the list of one's chats", [])},
         f"{PREFIX}/chats/{{chat}}/stream": {"get": _stream("chats.stream", "Follow one chat", [chat, *wanted, *told])},
     }
@@ -280,7 +283,9 @@ def _parameter(name: str, **schema: Any) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
-def _stream(name: str, summary: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+def _stream(
+    name: str, summary: str, parameters: list[dict[str, Any]], *, errors: Set[int] = frozenset()
+) -> dict[str, Any]:
     events = {"text/event-stream": {"schema": {"$ref": f"{REF}StreamEvent"}}}
     return {
         "tags": ["streams"],
@@ -291,7 +296,7 @@ def _stream(name: str, summary: str, parameters: list[dict[str, Any]]) -> dict[s
         "responses": {
             "101": {"description": "Switching Protocols"},
             "200": {"description": "OK", "content": events},
-            **{str(status): _error(status) for status in sorted(_STREAM_ERRORS)},
+            **{str(status): _error(status) for status in sorted(_STREAM_ERRORS | errors)},
         },
         "security": _LOGGED_IN,
     }

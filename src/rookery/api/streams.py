@@ -7,6 +7,7 @@ upgrade is an ordinary answer.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from uuid import UUID
 
 from starlette import types
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from rookery.api.caller import Caller
 from rookery.api.edge import PREFIX
 from rookery.api.errors import explain
+from rookery.api.git_watch import GitSource
 from rookery.chat.errors import InvalidInput
 from rookery.chat.messages import ChatId
 from rookery.chat.rights import Action, Resource, Scope, has_scope
@@ -23,11 +25,12 @@ from rookery.store.access_errors import ScopeMissing
 from rookery.stream import edge, params
 from rookery.stream.guard import Grant
 from rookery.stream.service import Opened, Streams
+from rookery.workspaces.runtime import WorkspaceRuntime
 
 Open = Callable[[Caller, HTTPConnection], Awaitable[Opened]]
 
 
-def routes(streams: Streams) -> list[BaseRoute]:
+def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
     """Watch comes first: its path would be taken for a chat's otherwise."""
 
     async def open_watch(caller: Caller, connection: HTTPConnection) -> Opened:
@@ -39,10 +42,7 @@ def routes(streams: Streams) -> list[BaseRoute]:
 
     async def open_chat(caller: Caller, connection: HTTPConnection) -> Opened:
         wanted = params.parse(dict(connection.query_params), last_event_id=connection.headers.get("last-event-id"))
-        try:
-            chat_id = ChatId(UUID(connection.path_params["chat"]))
-        except ValueError:
-            raise InvalidInput("chat", "This is not the id of a chat.") from None
+        chat_id = _chat_id(connection)
         since = streams.guard.changes
         root_id = await caller.store.chats.require(chat_id, Action.READ)
         if wanted.debug:  # what is recorded shows prompts that readers do not see
@@ -56,10 +56,34 @@ def routes(streams: Streams) -> list[BaseRoute]:
         )
         return await streams.open_chat(grant, wanted, since=since)
 
+    async def open_git(caller: Caller, connection: HTTPConnection) -> Opened:
+        """The owner's alone: it works in their workspace, and what it shows was never said in the chat."""
+        for name in connection.query_params:
+            raise InvalidInput(name, f"There is no parameter {name!r} here.")
+        chat_id = _chat_id(connection)
+        since = streams.guard.changes
+        root_id = await caller.store.chats.require(chat_id, Action.PATCH)
+        grant = Grant(user_id=caller.user.id, credential=str(caller.credential_id), chat_id=chat_id, root_id=root_id)
+        watch = await workspaces.git.watch(chat_id)
+        source = GitSource(chat_id, watch, partial(caller.store.contexts.write_diffs, chat_id))
+        try:
+            return streams.open_source(grant, source, since=since)
+        except BaseException:
+            await source.close()
+            raise
+
     return [
         *_both(f"{PREFIX}/chats/watch", open_watch),
+        *_both(f"{PREFIX}/chats/{{chat}}/git", open_git),
         *_both(f"{PREFIX}/chats/{{chat}}/stream", open_chat),
     ]
+
+
+def _chat_id(connection: HTTPConnection) -> ChatId:
+    try:
+        return ChatId(UUID(connection.path_params["chat"]))
+    except ValueError:
+        raise InvalidInput("chat", "This is not the id of a chat.") from None
 
 
 def _both(path: str, open_stream: Open) -> list[BaseRoute]:

@@ -122,6 +122,26 @@ class ListResync(Event, frozen=True, tag="resync"):
     pass
 
 
+class RepositoryState(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository that a chat works in. `diff` is a note when it would be too long; `removed`: it is gone."""
+
+    root: str
+    branch: str | None
+    remote_origin: str | None
+    diff: str
+    additions: int
+    deletions: int
+    changed_files: int
+    untracked_omitted: int
+    removed: bool
+
+
+class GitChanges(Event, frozen=True, tag="changes"):
+    """Repositories that are different from what was sent before. The first event has all there are."""
+
+    repositories: tuple[RepositoryState, ...]
+
+
 _encoder = msgspec.json.Encoder()
 
 

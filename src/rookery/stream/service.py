@@ -152,9 +152,10 @@ class Streams:
         slot = self.sessions.admit(grant.user_id)
         return Opened(self, slot, self.watch.join(grant.user_id), grant=grant, since=self.guard.changes)
 
-    def open_source(self, grant: Grant, source: Source) -> Opened:
-        """A stream of something else, under the same roof."""
-        return Opened(self, self.sessions.admit(grant.user_id), source, grant=grant, since=self.guard.changes)
+    def open_source(self, grant: Grant, source: Source, *, since: int | None = None) -> Opened:
+        """A stream of something else, under the same roof. `since` as for the stream of a chat."""
+        since = self.guard.changes if since is None else since
+        return Opened(self, self.sessions.admit(grant.user_id), source, grant=grant, since=since)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -6,7 +6,7 @@ agent says is checked and capped in `answers`; no path from it is ever used on t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -172,7 +172,7 @@ class AgentConn:
         answer = await self._http.call(request, self._chat)
         return None if answer.status == 304 else self._decoded(answer.body, ContextSnapshot)
 
-    async def watch_git(self, chat_id: UUID) -> AsyncIterator[GitMessage]:
+    async def watch_git(self, chat_id: UUID) -> AsyncGenerator[GitMessage, None]:
         """Changes of the chat's repositories, for ever. The first message is the state they are in."""
         request = Request(method="GET", path="/v1/git/watch", query={"chat_id": str(chat_id)})
         async with self._http.stream(request, self._chat) as body:

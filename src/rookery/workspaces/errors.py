@@ -3,7 +3,9 @@
 WorkspaceError
 ├── AgentError          the agent refused: status, code and a message that alone helps a model
 ├── AgentUnreachable    no answer: nothing listens, the connection broke, or it took too long
-└── NoConnection        a turn cannot have a connection; `situation` says why, the message what to do about it
+├── NoConnection        a turn cannot have a connection; `situation` says why, the message what to do about it
+├── NotWatchable        there is no live state of repositories to show; `code` says why
+└── TooManyWatches      as many show it already as the agent has room for
 """
 
 from __future__ import annotations
@@ -58,3 +60,16 @@ class NoConnection(WorkspaceError):
     def __init__(self, situation: Situation, message: str) -> None:
         super().__init__(message)
         self.situation = situation
+
+
+class NotWatchable(WorkspaceError):
+    """`code`: no_workspace, workspace_not_running or agent_unreachable."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TooManyWatches(WorkspaceError):
+    def __init__(self, maximum: int) -> None:
+        super().__init__(f"The changes of this workspace are shown in {maximum} places already. Close one of them.")

@@ -1,28 +1,42 @@
-"""The state of a chat's repositories, asked of its workspace: one fresh scan, or nothing when nobody answers."""
+"""The state of a chat's repositories, asked of its workspace.
+
+A fresh scan is nothing when nobody answers; what is watched live says why it cannot be.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import AsyncGenerator
+from uuid import UUID
+
 from rookery.chat.messages import ChatId
+from rookery.clock import DeadlineExceeded
 from rookery.log import get_logger
 from rookery.store.chat_diffs import DiffStatus
 from rookery.store.workspaces import Status
 from rookery.workspaces.agent_http import ChatHeaders
-from rookery.workspaces.answers import Repository
-from rookery.workspaces.dialing import Unreadable
+from rookery.workspaces.answers import GitMessage, Repository
+from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.dialing import Place, Unreadable
 from rookery.workspaces.drivers.protocol import DriverError
-from rookery.workspaces.errors import WorkspaceError
+from rookery.workspaces.errors import NotWatchable, TooManyWatches, WorkspaceError
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.places import StorePlaces
 
 log = get_logger("workspaces.git")
 
 SCAN_SECONDS = 10.0
+# Of one workspace, in one replica: each holds a connection to the agent, and tools need theirs.
+MAX_WATCHES = 16
+# What the database's columns hold; an agent may say anything.
+_MAX_COUNT = 2**31 - 1
 
 
 class ChatGit:
     def __init__(self, parts: WorkspaceParts, places: StorePlaces) -> None:
         self._parts = parts
         self._places = places
+        self._watches: Counter[UUID] = Counter()
 
     async def scan(self, chat_id: ChatId) -> tuple[Repository, ...] | None:
         """What the agent of the chat's workspace sees now; None without one that runs, is here and answers."""
@@ -37,14 +51,98 @@ class ChatGit:
             log.info("repositories_not_scanned", chat_id=chat_id, error=str(error))
             return None
 
+    async def watch(self, chat_id: ChatId) -> GitWatch:
+        """What the agent reports from now on, with its first word. `NotWatchable` when there is nobody to ask."""
+        place = await self._watchable(chat_id)
+        if self._watches[place.id] >= MAX_WATCHES:
+            raise TooManyWatches(MAX_WATCHES)
+        self._watches[place.id] += 1
+        messages: AsyncGenerator[GitMessage, None] | None = None
+        try:
+            agent = self._places.connect(place, ChatHeaders())
+            messages = agent.watch_git(chat_id)
+            async with self._parts.clock.deadline(SCAN_SECONDS, "git-watch"):
+                first = await anext(messages)
+        except BaseException as error:
+            self._release(place.id)
+            if messages is not None:
+                await messages.aclose()
+            if isinstance(error, (WorkspaceError, DriverError, DeadlineExceeded, LookupError, StopAsyncIteration)):
+                log.info("repositories_not_watched", chat_id=chat_id, error=str(error) or type(error).__name__)
+                raise NotWatchable("agent_unreachable", f"The workspace {place.name} does not answer.") from error
+            raise
+        return GitWatch(self, chat_id, place.id, agent, first, messages)
+
+    async def is_bound(self, chat_id: ChatId, workspace_id: UUID) -> bool:
+        return await self._places.find_binding(chat_id) == workspace_id
+
+    async def _watchable(self, chat_id: ChatId) -> Place:
+        try:
+            workspace_id = await self._places.find_binding(chat_id)
+            place = await self._places.find(workspace_id) if workspace_id is not None else None
+        except Unreadable as error:
+            raise NotWatchable("agent_unreachable", f"The state of the workspace cannot be read: {error}") from error
+        if place is None or place.status == Status.DELETED:
+            raise NotWatchable("no_workspace", "This chat has no workspace.")
+        if place.status != Status.RUNNING:
+            raise NotWatchable("workspace_not_running", f"The workspace {place.name} does not run. Start it first.")
+        if not place.is_here:
+            message = f"The workspace {place.name} is on another machine, which this server cannot reach."
+            raise NotWatchable("agent_unreachable", message)
+        return place
+
+    def _release(self, workspace_id: UUID) -> None:
+        self._watches[workspace_id] -= 1
+        if not self._watches[workspace_id]:
+            del self._watches[workspace_id]
+
     def status(self, repository: Repository) -> DiffStatus:
         """As it is kept, for lists and badges."""
         return DiffStatus(
             repository.root,
             repository.branch,
             repository.remote_origin,
-            repository.additions,
-            repository.deletions,
-            repository.changed_files,
+            min(repository.additions, _MAX_COUNT),
+            min(repository.deletions, _MAX_COUNT),
+            min(repository.changed_files, _MAX_COUNT),
             self._parts.clock.now(),
         )
+
+
+class GitWatch:
+    """One stream of an agent. `first` is the state the repositories are in; `close` ends it."""
+
+    def __init__(
+        self,
+        git: ChatGit,
+        chat_id: ChatId,
+        workspace_id: UUID,
+        agent: AgentConn,
+        first: GitMessage,
+        messages: AsyncGenerator[GitMessage, None],
+    ) -> None:
+        self.first = first
+        self.messages = messages
+        self._git = git
+        self._chat_id = chat_id
+        self._workspace_id = workspace_id
+        self._agent = agent
+        self._is_closed = False
+
+    async def is_bound(self) -> bool:
+        """Whether this is still the workspace of the chat."""
+        return await self._git.is_bound(self._chat_id, self._workspace_id)
+
+    async def scan(self) -> None:
+        """Let the agent look now; what it finds comes with `messages`."""
+        await self._agent.scan_git(self._chat_id, seconds=SCAN_SECONDS)
+
+    def status(self, repository: Repository) -> DiffStatus:
+        return self._git.status(repository)
+
+    async def close(self) -> None:
+        """May be called more than once."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._git._release(self._workspace_id)
+            await self.messages.aclose()

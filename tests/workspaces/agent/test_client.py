@@ -89,7 +89,7 @@ async def test_changes_of_a_repository_arrive(rig: Rig, conn: AgentConn) -> None
     while not told.repositories:
         told = await anext(watch)
     scanned = await conn.scan_git(CHAT)
-    await watch.aclose()  # type: ignore[attr-defined]  # it is a generator
+    await watch.aclose()  # it is a generator
 
     assert first.repositories == ()
     assert [(found.root, found.branch, found.additions) for found in told.repositories] == [(str(root), "main", 1)]

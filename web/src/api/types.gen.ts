@@ -441,6 +441,12 @@ export interface FileView {
 /** How a report is answered. */
 export type Format = "json" | "csv";
 
+/** Repositories that are different from what was sent before. The first event has all there are. */
+export interface GitChanges {
+  type: "changes";
+  repositories: RepositoryState[];
+}
+
 export interface Goodbye {
   type: "goodbye";
   retry_after_ms: number;
@@ -1229,6 +1235,19 @@ export interface ReplicaView {
   stopping_at: string | null;
 }
 
+/** A repository that a chat works in. `diff` is a note when it would be too long; `removed`: it is gone. */
+export interface RepositoryState {
+  root: string;
+  branch: string | null;
+  remote_origin: string | null;
+  diff: string;
+  additions: number;
+  deletions: number;
+  changed_files: number;
+  untracked_omitted: number;
+  removed: boolean;
+}
+
 /** What was asked for: the workspace as it is now, and the operation to wait for; null when nothing was to do. */
 export interface RequestedView {
   workspace: WorkspaceView;
@@ -1404,7 +1423,7 @@ export interface StatusChanged {
   archived: boolean;
 }
 
-export type StreamEvent = Hello | HistoryReset | MessageAdded | QueueUpdate | StatusChanged | ErrorShown | ActionRequired | RetryChanged | PreviewReset | PreviewTruncated | Synced | DebugUpdate | Heartbeat | Goodbye | Pong | Ready | ChatChanged | ChatGone | ListResync | MessagePart;
+export type StreamEvent = Hello | HistoryReset | MessageAdded | QueueUpdate | StatusChanged | ErrorShown | ActionRequired | RetryChanged | PreviewReset | PreviewTruncated | Synced | DebugUpdate | Heartbeat | Goodbye | Pong | Ready | ChatChanged | ChatGone | ListResync | GitChanges | MessagePart;
 
 export interface Synced {
   type: "synced";

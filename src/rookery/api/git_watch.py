@@ -1,0 +1,128 @@
+"""The live state of a chat's repositories: a stream of its workspace's agent, as the source of a session.
+
+Nothing is read ahead: while the client is slow the agent is not listened to, so one message is all that waits here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from rookery.chat.errors import ChatError
+from rookery.chat.messages import ChatId
+from rookery.log import get_logger
+from rookery.store.access_errors import AccessError
+from rookery.store.chat_diffs import DiffStatus
+from rookery.stream import events
+from rookery.stream.errors import CloseCode, StreamEnded
+from rookery.stream.events import GitChanges, RepositoryState
+from rookery.stream.follow import DATABASE_ERRORS
+from rookery.stream.outbox import Frame
+from rookery.stream.session import Inbound
+from rookery.workspaces.answers import GitMessage, Repository
+from rookery.workspaces.dialing import Unreadable
+from rookery.workspaces.errors import WorkspaceError
+from rookery.workspaces.git import GitWatch
+
+log = get_logger("api.git_watch")
+
+# What was found, and the roots of repositories that are gone.
+Keep = Callable[[Sequence[DiffStatus], Sequence[str]], Awaitable[None]]
+
+
+class GitSource:
+    """Shows one client what the agent reports, and keeps the counts for lists. A client may ask for a look now."""
+
+    def __init__(self, chat_id: ChatId, watch: GitWatch, keep: Keep) -> None:
+        self._chat_id = chat_id
+        self._watch = watch
+        self._keep = keep
+        self._wake: Callable[[], None] = lambda: None
+        self._pending: bytes | None = None
+        self._is_taken = asyncio.Event()
+        self._end: StreamEnded | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._scan: asyncio.Task[None] | None = None
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._pump = asyncio.create_task(self._run(), name="git-watch")
+
+    def take(self) -> Frame | None:
+        if self._pending is not None:
+            frame, self._pending = Frame(events.frame([self._pending])), None
+            self._is_taken.set()
+            return frame
+        if self._end is not None:
+            raise self._end
+        return None
+
+    async def hear(self, frame: Inbound) -> None:
+        """`refresh` looks now; what is different comes with the stream. One look at a time."""
+        if frame.type == "refresh" and (self._scan is None or self._scan.done()):
+            self._scan = asyncio.create_task(self._look(), name="git-scan")
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._pump, self._scan) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._watch.close()
+
+    async def _run(self) -> None:
+        try:
+            await self._show(self._watch.first)
+            async for message in self._watch.messages:
+                # An empty one only says that the agent lives.
+                if message.repositories:
+                    if not await self._watch.is_bound():
+                        self._over("The chat has another workspace now.")
+                        return
+                    await self._show(message)
+            self._over("The workspace was stopped.")
+        except (WorkspaceError, Unreadable) as error:
+            log.info("git_watch_ended", chat_id=self._chat_id, error=str(error))
+            self._over("The workspace does not answer any more.")
+        except (AccessError, ChatError):
+            self._over("This chat is not yours any more.")
+        except Exception as error:
+            log.exception("git_watch_failed", error)
+            self._end = StreamEnded(CloseCode.INTERNAL, "The server failed. Connect again.")
+            self._wake()
+
+    async def _show(self, message: GitMessage) -> None:
+        self._is_taken.clear()
+        self._pending = events.encode(GitChanges(tuple(map(_shown, message.repositories))))
+        self._wake()
+        there = [each for each in message.repositories if not each.removed]
+        gone = [each.root for each in message.repositories if each.removed]
+        try:
+            await self._keep([self._watch.status(each) for each in there], gone)
+        except DATABASE_ERRORS as error:
+            # The end of the next turn writes them.
+            log.warning("git_counts_not_kept", chat_id=self._chat_id, error=str(error) or type(error).__name__)
+        await self._is_taken.wait()
+
+    async def _look(self) -> None:
+        try:
+            await self._watch.scan()
+        except WorkspaceError as error:
+            log.info("git_not_scanned", chat_id=self._chat_id, error=str(error))
+
+    def _over(self, reason: str) -> None:
+        self._end = StreamEnded(CloseCode.NORMAL, reason)
+        self._wake()
+
+
+def _shown(repository: Repository) -> RepositoryState:
+    return RepositoryState(
+        root=repository.root,
+        branch=repository.branch,
+        remote_origin=repository.remote_origin,
+        diff=repository.diff,
+        additions=repository.additions,
+        deletions=repository.deletions,
+        changed_files=repository.changed_files,
+        untracked_omitted=int(repository.untracked_omitted),
+        removed=repository.removed,
+    )

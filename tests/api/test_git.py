@@ -1,0 +1,153 @@
+"""The live state of a chat's repositories: who is shown it, what, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection
+
+from rookery.workspaces import git
+from tests.api.talk import text
+from tests.api.test_streams import bearer, close_code, opened, refusal
+from tests.api.test_workspaces import WORKSPACES, Site, open_site
+from tests.waiting import until
+
+
+@pytest.fixture
+async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
+    async with open_site(database_url, tmp_path) as found:
+        await found.house.add_model()
+        yield found
+
+
+def repository(root: str = "/p", **fields: Any) -> dict[str, Any]:
+    return {"root": root, "branch": "main", "diff": "+x", "additions": 1, "deletions": 0, "changed_files": 1, **fields}
+
+
+async def new_chat(site: Site, **fields: Any) -> str:
+    made = await site.ada.http.post("/api/v1/chats", json={"content": text("hi"), **fields})
+    assert made.status_code == 201, made.text
+    chat_id: str = made.json()["id"]
+    return chat_id
+
+
+async def running(site: Site) -> tuple[str, str]:
+    """A workspace that runs, and a chat in it."""
+    made = (await site.create())["workspace"]["id"]
+    await site.until(made, "running")
+    return made, await new_chat(site, workspace_id=made)
+
+
+async def changes(socket: ClientConnection) -> list[dict[str, Any]]:
+    while True:
+        for event in json.loads(await socket.recv()):
+            if event["type"] == "changes":
+                found: list[dict[str, Any]] = event["repositories"]
+                return found
+
+
+def path_of(chat_id: str) -> str:
+    return f"/api/v1/chats/{chat_id}/git"
+
+
+async def test_owner_sees_changes_as_they_come_and_lists_keep_the_counts(site: Site) -> None:
+    _, chat = await running(site)
+    site.driver.repositories = [repository(untracked_omitted=2)]
+
+    async with opened(site.house, path_of(chat), **bearer(site.ada)) as socket:
+        (first,) = await changes(socket)
+        site.driver.repositories = [repository(additions=2**40, diff="+x+y")]
+        await socket.send(json.dumps({"type": "refresh"}))
+        (second,) = await changes(socket)
+
+        async def is_kept() -> bool:
+            shown = (await site.ada.http.get(f"/api/v1/chats/{chat}")).json()["git"]
+            return shown is not None and shown["additions"] == 2**31 - 1
+
+        await until(is_kept, timeout=30)
+        site.driver.repositories = [repository(removed=True)]
+        await socket.send(json.dumps({"type": "refresh"}))
+        (third,) = await changes(socket)
+
+        async def is_forgotten() -> bool:
+            return (await site.ada.http.get(f"/api/v1/chats/{chat}")).json()["git"] is None
+
+        await until(is_forgotten, timeout=30)
+
+    assert (first["root"], first["additions"], first["diff"], first["untracked_omitted"]) == ("/p", 1, "+x", 2)
+    assert (second["additions"], second["diff"]) == (2**40, "+x+y")
+    assert third["removed"] is True
+
+
+async def test_without_a_workspace_that_answers_there_is_no_upgrade(site: Site) -> None:
+    headers = bearer(site.ada)
+    workspace, chat = await running(site)
+    alone = await new_chat(site)
+    assert await refusal(site.house, path_of(alone), **headers) == (409, "no_workspace")
+    assert await refusal(site.house, path_of("x"), **headers) == (400, "invalid")
+
+    await site.ada.http.post(f"{WORKSPACES}/{workspace}/stop")
+    await site.until(workspace, "stopped")
+    assert await refusal(site.house, path_of(chat), **headers) == (409, "workspace_not_running")
+
+    async with site.house.database.api.acquire() as conn:
+        await conn.execute("UPDATE workspaces SET status = 'running', node = 'elsewhere'")
+    assert await refusal(site.house, path_of(chat), **headers) == (409, "agent_unreachable")
+
+
+async def test_neither_readers_nor_administrators_look_into_the_workspace(site: Site) -> None:
+    _, chat = await running(site)
+    eve, mallory = await site.house.add("eve"), await site.house.add("mallory")
+    await site.ada.http.patch(f"/api/v1/chats/{chat}/acl", json={"users": {str(eve.id): "read"}})
+
+    assert (await refusal(site.house, path_of(chat), **bearer(eve)))[0] == 403
+    assert (await refusal(site.house, path_of(chat), **bearer(site.root)))[0] in (403, 404)
+    assert (await refusal(site.house, path_of(chat), **bearer(mallory)))[0] == 404
+    assert (await refusal(site.house, path_of(chat)))[0] == 401
+    assert (await refusal(site.house, path_of(chat), Origin="https://evil.example"))[0] in (401, 403)
+
+
+async def test_ends_when_the_workspace_does(site: Site) -> None:
+    workspace, chat = await running(site)
+
+    async with opened(site.house, path_of(chat), **bearer(site.ada)) as socket:
+        assert await changes(socket) == []
+        await site.driver.kill(workspace)
+        assert await close_code(socket) == 1000
+
+
+async def test_ends_when_the_chat_gets_another_workspace(site: Site) -> None:
+    _, chat = await running(site)
+
+    async with opened(site.house, path_of(chat), **bearer(site.ada)) as socket:
+        assert await changes(socket) == []
+        await site.ada.http.patch(f"/api/v1/chats/{chat}", json={"workspace_id": None})
+        site.driver.repositories = [repository()]
+        await socket.send(json.dumps({"type": "refresh"}))
+        assert await close_code(socket) == 1000
+
+    assert (await site.ada.http.get(f"/api/v1/chats/{chat}")).json()["git"] is None
+
+
+async def test_places_at_the_agent_are_few_and_given_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git, "MAX_WATCHES", 1)
+    _, chat = await running(site)
+    headers = bearer(site.ada)
+
+    async with opened(site.house, path_of(chat), **headers) as socket:
+        await changes(socket)
+        assert await refusal(site.house, path_of(chat), **headers) == (429, "too_many_streams")
+
+    async def is_free() -> bool:
+        return (await site.ada.http.get(f"/api/v1/chats/{chat}/diff")).status_code == 200 and not await is_taken()
+
+    async def is_taken() -> bool:
+        return bool(site.house.replica.streams.sessions)
+
+    await until(is_free, timeout=30)
+    async with opened(site.house, path_of(chat), **headers) as socket:
+        assert await changes(socket) == []
