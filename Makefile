@@ -15,7 +15,7 @@ ARGS ?=
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench bench-web chaos docs lock drift clean install unit web web-test
+.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools docs lock drift clean install unit web web-test
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -88,6 +88,9 @@ bench-web: $(DEV_STAMP) $(WEB_DIST)/index.html ## Measure the web application in
 
 chaos: $(DEV_STAMP) ## Kill processes a thousand times and judge what is left (ARGS="--seed 7 --kills 100")
 	$(BIN)/python -m tests.chaos.run $(ARGS)
+
+chaos-tools: $(DEV_STAMP) ## Kill a replica two hundred times while agents work in workspaces (ARGS="--seed 7 --kills 20")
+	$(BIN)/python -m tests.chaos.tool_kills $(ARGS)
 
 docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
 	$(BIN)/python -c 'from rookery import settings; print(settings.reference_markdown(), end="")' > docs/reference/settings.md

@@ -14,16 +14,19 @@ import msgspec
 import uvloop
 
 from rookery import app, log, settings
+from rookery.llm.connect import default_scripts
 from rookery.llm.secrets import KeyRing
 from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
+from rookery.settings import Settings
 from rookery.store.errors import StoreError
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.tools.framework import make_tool
 from rookery.tools.turn import PlainToolbox
 from rookery.worker.config import WorkerConfig
-from tests.chaos import effects
+from tests.chaos import effects, jobs
 from tests.chaos.effects import Wish
 from tests.chaos.plans import BOOK, NOTE, POST
+from tests.tools.homestead import HastyClock
 
 # Leases that are lost and found five times faster, for a run of many kills; see `town`.
 FAST = WorkerConfig(
@@ -37,9 +40,11 @@ FAST = WorkerConfig(
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """Without `effects_port` it has the tools that ship, with real workspaces, and the model that does `jobs`."""
+
     number: int
     database_url: str
-    effects_port: int
+    effects_port: int | None
     ring: str
     data_dir: str
     is_fast: bool
@@ -57,20 +62,18 @@ class NoArguments(msgspec.Struct):
     pass
 
 
-def tools(orders: Orders) -> list[Tool]:
+def tools(number: int, port: int) -> list[Tool]:
     async def note(ctx: ToolContext, _: NoArguments) -> ToolOutput:
         await asyncio.sleep(0.05)
         return ToolOutput({"noted": True})
 
     async def post(ctx: ToolContext, _: NoArguments) -> ToolOutput:
-        wish = Wish(orders.number, ctx.call_id, str(ctx.replay_token))
-        return ToolOutput({"number": await effects.ask(orders.effects_port, wish)})
+        wish = Wish(number, ctx.call_id, str(ctx.replay_token))
+        return ToolOutput({"number": await effects.ask(port, wish)})
 
     async def book(ctx: ToolContext, _: NoArguments) -> ToolOutput:
         token = str(ctx.replay_token)
-        return ToolOutput(
-            {"number": await effects.ask(orders.effects_port, Wish(orders.number, ctx.call_id, token, token))}
-        )
+        return ToolOutput({"number": await effects.ask(port, Wish(number, ctx.call_id, token, token))})
 
     return [
         make_tool(NOTE, "Safe to repeat.", arguments=NoArguments, handler=note),
@@ -83,15 +86,23 @@ async def serve(orders: Orders) -> None:
     config = settings.load(
         {"data_dir": orders.data_dir, "database_url": orders.database_url}, {"HOME": orders.data_dir}
     )
+    port, scripts = orders.effects_port, default_scripts()
     choices = app.Choices(
         ring=KeyRing.parse(orders.ring),
-        toolbox=PlainToolbox(tools(orders)),
+        toolbox=None if port is None else PlainToolbox(tools(orders.number, port)),
         worker=FAST if orders.is_fast else WorkerConfig(),
+        scripts=scripts,
+        clock=HastyClock(),
     )
     database = DatabaseConfig(orders.database_url, pool_api=2, pool_worker=8, application_name=f"r{orders.number}")
+    with scripts.registered(jobs.MODEL, jobs.script):
+        await _serve_until_told(config.settings, database, choices)
+
+
+async def _serve_until_told(config: Settings, database: DatabaseConfig, choices: app.Choices) -> None:
     async with (
         await Database.connect(database) as connected,
-        app.running_replica(config.settings, connected, choices) as replica,
+        app.running_replica(config, connected, choices) as replica,
     ):
         print(replica.id, flush=True)
         lines = asyncio.StreamReader()
