@@ -15,7 +15,7 @@ ARGS ?=
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools docs lock drift clean install unit web web-test
+.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools docs lock drift clean install unit browser web web-test
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -62,10 +62,14 @@ web-test: $(WEB_STAMP) ## Check style, types and behaviour of the web applicatio
 serve: $(RUN_STAMP) $(WEB_DIST)/index.html ## Install, start the embedded database and the server (ARGS="--listen ..." is passed on)
 	@exec $(BIN)/rookery serve $(ARGS)
 
-test: lint types web web-test unit ## Install, then lint, types and every test
+test: lint types web web-test unit browser ## Install, then lint, types and every test
 
 unit: $(DEV_STAMP)
-	$(BIN)/python -m tools.run_tests -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m tools.run_tests -n $(WORKERS) --ignore=tests/browser $(ARGS)
+
+# In a process of their own: Playwright keeps an event loop running, beside which no other test could run its own.
+browser: $(DEV_STAMP) $(WEB_DIST)/index.html
+	$(BIN)/python -m tools.run_tests tests/browser
 
 lint: $(DEV_STAMP) ## Check style, formatting and spelling
 	$(BIN)/ruff check .

@@ -58,7 +58,8 @@ def _run(chat: Chat, action: Action) -> Chat:
     if state not in sources:
         raise _Refused("ChatArchived" if chat.archived else "TransitionNotAllowed")
     after = step(chat, action)
-    if after.status != Status.REQUIRES_ACTION:
+    if after.status not in (chat.status, Status.REQUIRES_ACTION):
+        # Every way out of waiting for a person ends the question; a status from elsewhere does not by itself.
         after = replace(after, asked=())
     if after.status not in BUSY:
         return replace(after, runnable_since=None)

@@ -10,7 +10,7 @@ from rookery.store.hints import MiscHint
 from rookery.stream.follow import MAX_DEBUG_PENDING
 from rookery.stream.guard import Grant
 from rookery.stream.params import StreamParams
-from tests.stream.rig import MemoryTransport, Rig, say
+from tests.stream.rig import MemoryTransport, Rig
 from tests.waiting import until
 
 
@@ -28,22 +28,6 @@ async def test_client_that_does_not_read_piles_up_few_debug_hints(rig: Rig) -> N
     await until(lambda: viewer.of("debug_update")[-1:] and viewer.of("debug_update")[-1]["run_id"] == "r9999")
 
     assert len(viewer.of("debug_update")) <= 10 + MAX_DEBUG_PENDING
-
-
-async def test_resync_starts_the_preview_over(rig: Rig) -> None:
-    chat_id, chat = await rig.running(worker=rig.owner.id)
-    episode = rig.owner.episode(chat)
-    viewer = await rig.site.view(chat_id)
-    say(episode, "some ", "words ")
-    await until(lambda: viewer.preview() == "some words ")
-
-    viewer.transport.say(type="resync")
-    await viewer.until("history_reset", 2)
-    await until(lambda: viewer.preview() == "some words ")
-    say(episode, "more")
-    await until(lambda: viewer.preview() == "some words more")
-
-    assert [reset["reason"] for reset in viewer.of("preview_reset")] == ["history", "rebase"]
 
 
 async def test_chat_deleted_while_its_stream_opens_shows_nothing(rig: Rig) -> None:

@@ -260,11 +260,9 @@ class ChatStream:
         shown = self._loop.episode
         durable = self._loop.apply(applied.snapshot, is_resync=applied.is_resync)
         if durable:
-            is_void = applied.is_resync or self._loop.episode != shown
+            is_void = self._loop.episode != shown
             self._outbox.put(durable, cursor=self._loop.last_message_id, clears_preview=is_void)
             self._is_lagged = self._is_lagged and not is_void
-            if applied.is_resync:
-                self._target = None  # the same episode is shown again, from its first part
         self._retarget()
 
     # Parts

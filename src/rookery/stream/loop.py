@@ -173,7 +173,7 @@ class StreamLoop:
         self._apply_action(snapshot, out)
         if chat.retry_state_version > self.retry_version and (chat.retry_state is not None or not is_first):
             out.append(events.encode(RetryChanged(views.retry(chat.retry_state))))
-        self._apply_episode(chat, out, is_history_newer=is_history_newer, is_resync=is_resync)
+        self._apply_episode(chat, out, is_history_newer=is_history_newer)
         self._store(chat)
         if out or is_whole:
             out.append(self._synced())
@@ -236,14 +236,12 @@ class StreamLoop:
         )
         out.append(events.encode(ActionRequired(action.kind, action.tool_calls, action.deadline_at)))
 
-    def _apply_episode(self, chat: Chat, out: list[bytes], *, is_history_newer: bool, is_resync: bool) -> None:
+    def _apply_episode(self, chat: Chat, out: list[bytes], *, is_history_newer: bool) -> None:
         episode = self._episode_of(chat)
         if episode is not None and episode != self.episode:
             reason = "history" if is_history_newer else "attempt"
         elif episode is None and self.episode is not None:
             reason = "history" if is_history_newer else "retry" if chat.retry_state is not None else "ended"
-        elif episode is not None and is_resync:
-            reason = "rebase"  # a client that asks for everything holds no preview it can trust
         else:
             reason = None
         if reason is not None:

@@ -6,9 +6,11 @@ again: that is what makes an exhaustive comparison with a real database affordab
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from uuid import UUID, uuid4
 
+from rookery.chat import toolcalls
 from rookery.chat.messages import ChatId
 from tests.store.machine.replay import Copy
 from tests.store.machine.rig import Conn
@@ -54,10 +56,48 @@ async def copy_chats(conn: Conn, originals: Sequence[Copy]) -> list[Copy]:
         await conn.execute(_KEEP_LEASES, targets)
         messages = await _ids(conn, "chat_messages", targets)
         queues = await _ids(conn, "chat_queued_messages", targets)
+        await _copy_questions(conn, messages)
     return [
         _copy(original, target, messages.get(target, []), queues.get(target, []))
         for original, (_, target) in zip(originals, pairs, strict=True)
     ]
+
+
+_QUESTIONS = """
+    SELECT p.source, p.target, a.token, a.offers, a.asked_at, a.approved_by, a.approved_at
+      FROM pairs p
+      JOIN chat_approvals a ON a.chat_id = p.source
+"""
+_CALLS = """
+    SELECT m.chat_id, m.id, m.content
+      FROM chat_messages m
+     WHERE m.chat_id IN (SELECT source FROM pairs)
+     ORDER BY m.id
+"""
+_ASK = """
+    INSERT INTO chat_approvals (chat_id, token, offers, asked_at, approved_by, approved_at)
+    VALUES ($1, $2, $3, $4, $5, $6)
+"""
+
+
+async def _copy_questions(conn: Conn, messages: dict[UUID, list[int]]) -> None:
+    """A question is known by a token that is made of the chat and of the message, both others in a copy."""
+    questions = await conn.fetch(_QUESTIONS)
+    if not questions:
+        return
+    calls: dict[UUID, list[tuple[int, list[str]]]] = {}
+    for record in await conn.fetch(_CALLS):
+        named = [part["tool_call_id"] for part in json.loads(record["content"]) if part["type"] == "tool-call"]
+        calls.setdefault(record["chat_id"], []).append((record["id"], named))
+    await conn.execute("ALTER TABLE chat_approvals DISABLE TRIGGER USER")
+    for source, target, token, *rest in questions:
+        tokens = {
+            toolcalls.replay_token(ChatId(source), old, call): toolcalls.replay_token(ChatId(target), new, call)
+            for (old, named), new in zip(calls[source], messages[target], strict=True)
+            for call in named
+        }
+        await conn.execute(_ASK, target, tokens[token], *rest)
+    await conn.execute("ALTER TABLE chat_approvals ENABLE TRIGGER USER")
 
 
 async def _ids(conn: Conn, table: str, chats: list[UUID]) -> dict[UUID, list[int]]:

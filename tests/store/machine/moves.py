@@ -47,14 +47,20 @@ async def _ask(rig: Rig, tx: Tx) -> object:
     return asked
 
 
+_ASKED = """
+    INSERT INTO chat_approvals VALUES ($1, $2, '{}')
+        ON CONFLICT (chat_id, token) DO UPDATE SET approved_at = NULL, approved_by = NULL
+"""
+
+
 async def _answer(rig: Rig, tx: Tx) -> object:
-    # A chat of the rig waits for its client; here it is made to wait for a person.
-    if tx.state in (State.A0, State.A1):
+    # A chat of the rig waits for its client; here it is made to wait for a person, unless it does already.
+    if tx.state in (State.A0, State.A1) and not tx.chat.awaits_approval:
         await tx.conn.execute("UPDATE chats SET awaits_approval = true WHERE id = $1", tx.chat.id)
         tx.chat = replace(tx.chat, awaits_approval=True)
         for each in await machine.calls.turn_calls(tx):
             token = machine.Question(each).token(tx.chat.id)
-            await tx.conn.execute("INSERT INTO chat_approvals VALUES ($1, $2, '{}')", tx.chat.id, token)
+            await tx.conn.execute(_ASKED, tx.chat.id, token)
     asked = await machine.calls.asked_calls(tx)
     answers = [Answer(tool_call_id=each.tool_call_id, decision=Decision.APPROVE) for each in asked]
     return await machine.answer_approvals(tx, answers, answered_by=rig.user)
