@@ -190,20 +190,20 @@ def test_a_restricted_path_is_found_in_every_spelling(path: str) -> None:
     assert verdict(rule("deny", "write_file", path="/etc/*"), tool="write_file", args={"path": path}) is Verdict.DENY
 
 
-@pytest.mark.parametrize("path", ["/work/../etc/passwd", "/work/..", "/workx/a", "/work/a\nb"])
+@pytest.mark.parametrize("path", ["/project/../etc/passwd", "/project/..", "/projectx/a", "/project/a\nb"])
 def test_a_permitted_folder_does_not_let_others_pass(path: str) -> None:
-    allowed = rule("allow", "write_file", path="/work/*")
+    allowed = rule("allow", "write_file", path="/project/*")
 
     assert verdict(allowed, tool="write_file", default=Default.ASK, args={"path": path}) is Verdict.ASK
 
 
-EDITS = {"files": [{"path": "/work/a"}, {"path": "/etc/b"}]}
+EDITS = {"files": [{"path": "/project/a"}, {"path": "/etc/b"}]}
 
 
 def test_a_path_goes_through_lists_and_permits_only_if_all_match_and_restricts_if_any_does() -> None:
-    allowed = Rule(tool="edit_files", action=RuleAction.ALLOW, match={"files.path": "/work/*"})
+    allowed = Rule(tool="edit_files", action=RuleAction.ALLOW, match={"files.path": "/project/*"})
     denied = Rule(tool="edit_files", action=RuleAction.DENY, match={"files.path": "/etc/*"})
-    harmless = {"files": [{"path": "/work/a"}, {"path": "/work/b"}]}
+    harmless = {"files": [{"path": "/project/a"}, {"path": "/project/b"}]}
 
     assert verdict(allowed, tool="edit_files", default=Default.ASK, args=harmless) is Verdict.ALLOW
     assert verdict(allowed, tool="edit_files", default=Default.ASK, args=EDITS) is Verdict.ASK
@@ -220,7 +220,7 @@ def test_json_in_a_string_hides_nothing() -> None:
 
 def test_a_branch_without_the_argument_is_not_permitted() -> None:
     allowed = Rule(tool="edit_files", action=RuleAction.ALLOW, match={"files.path": "*"})
-    partly = {"files": [{"path": "/work/a"}, {"target": "/etc/b"}]}
+    partly = {"files": [{"path": "/project/a"}, {"target": "/etc/b"}]}
 
     assert verdict(allowed, tool="edit_files", default=Default.ASK, args=partly) is Verdict.ASK
     assert verdict(rule("allow", workdir="*"), default=Default.ASK) is Verdict.ASK
