@@ -36,6 +36,8 @@ PASSWORD = "correct horse"  # of role rookery, for logins over TCP; the socket a
 TEMPLATE = "rookery_template"
 STRATEGY = "FILE_COPY"  # create and drop on a busy machine, medians of 60: 188 ms, against 212 ms with WAL_LOG
 
+MEMORY_BYTES = 4 * 1024**3  # chosen: the log of the database, and the databases of all tests that run at once
+
 # Nothing here has to survive a power cut, and no test waits for a disk.
 SETTINGS = {
     "fsync": "off",
@@ -43,7 +45,7 @@ SETTINGS = {
     "full_page_writes": "off",
     "max_connections": "300",
     "shared_buffers": "64MB",
-    "max_wal_size": "4GB",
+    "max_wal_size": "1GB",
     "checkpoint_timeout": "1h",
     "autovacuum_naptime": "1h",
     "password_encryption": "scram-sha-256",
@@ -154,7 +156,7 @@ def _launch(root: Path) -> str:
 
 
 def _serve(root: Path) -> None:
-    home = Path(tempfile.mkdtemp(prefix="rookery-test-pg-"))
+    home = Path(tempfile.mkdtemp(prefix="rookery-test-pg-", dir=_memory()))
     try:
         server = _start(home)
     except BaseException:
@@ -164,6 +166,19 @@ def _serve(root: Path) -> None:
         print(json.dumps(asdict(server)))
         return
     _guard(root, home)
+
+
+def _memory() -> Path | None:
+    """Where files are in memory, if there is room for them; else wherever temporary files go.
+
+    Every test has a database of its own, which is five hundred files: on a disk most of a run is spent copying them
+    (0.38 s of the kernel's time for one, against 0.02 s in memory).
+    """
+    memory = Path("/dev/shm")
+    if not (memory.is_dir() and os.access(memory, os.W_OK | os.X_OK)):
+        return None
+    room = os.statvfs(memory)
+    return memory if room.f_bavail * room.f_frsize >= MEMORY_BYTES else None
 
 
 def _guard(root: Path, home: Path) -> None:
