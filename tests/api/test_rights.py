@@ -33,7 +33,7 @@ from tests.api.talk import text
 from tests.api.town import NOWHERE, PRIVATE, Town, client_of, open_town, provider_body
 
 UPLOAD = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
-GROUPS = ("prompts", "models", "chats", "sharing", "spend", "workspaces", "audit")
+GROUPS = ("prompts", "models", "chats", "approvals", "sharing", "spend", "workspaces", "audit")
 UNHEARD_OF = {"no_such_member": True}
 STATUSES = {401: UNKNOWN, 403: REFUSED, 404: MISSING}
 

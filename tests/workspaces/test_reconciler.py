@@ -215,6 +215,8 @@ async def test_rounds_come_every_half_minute_and_begin_at_once(database_url: str
         task = asyncio.create_task(replica.reconciler.run())
         try:
             await until(lambda: rounds == 1, timeout=30)
+            # The round is not over when it has looked: time must not pass before it sleeps again.
+            await clock.until_waiting("reconcile")
             await clock.advance(30)
             await until(lambda: rounds == 2, timeout=30)
         finally:
