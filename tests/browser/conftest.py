@@ -16,7 +16,9 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from rookery.api import spa
+from tests.browser.actor import Actor
 from tests.browser.visit import PASSWORD, Visitor, visiting
+from tests.browser.wire import Backstage, Wire
 from tests.cli.served import Served, serving
 
 CHROMIUM = shutil.which("chromium")
@@ -70,13 +72,34 @@ def visit(browser: Browser, server: Served) -> Iterator[Visit]:
     """Opens browsers of several people, each signed in by name; at the end none may have noticed a problem."""
     with ExitStack() as stack:
 
-        def open_for(name: str | None = "ada", **options: Any) -> Visitor:
-            visitor = stack.enter_context(visiting(browser, server.url, **options))
+        def open_for(name: str | None = "ada", *, url: str | None = None, **options: Any) -> Visitor:
+            visitor = stack.enter_context(visiting(browser, url or server.url, **options))
             if name is not None:
                 visitor.log_in(name)
             return visitor
 
         yield open_for
+
+
+@pytest.fixture(scope="session")
+def backstage() -> Iterator[Backstage]:
+    loop = Backstage()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def wire(backstage: Backstage, server: Served) -> Iterator[Wire]:
+    """A line to the server that can be disturbed."""
+    with Wire(backstage, server.url).laid() as laid:
+        yield laid
+
+
+@pytest.fixture(scope="session")
+def actor(backstage: Backstage) -> Iterator[Actor]:
+    """A model that says what tests tell it to say, when they tell it."""
+    with Actor(backstage).on_stage() as ready:
+        yield ready
 
 
 @pytest.fixture

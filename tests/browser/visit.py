@@ -120,4 +120,4 @@ def visiting(browser: Browser, url: str, **options: Any) -> Iterator[Visitor]:
         yield visitor
     finally:
         context.close()
-    assert visitor.problems == []
+    assert visitor.problems == [], visitor.problems

@@ -47,3 +47,8 @@ export function isStatus(error: unknown, ...statuses: number[]): error is ApiErr
 export function hasCode(error: unknown, ...codes: string[]): error is ApiError {
   return error instanceof ApiError && codes.includes(error.code);
 }
+
+/** The queued message is not there any more: it was sent, or deleted elsewhere. */
+export function leftQueue(error: unknown): boolean {
+  return hasCode(error, "queued_message_not_found", "queue_empty");
+}

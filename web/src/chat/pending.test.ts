@@ -45,11 +45,13 @@ test("a send is shown until the stream has it, by its name or by the answer's ve
   expect(settle([send({ answered: 5 })], data({}))).toEqual([]);
 });
 
-test("a failed send stays until somebody decides", () => {
+test("a failed send stays until somebody decides, or until it shows that only the answer was lost", () => {
   const failed = send({ failed: "No answer.", answered: 1 });
   expect(settle([failed], data({}))).toEqual([failed]);
   expect(shownStatus(data({}), [failed])).toBe("waiting");
   expect(sendRows([failed])).toHaveLength(1);
+  const row = { id: 9, client_id: "s1" } as Message;
+  expect(settle([failed], data({ messages: new Map([[9, row]]), order: [9] }))).toEqual([]);
 });
 
 test("what is not settled keeps its identity", () => {

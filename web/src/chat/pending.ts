@@ -43,7 +43,8 @@ export function settle(pending: readonly PendingOp[], data: ChatData): readonly 
 }
 
 function isSettled(op: PendingOp, data: ChatData): boolean {
-  if (op.failed) return false;
+  // No answer came, but the message did arrive.
+  if (op.failed) return op.kind === "send" && hasClientId(data, op.id);
   const seen = op.answered !== undefined && data.snapshot >= op.answered;
   switch (op.kind) {
     case "send":

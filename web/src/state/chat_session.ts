@@ -159,10 +159,9 @@ export class ChatSession {
     const now = this.host.now();
     if (now - this.lastResync < RESYNC_MS) return;
     this.lastResync = now;
-    if (!this.connection.send({ type: "resync" })) {
-      this.connection.close();
-      this.connection.connect();
-    }
+    // Not by a `resync` frame: its answer brings stored rows, not the parts of the running step.
+    this.connection.close();
+    this.connection.connect();
   }
 
   /** The page before the oldest row that is held. */

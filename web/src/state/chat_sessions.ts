@@ -25,6 +25,11 @@ export function forgetSession(id?: string): void {
   }
 }
 
+/** Somebody signed in again: what the end of the session stopped goes on. */
+export function reconnectSessions(): void {
+  for (const session of sessions.values()) session.reconnect();
+}
+
 /** Follow the page: called once at the start. */
 export function followPage(): void {
   const each = (act: (session: ChatSession) => void) => {

@@ -28,7 +28,7 @@ import { limitFor, shrink } from "@/features/composer/images";
 import { type ModelChoice, ModelPicker } from "@/features/composer/model_picker";
 import { WorkspacePicker } from "@/features/composer/workspace_picker";
 import { sizeOf } from "@/features/timeline/files";
-import { EMPTY_DRAFT, isBlank } from "@/state/drafts";
+import { type DraftFile, EMPTY_DRAFT, isBlank } from "@/state/drafts";
 import { useDisplay, useKnownModels } from "@/state/queries";
 import { announce } from "@/ui/announcer";
 import { Button, IconButton } from "@/ui/button";
@@ -79,6 +79,8 @@ interface Props {
   workspaceId: string | null;
   onWorkspace: (id: string | null) => void;
   autoFocus?: boolean;
+  /** What was sent and has not arrived: kept like a draft until it has. */
+  unsent?: () => { text: string; files: DraftFile[] };
 }
 
 const DRAFT_MS = 300;
@@ -88,7 +90,11 @@ const ESC_MS = 2_000;
 export function Composer(props: Props) {
   const { userId, chatId, busy, stopping, choice, planMode, editing } = props;
   const draftKey = chatId ?? "new";
-  const [initial] = useState(() => drafts.load(userId, draftKey));
+  const [initial] = useState(() => {
+    const draft = drafts.load(userId, draftKey);
+    // Shown as a row already.
+    return draft.text !== "" && draft.text === props.unsent?.().text ? EMPTY_DRAFT : draft;
+  });
   const [text, setText] = useState(initial.text);
   const [modelsOpen, setModelsOpen] = useState(false);
   const [dragging, setDragging] = useState(false);
@@ -113,12 +119,13 @@ export function Composer(props: Props) {
   useEffect(() => {
     const save = () => {
       if (aside.current) return;
+      const typed = { text: latest.current.text, files: toDraft(latest.current.files) };
+      const kept = typed.text === "" && typed.files.length === 0 ? props.unsent?.() : null;
       drafts.save(userId, draftKey, {
         ...EMPTY_DRAFT,
         // Answers to a question are typed elsewhere, and stay.
         answers: drafts.load(userId, draftKey).answers,
-        text: latest.current.text,
-        files: toDraft(latest.current.files),
+        ...(kept ?? typed),
       });
     };
     const timer = setTimeout(save, DRAFT_MS);
@@ -231,7 +238,7 @@ export function Composer(props: Props) {
     history.leave(true);
     const accepted = await props.onSubmit({ content, parts, choice, planMode, now });
     if (accepted) {
-      if (latest.current.text === "" && !aside.current) drafts.remove(userId, draftKey);
+      if (latest.current.text === "" && !aside.current && !props.unsent?.().text) drafts.remove(userId, draftKey);
     } else {
       // Nothing typed is lost: back into the box, before what was typed meanwhile.
       setText((typed) => (typed ? `${words}\n\n${typed}` : words));

@@ -1,6 +1,6 @@
 import { ArrowDown, ArrowUp, GripVertical, Paperclip, Pencil, SendHorizontal, Trash2 } from "lucide-react";
 import { useRef, useState } from "react";
-import { isStatus, sentence } from "@/api/errors";
+import { leftQueue, sentence } from "@/api/errors";
 import { filesOf, plainText, type QueueRow } from "@/chat/pending";
 import { useConversation } from "@/features/conversation/context";
 import type { ChatSession } from "@/state/chat_session";
@@ -27,7 +27,7 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
   if (rows.length === 0) return null;
   const run = (act: Promise<void>) =>
     act.catch((error: unknown) =>
-      toast(isStatus(error, 404) ? "This message was already sent." : sentence(error), { kind: "error" }),
+      toast(leftQueue(error) ? "This message was already sent." : sentence(error), { kind: "error" }),
     );
   const focusPlace = (place: number, label: string) =>
     requestAnimationFrame(() =>

@@ -1,7 +1,7 @@
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useStore } from "zustand";
 import { patchChat, proposeTitle } from "@/api/chats";
-import { isStatus, sentence } from "@/api/errors";
+import { leftQueue, sentence } from "@/api/errors";
 import type { ChatView, Effort, PatchBody } from "@/api/types.gen";
 import { filesOf, plainText, type QueueRow, shownQueue } from "@/chat/pending";
 import { isActive, type Message, type Part } from "@/chat/types";
@@ -113,7 +113,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
         return true;
       } catch (error) {
         // It went out meanwhile: what was changed becomes the draft.
-        toast(isStatus(error, 404) ? "This message was already sent. Your text is in the box." : sentence(error), {
+        toast(leftQueue(error) ? "This message was already sent. Your text is in the box." : sentence(error), {
           kind: "error",
         });
         return false;
@@ -257,6 +257,7 @@ function ChatComposer(props: ChatComposerProps) {
       onCommand={props.onCommand}
       editing={banner ? { banner, onCancel: props.onCancelEdit } : null}
       extra={chat && <ContextRing chat={chat} session={session} threshold={threshold} canAct={!busy} />}
+      unsent={() => unsent(session)}
       autoFocus
     />
   );
@@ -275,6 +276,17 @@ function useEditBanner(session: ChatSession, editing: Editing | null): string | 
     queued > 0 ? `${queued} queued ${queued === 1 ? "one" : "ones"}` : "",
   ].filter(Boolean);
   return `Saves over this point: ${removed.join(" and ")} ${later + queued === 1 ? "is" : "are"} removed${running ? ", the running turn stops" : ""}. Files in the workspace stay as they are.`;
+}
+
+/** Sends that nothing has confirmed: under way, or failed. */
+function unsent(session: ChatSession) {
+  const sends = session.store
+    .getState()
+    .pending.flatMap((op) => (op.kind === "send" && op.answered === undefined ? [op] : []));
+  return {
+    text: sends.map((one) => plainText(one.parts)).join("\n\n"),
+    files: sends.flatMap((one) => draftFiles(one.parts)),
+  };
 }
 
 function draftFiles(parts: readonly Part[]) {

@@ -1,5 +1,6 @@
 import { useStore } from "zustand";
 import { LoginForm } from "@/features/login/login_form";
+import { reconnectSessions } from "@/state/chat_sessions";
 import { queryClient } from "@/state/queries";
 import { forgetPerson, session, useSelf } from "@/state/session";
 import { startWatch } from "@/state/watch";
@@ -22,6 +23,7 @@ export function SignInDialog() {
         onDone={() => {
           session.setState({ signedOut: false });
           startWatch();
+          reconnectSessions();
           void queryClient.invalidateQueries();
         }}
       />
