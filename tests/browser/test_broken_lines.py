@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from rookery.testing.fake_completions import Answer, FakeCall
 from tests.browser.actor import Actor
 from tests.browser.conftest import Visit
-from tests.browser.visit import PATIENCE_MS
+from tests.browser.visit import PATIENCE_MS, SEND
 from tests.browser.wire import Wire
 
 # What a browser prints of a line that breaks.
@@ -114,10 +114,10 @@ def test_everything_works_where_sockets_are_forbidden(visit: Visit, wire: Wire, 
     expect(main).to_contain_text("Understood.")
 
     page.get_by_role("textbox", name="Message").fill("no sockets")
-    page.keyboard.press("Enter")
+    page.get_by_role("button", name=SEND).click()
     expect(main).to_contain_text("The first half,")
     page.get_by_role("textbox", name="Message").fill("and one more")
-    page.keyboard.press("Enter")
+    page.get_by_role("button", name=SEND).click()
     expect(page.get_by_role("region", name="Queued messages")).to_contain_text("and one more")
     cue.give()
     expect(main).to_contain_text("and the second.")
@@ -139,7 +139,7 @@ def test_message_whose_answer_was_lost_appears_once(visit: Visit, wire: Wire, ac
     wire.go_down_with(r"POST /api/v1/chats/[^/]+/messages")
 
     page.get_by_role("textbox", name="Message").fill("said once")
-    page.keyboard.press("Enter")
+    page.get_by_role("button", name=SEND).click()
     failed = page.get_by_text(re.compile("^Not sent"))
     expect(failed).to_be_visible()
     wire.is_down = False
@@ -162,7 +162,7 @@ def test_failed_message_is_still_there_after_a_reload(visit: Visit, wire: Wire, 
     wire.cut()
 
     page.get_by_role("textbox", name="Message").fill("worth keeping")
-    page.keyboard.press("Enter")
+    page.get_by_role("button", name=SEND).click()
     expect(page.get_by_text(re.compile("^Not sent"))).to_be_visible()
     wire.is_down = False
     page.reload()

@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 from rookery.testing.fake_completions import Answer
 from tests.browser.actor import Actor
 from tests.browser.conftest import Visit
-from tests.browser.visit import PASSWORD, Visitor
+from tests.browser.visit import PASSWORD, SEND, Visitor
 
 HOSTILE = """<img src=x onerror="window.owned=1"> <script>window.owned=1</script>
 
@@ -82,7 +82,7 @@ def test_queue_that_two_tabs_change_is_the_same_in_both(ada: Visitor, actor: Act
     two.goto(one.url)
     for text in ("first", "second", "third"):
         composer(one).fill(text)
-        composer(one).press("Enter")
+        one.get_by_role("button", name=SEND).click()
         expect(queue(two).filter(has_text=text)).to_be_visible()
 
     queue(two).nth(2).get_by_role("button", name="Move up").click()

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.actor import Actor
 from tests.browser.conftest import post
-from tests.browser.visit import PASSWORD, visiting
+from tests.browser.visit import PASSWORD, SEND, visiting
 from tests.browser.wire import Backstage, Wire
 from tests.cli.served import serving
 
@@ -38,7 +38,7 @@ def test_page_goes_on_after_the_server_was_restarted(
             wire.target = after.url
             expect(page.get_by_role("img", name=re.compile("^Live"))).to_be_visible()
             expect(page.get_by_role("textbox", name="Message")).to_have_value("typed before")
-            page.keyboard.press("Enter")
+            page.get_by_role("button", name=SEND).click()
             expect(page.get_by_role("feed").get_by_text("Understood.", exact=True)).to_have_count(2)
             expect(page.get_by_role("main").get_by_text("typed before", exact=True)).to_have_count(1)
             page.goto("about:blank")  # nothing holds the server while it stops

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
 # A busy machine is slow, not wrong.
+# By the button: until the settings are loaded, Enter writes a line.
+SEND = re.compile("^(Send|Queue) message$")
 PATIENCE_MS = 60_000
 PASSWORD = "correct horse battery"
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
