@@ -272,9 +272,6 @@ async def test_failed_beats_that_are_made_up_for_in_time_stop_nothing(site: Site
     await replica.clock.fire("heartbeat")
     await until(lambda: site.fresh())
 
-    await replica.clock.fire("self-fence")  # was due at 24 s; renewed at 18 s
-
-    assert replica.clock.monotonic() in (24.0, 33.0)  # the watch saw the renewal behind its time, or before
     assert not run.is_over
     assert replica.manager.keys() == [runner.key]
 
