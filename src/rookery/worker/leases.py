@@ -95,12 +95,13 @@ class LeaseKeeper:
             async with self._clock.deadline(self._config.database_seconds, "renew-leases"):
                 connection = await self._connected()
                 held = await renew_leases(connection, keys) if keys else set()
+                # Before anything else is asked: what is renewed must not be fenced off, whatever comes of the rest.
+                self._renewed_at = started
                 peers = await has_peers(connection, self._manager.worker_id)
         except DATABASE_ERRORS as error:
             log.warning("leases_not_renewed", leases=len(keys), error=str(error) or type(error).__name__)
             self._disconnect()
             return False
-        self._renewed_at = started
         if peers != self._has_peers:
             self._has_peers = peers
             self._limit_changed.set()
