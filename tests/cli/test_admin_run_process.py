@@ -114,7 +114,9 @@ def test_run_and_the_guide_work_beside_a_server_and_leave_it_alone(tmp_path: Pat
     assert document["messages"][1]["content"][0]["text"].startswith(OFFLINE)
     assert len(status["replicas"]) == 1
     assert set(status["chats"].values()) == {0}
-    assert not [line for line in served.errors if '"level":"error"' in line or '"level":"warning"' in line]
+    # That a busy machine made the server wait is its own business.
+    logged = [line for line in served.errors if "event_loop_lag" not in line]
+    assert not [line for line in logged if '"level":"error"' in line or '"level":"warning"' in line]
 
 
 def test_what_cannot_be_run_ends_with_its_exit_code(tmp_path: Path, database_url: str) -> None:

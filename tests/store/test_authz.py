@@ -647,7 +647,7 @@ async def test_standing_follows_login_and_rights(office: Office) -> None:
     assert await standing("eve", None) is Standing.KEPT
     assert await standing("root", chat) is Standing.WITHDRAWN
     assert await standing("root", chat, has_reason=True) is Standing.KEPT
-    assert await standing("ada", uuid4()) is Standing.WITHDRAWN
+    assert await standing("ada", uuid4()) is Standing.DELETED
 
     await office.by("ada").chats.patch_shares(chat, SharePatch(users={office.id("bob"): None}))
     await office.allow_admins(AdminAccess.NONE)

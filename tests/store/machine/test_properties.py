@@ -207,7 +207,9 @@ class Play(RuleBasedStateMachine):
         won = await asyncio.gather(
             *(self._try_acquire(played, WORKERS[actor - 2], runner) for actor, runner in zip(who, runners, strict=True))
         )
-        is_free = played.chat.status in BUSY and not played.chat.leased
+        # One that waits for people's decisions, for as long as that takes, is nobody's to take.
+        is_parked = bool(played.chat.asked) and played.chat.deadline is None
+        is_free = played.chat.status in BUSY and not played.chat.leased and not is_parked
         assert sum(won) == is_free
         before = after = played.chat
         if is_free:
