@@ -58,9 +58,10 @@ def test_interrupted_wait_cancels_what_is_waited_for(portal: Portal) -> None:
 def test_interrupt_between_the_start_of_a_wait_and_its_future_cancels_it_too(
     portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cancelled = threading.Event()
+    begun, cancelled = threading.Event(), threading.Event()
 
     async def work() -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -75,6 +76,7 @@ def test_interrupt_between_the_start_of_a_wait_and_its_future_cancels_it_too(
         calls += 1
         handle = schedule(*args)
         if calls == 1:
+            assert begun.wait(30)  # one that is cancelled before its first line would leave no trace
             raise KeyboardInterrupt
         return handle
 

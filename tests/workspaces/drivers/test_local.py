@@ -164,10 +164,10 @@ async def test_start_of_a_new_generation_ends_the_old_one(yard: Yard) -> None:
     assert await yard.run(new, "cat ~/file") == (0, "kept\n")
 
 
-async def test_cancelled_start_leaves_what_a_stop_finds(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    ws = spec()
+async def test_cancelled_start_leaves_what_a_stop_finds(yard: Yard) -> None:
+    ws = spec(env={"FAKE": "silent"})
     starting = asyncio.create_task(yard.start(ws))
-    await until(lambda: (yard.path(ws) / "run" / "token").exists(), timeout=LONG)
+    await until(lambda: yard.driver.list_running(), timeout=LONG)
 
     starting.cancel()
     await asyncio.wait([starting])
