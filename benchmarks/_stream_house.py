@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._agent_house import TYPES
 from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader
 
-from rookery import app
+from rookery import app, installation
 from rookery.app import Choices, Replica
 from rookery.chat.errors import TransitionNotAllowed
 from rookery.chat.messages import NewMessage, Role
@@ -233,7 +233,7 @@ async def open_house(folder: Path, url: str, base: str, *, with_owner: bool = Fa
     """`with_owner`: chats are driven by a replica in another process, and this one only serves clients."""
     config = settings_for(folder, url)
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(await Database.connect(app.database_config(config, url)))
+        database = await stack.enter_async_context(await Database.connect(installation.database_config(config, url)))
         choices = Choices(ring=RING, takes_chats=not with_owner)
         replica = await stack.enter_async_context(app.running_replica(config, database, choices))
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
@@ -336,7 +336,7 @@ async def _own(folder: Path, url: str) -> None:
     """The replica that drives the chats, until its stdin ends."""
     config = settings_for(folder, url)
     async with (
-        await Database.connect(app.database_config(config, url)) as database,
+        await Database.connect(installation.database_config(config, url)) as database,
         app.running_replica(config, database, Choices(ring=RING)),
     ):
         print("up", flush=True)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from rookery import app, settings
+from rookery import app, installation, settings
 from rookery.app import Choices
 from rookery.chat.messages import ChatId, Role
 from rookery.chat.parts import Text
@@ -38,7 +38,7 @@ async def test_every_task_of_a_replica_has_a_name_for_the_log(tmp_path: Path, da
     before = asyncio.all_tasks()
     config = settings_of(tmp_path, database_url=database_url)
     async with (
-        await Database.connect(app.database_config(config, database_url)) as database,
+        await Database.connect(installation.database_config(config, database_url)) as database,
         app.running_replica(config, database),
     ):
         names = {task.get_name() for task in asyncio.all_tasks() - before}
@@ -51,7 +51,7 @@ async def test_replica_that_announced_its_stop_is_not_ready_and_stands_so_in_the
     tmp_path: Path, database_url: str
 ) -> None:
     config = settings_of(tmp_path, database_url=database_url)
-    async with await Database.connect(app.database_config(config, database_url)) as database:
+    async with await Database.connect(installation.database_config(config, database_url)) as database:
         async with app.running_replica(config, database) as replica:
             await replica.announce_stop()
 
@@ -64,9 +64,9 @@ async def test_pools_too_large_for_the_server_are_refused_before_anything_is_cre
     tmp_path: Path, empty_database_url: str
 ) -> None:
     config = settings_of(tmp_path, database_url=empty_database_url, database_pool_api="500")
-    async with await Database.connect(app.database_config(config, empty_database_url)) as database:
+    async with await Database.connect(installation.database_config(config, empty_database_url)) as database:
         with pytest.raises(DatabaseUnsuitable, match="up to 511 connections"):
-            await app.prepare_schema(config, database)
+            await installation.prepare_schema(config, database)
 
         assert await database.api.fetchval("SELECT to_regclass('schema_migrations')") is None
 
@@ -82,7 +82,7 @@ async def test_server_waits_for_a_command_that_holds_the_data_directory(tmp_path
         said.append(text)
         visitor.release()
 
-    async with app.held_data_dir(config, hear) as lock:
+    async with installation.held_data_dir(config, hear) as lock:
         assert lock.held
 
     assert len(said) == 1
@@ -90,12 +90,12 @@ async def test_server_waits_for_a_command_that_holds_the_data_directory(tmp_path
 
 
 async def test_command_that_is_not_soon_done_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(installation, "BUSY_SECONDS", 0.1)
     config = settings_of(tmp_path)
     config.data_dir.mkdir(mode=0o700)
 
     with DataDirLock(config.data_dir, Use.VISITING), pytest.raises(DataDirInUse):
-        async with app.held_data_dir(config, say_nothing):
+        async with installation.held_data_dir(config, say_nothing):
             pass
 
 
@@ -103,19 +103,19 @@ async def test_command_that_is_not_soon_done_is_named(tmp_path: Path, monkeypatc
 async def test_server_does_not_wait_for_another_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Use
 ) -> None:
-    monkeypatch.setattr(app, "BUSY_SECONDS", 1e9)
+    monkeypatch.setattr(installation, "BUSY_SECONDS", 1e9)
     config = settings_of(tmp_path)
     config.data_dir.mkdir(mode=0o700)
 
     with DataDirLock(config.data_dir, use), pytest.raises(DataDirInUse):
-        async with asyncio.timeout(30), app.held_data_dir(config, say_nothing):
+        async with asyncio.timeout(30), installation.held_data_dir(config, say_nothing):
             pass
 
 
 async def test_command_beside_a_server_that_does_not_get_ready_says_that_it_is_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(installation, "BUSY_SECONDS", 0.1)
     config = settings_of(tmp_path)
     config.data_dir.mkdir(mode=0o700)
 
@@ -123,14 +123,14 @@ async def test_command_beside_a_server_that_does_not_get_ready_says_that_it_is_s
         DataDirLock(config.data_dir, Use.STARTING),
         pytest.raises(EmbeddedServerError, match=r"\(process \d+\) is still starting"),
     ):
-        async with app.visited_database(config, say_nothing):
+        async with installation.visited_database(config, say_nothing):
             pass
 
 
 async def test_replica_is_found_at_its_socket_and_takes_it_along(tmp_path: Path, database_url: str) -> None:
     config = settings_of(tmp_path, database_url=database_url)
     config.data_dir.mkdir(mode=0o700)
-    async with await Database.connect(app.database_config(config, database_url)) as database:
+    async with await Database.connect(installation.database_config(config, database_url)) as database:
         async with app.running_replica(config, database) as first, app.running_replica(config, database) as second:
             rows = await database.api.fetch("SELECT id, host_id, relay_unix FROM replicas")
             text = await metrics.fetch(rows[0]["relay_unix"])
@@ -150,7 +150,7 @@ async def test_socket_of_a_killed_replica_is_removed_by_the_next_one(tmp_path: P
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(run / "r0.s"))
     async with (
-        await Database.connect(app.database_config(config, database_url)) as database,
+        await Database.connect(installation.database_config(config, database_url)) as database,
         app.running_replica(config, database) as replica,
     ):
         assert [path.name for path in run.glob("r*.s")] == [Path(replica.presence.replica.relay_unix or "").name]
@@ -168,7 +168,7 @@ async def test_replicas_of_two_machines_show_each_others_chats_over_tls(tmp_path
             (home / "data").mkdir(mode=0o700, parents=True)
             config = settings_of(home, database_url=database_url, relay_bind="127.0.0.1:0", **tls)
             database = await stack.enter_async_context(
-                await Database.connect(app.database_config(config, database_url))
+                await Database.connect(installation.database_config(config, database_url))
             )
             sites.append(await stack.enter_async_context(app.running_replica(config, database, Choices(ring=ring))))
         here, there = sites
@@ -201,7 +201,7 @@ async def test_certificate_that_cannot_be_read_is_a_problem_of_the_settings(tmp_
         relay_tls_key=missing,
     )
     config.data_dir.mkdir(mode=0o700)
-    async with await Database.connect(app.database_config(config, database_url)) as database:
+    async with await Database.connect(installation.database_config(config, database_url)) as database:
         with pytest.raises(SettingsError, match="relay_bind"):
             async with app.running_replica(config, database):
                 pass

@@ -1,30 +1,15 @@
-"""The drivers of workspaces, as the settings say, and the tools that use them."""
+"""The drivers of workspaces, as the settings say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
-import asyncpg
-
-from rookery.clock import Clock
-from rookery.llm.directory import Directory
-from rookery.llm.secrets import KeyRing
 from rookery.settings import Settings
-from rookery.store.authorized.store import Store
-from rookery.store.machine import Machine, Publisher
-from rookery.store.pubsub import Bus
-from rookery.store.replicas import Replica
-from rookery.store.workspaces import Workspace
-from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
 from rookery.workspaces import bundle
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import Driver, Network
 from rookery.workspaces.drivers.ssh import SshDriver
-from rookery.workspaces.parts import WorkspaceParts
-from rookery.workspaces.runtime import WorkspaceRuntime
-from rookery.workspaces.specs import Specs
 
 
 def local_config(settings: Settings) -> LocalConfig:
@@ -52,55 +37,3 @@ def local_driver(settings: Settings) -> LocalDriver:
 def all_drivers(settings: Settings) -> dict[str, Driver]:
     """Every driver, by its name in templates. The runtime of workspaces closes those that hold connections."""
     return {"local": local_driver(settings), "ssh": ssh_driver()}
-
-
-def runtime(
-    settings: Settings,
-    replica: Replica,
-    pool: asyncpg.Pool,
-    *,
-    ring: KeyRing | None,
-    drivers: Mapping[str, Driver] | None,
-    bus: Bus,
-    publisher: Publisher,
-    clock: Clock,
-) -> WorkspaceRuntime:
-    """What a replica does about workspaces. `drivers` replace those of the settings."""
-    chosen = all_drivers(settings) if drivers is None else drivers
-
-    async def on_ready(workspace: Workspace) -> None:
-        await made.hear_context(workspace)
-
-    made = WorkspaceRuntime(
-        WorkspaceParts(
-            replica_id=replica.id,
-            node=replica.host_id,
-            pool=pool,
-            publisher=publisher,
-            bus=bus,
-            clock=clock,
-            specs=Specs(ring, keys_dir=settings.data_dir / "ssh-keys"),
-            drivers=chosen,
-            inventories=[each for each in chosen.values() if isinstance(each, LocalDriver)],
-            shared_folders=settings.workspaces_shared_folders,
-            on_ready=on_ready,
-        )
-    )
-    return made
-
-
-def toolbox(made: WorkspaceRuntime, machine: Machine, directory: Directory) -> WorkspaceToolbox:
-    """The tools of chats, over the pool and the machine of the worker."""
-    parts = made.parts
-    return WorkspaceToolbox(
-        ToolboxParts(
-            pool=parts.pool,
-            store=Store(parts.pool, machine=machine, publisher=parts.publisher, clock=parts.clock),
-            service=made.service,
-            places=made.places,
-            contexts=made.contexts,
-            clock=parts.clock,
-            can_make=made.availability.can_make,
-            user_setting=directory.user_setting,
-        )
-    )

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import httpx2
 
-from rookery import app
+from rookery import app, installation
 from rookery.app import Choices, Replica
 from rookery.chat.rights import Role, Scope
 from rookery.clock import Clock, SystemClock
@@ -127,7 +127,7 @@ async def open_house(
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with (
-            await Database.connect(app.database_config(settings, database_url)) as database,
+            await Database.connect(installation.database_config(settings, database_url)) as database,
             app.running_replica(settings, database, choices) as replica,
             serving(replica.application, listening),
             httpx2.AsyncClient(base_url=url, timeout=20.0, verify=False) as nobody,

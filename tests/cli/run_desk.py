@@ -9,7 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from rookery import app, settings
+from rookery import installation, settings
 from rookery.cli import admin_run
 from rookery.cli.admin_run import Interrupts
 from rookery.cli.admin_run_request import Request
@@ -128,5 +128,5 @@ def steps_of(script: Script, call: Call) -> Sequence[Step]:
 async def open_desk(database_url: str, home: Path) -> AsyncIterator[Desk]:
     flags = {"data_dir": str(home / "data"), "database_url": database_url}
     config = settings.load(flags, {"HOME": str(home)}).settings
-    async with await Database.connect(app.database_config(config, database_url)) as database:
+    async with await Database.connect(installation.database_config(config, database_url)) as database:
         yield Desk(database, config)

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from rookery import app, settings
+from rookery import app, installation, settings
 from rookery.app import Choices, Replica
 from rookery.chat import parts
 from rookery.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
@@ -139,7 +139,7 @@ async def open_homestead(
         config = settings.load(given, {"HOME": folder}).settings
         config.data_dir.mkdir(mode=0o700)
         choices = Choices(ring=KeyRing([("test", bytes(32))]), scripts=scripts or default_scripts(), clock=HastyClock())
-        async with await Database.connect(app.database_config(config, database_url)) as database:
+        async with await Database.connect(installation.database_config(config, database_url)) as database:
             async with database.api.acquire() as conn:
                 user = await conn.fetchval(
                     "INSERT INTO users (username) VALUES ($1) RETURNING id", f"user-{uuid4().hex[:8]}"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import asyncpg
 
-from rookery import app, driving
+from rookery import driving, installation
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.settings import Settings
@@ -43,13 +43,13 @@ async def migrate(settings: Settings, out: Output, *, dry_run: bool) -> int:
 
 
 async def _apply(settings: Settings, out: Output) -> list[Migration]:
-    async with app.visited_database(settings, out.progress, may_create=True) as database:
+    async with installation.visited_database(settings, out.progress, may_create=True) as database:
         return await migrations.migrate(database)
 
 
 async def _plan(settings: Settings, out: Output) -> list[Migration]:
     try:
-        async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+        async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
             return await migrations.plan(conn)
     except NoDatabase:
         return migrations.load()  # a database that is yet to be made lacks all of them
@@ -57,7 +57,7 @@ async def _plan(settings: Settings, out: Output) -> list[Migration]:
 
 async def status(settings: Settings, out: Output) -> int:
     """Which replicas run, what the chats are doing, and how housekeeping went last."""
-    async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+    async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrations.check(conn, advice=_who_migrates(settings))
         running = await replicas.list_replicas(conn)
         found = await overview.read(conn)
@@ -162,7 +162,7 @@ async def doctor(settings: Settings, out: Output) -> int:
     if settings.database_url is None:
         await found.look("binaries", _look_at_binaries)
     try:
-        async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+        async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
             await _look_at_database(found, conn, settings, config=database.config)
     except NoDatabase as error:
         found.say("database", "warn", str(error))

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
 
-from rookery import app
+from rookery import installation
 from rookery.chat.errors import InvalidInput
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
@@ -62,7 +62,7 @@ def refusals(out: Output) -> Iterator[Outcome]:
 @asynccontextmanager
 async def opened(settings: Settings, out: Output) -> AsyncIterator[tuple[Database, Connection]]:
     """The database with a schema this version can use."""
-    async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+    async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         yield database, conn
 

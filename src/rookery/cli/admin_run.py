@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from rookery import app
+from rookery import app, installation
 from rookery.app import Choices, Replica
 from rookery.chat import opening, parts, titles
 from rookery.chat.chats import Chat, LastError
@@ -114,9 +114,9 @@ async def _run(
     with admin_input.refusals(out) as outcome:
         try:
             progress = _say_nothing if request.quiet else out.progress
-            async with app.visited_database(settings, progress, may_create=True) as database:
-                await app.prepare_schema(settings, database)
-                ring = await app.prepare_models(settings, database, environ)
+            async with installation.visited_database(settings, progress, may_create=True) as database:
+                await installation.prepare_schema(settings, database)
+                ring = await installation.prepare_models(settings, database, environ)
                 choices = choices_for(out, ring=ring, environ=environ)
                 outcome.code = await converse(
                     settings, database, request, out=out, screen=screen, choices=choices, interrupts=interrupts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rookery import app
+from rookery import installation
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.llm import secrets
@@ -28,7 +28,7 @@ async def rotate(settings: Settings, out: Output, *, full: bool) -> int:
         if seen >= sealed.BATCH:
             out.progress(f"{seen} values looked at")
 
-    async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+    async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         ring = require_ring(settings)
         await check_ring(conn, ring)
@@ -56,7 +56,7 @@ async def rotate(settings: Settings, out: Output, *, full: bool) -> int:
 
 async def status(settings: Settings, out: Output) -> int:
     """How many values are under which key. Changes nothing, and works with a ring that does not fit."""
-    async with app.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+    async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         ring = require_ring(settings)
         counts = await sealed.count_by_key_id(conn, ring)

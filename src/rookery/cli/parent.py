@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from rookery import __version__, app, log
+from rookery import __version__, installation, log
 from rookery.cli import first_run, metrics, port
 from rookery.cli.children import HURRY, STOP, Child, Orders
 from rookery.cli.exits import Exit
@@ -46,9 +46,9 @@ class CannotServe(Exception):
 
 async def serve(settings: Settings, out: Output, stop: Stop) -> None:
     """Serve with several replicas until somebody asks to stop."""
-    async with app.held_data_dir(settings, out.progress) as lock:
+    async with installation.held_data_dir(settings, out.progress) as lock:
         with port.bound(settings.listen) as listening, metrics.bound(settings) as scraped:
-            async with app.served_url(settings, lock, out.progress, ending=stop.requested) as url:
+            async with installation.served_url(settings, lock, out.progress, ending=stop.requested) as url:
                 token = await _prepare(settings, url)
                 minder = Minder(settings, url, listening)
 
@@ -63,10 +63,10 @@ async def serve(settings: Settings, out: Output, stop: Stop) -> None:
 
 async def _prepare(settings: Settings, url: str) -> str | None:
     """What is done once for all replicas. Returns the setup token, if it is needed. Keeps no connection."""
-    async with await Database.connect(app.database_config(settings, url)) as database:
-        await app.prepare_schema(settings, database)
-        await app.prepare_models(settings, database, os.environ, with_offline=True)
-        await app.apply_pins(database, os.environ, clock=SystemClock())
+    async with await Database.connect(installation.database_config(settings, url)) as database:
+        await installation.prepare_schema(settings, database)
+        await installation.prepare_models(settings, database, os.environ, with_offline=True)
+        await installation.apply_pins(database, os.environ, clock=SystemClock())
         return await first_run.find_token(settings, database)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from rookery import app, log, settings
+from rookery import app, installation, log, settings
 from rookery.app import Replica
 from rookery.cli import main as cli
 from rookery.cli import port
@@ -80,13 +80,13 @@ async def _run(orders: Orders, out: Output) -> int:
 
 async def _serve(orders: Orders, out: Output, stop: Stop) -> None:
     with socket.socket(fileno=orders.descriptor) as listening:
-        config = app.database_config(orders.settings, orders.database_url)
+        config = installation.database_config(orders.settings, orders.database_url)
         async with await Database.connect(config) as database:
             async with database.api.acquire() as conn:
                 await migrate.check(conn, advice="Start the whole server again.")
             choices = app.Choices(
                 index=orders.index,
-                ring=await app.prepare_models(orders.settings, database, os.environ),
+                ring=await installation.prepare_models(orders.settings, database, os.environ),
                 environ=os.environ,
                 secrets=out.secrets,
                 worker=WorkerConfig(drain_seconds=orders.settings.drain_timeout.total_seconds()),

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 
-from rookery import __version__, app, log
+from rookery import __version__, app, installation, log
 from rookery.app import Replica
 from rookery.cli import first_run, metrics, parent, port
 from rookery.cli.exits import Exit
@@ -50,12 +50,12 @@ async def run(settings: Settings, out: Output) -> int:
 
 
 async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
-    async with app.held_data_dir(settings, out.progress) as lock:
+    async with installation.held_data_dir(settings, out.progress) as lock:
         with port.bound(settings.listen) as listening, metrics.bound(settings) as scraped:
-            async with app.served_database(settings, lock, out.progress, ending=stop.requested) as database:
-                await app.prepare_schema(settings, database)
-                ring = await app.prepare_models(settings, database, os.environ, with_offline=True)
-                await app.apply_pins(database, os.environ, clock=SystemClock())
+            async with installation.served_database(settings, lock, out.progress, ending=stop.requested) as database:
+                await installation.prepare_schema(settings, database)
+                ring = await installation.prepare_models(settings, database, os.environ, with_offline=True)
+                await installation.apply_pins(database, os.environ, clock=SystemClock())
                 choices = app.Choices(
                     ring=ring,
                     environ=os.environ,

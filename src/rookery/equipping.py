@@ -1,0 +1,76 @@
+"""What a replica does about workspaces, and the tools that chats have by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import asyncpg
+
+from rookery import driving
+from rookery.clock import Clock
+from rookery.llm.directory import Directory
+from rookery.llm.secrets import KeyRing
+from rookery.settings import Settings
+from rookery.store.authorized.store import Store
+from rookery.store.machine import Machine, Publisher
+from rookery.store.pubsub import Bus
+from rookery.store.replicas import Replica
+from rookery.store.workspaces import Workspace
+from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
+from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.protocol import Driver
+from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.runtime import WorkspaceRuntime
+from rookery.workspaces.specs import Specs
+
+
+def runtime(
+    settings: Settings,
+    replica: Replica,
+    pool: asyncpg.Pool,
+    *,
+    ring: KeyRing | None,
+    drivers: Mapping[str, Driver] | None,
+    bus: Bus,
+    publisher: Publisher,
+    clock: Clock,
+) -> WorkspaceRuntime:
+    """What a replica does about workspaces. `drivers` replace those of the settings."""
+    chosen = driving.all_drivers(settings) if drivers is None else drivers
+
+    async def on_ready(workspace: Workspace) -> None:
+        await made.hear_context(workspace)
+
+    made = WorkspaceRuntime(
+        WorkspaceParts(
+            replica_id=replica.id,
+            node=replica.host_id,
+            pool=pool,
+            publisher=publisher,
+            bus=bus,
+            clock=clock,
+            specs=Specs(ring, keys_dir=settings.data_dir / "ssh-keys"),
+            drivers=chosen,
+            inventories=[each for each in chosen.values() if isinstance(each, LocalDriver)],
+            shared_folders=settings.workspaces_shared_folders,
+            on_ready=on_ready,
+        )
+    )
+    return made
+
+
+def toolbox(made: WorkspaceRuntime, machine: Machine, directory: Directory) -> WorkspaceToolbox:
+    """The tools of chats, over the pool and the machine of the worker."""
+    parts = made.parts
+    return WorkspaceToolbox(
+        ToolboxParts(
+            pool=parts.pool,
+            store=Store(parts.pool, machine=machine, publisher=parts.publisher, clock=parts.clock),
+            service=made.service,
+            places=made.places,
+            contexts=made.contexts,
+            clock=parts.clock,
+            can_make=made.availability.can_make,
+            user_setting=directory.user_setting,
+        )
+    )
