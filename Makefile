@@ -64,8 +64,9 @@ serve: $(RUN_STAMP) $(WEB_DIST)/index.html ## Install, start the embedded databa
 
 test: lint types web web-test unit browser ## Install, then lint, types and every test
 
+# Few at a time: else one process would get all the tests of the commands, which are long, and the others wait for it.
 unit: $(DEV_STAMP)
-	$(BIN)/python -m tools.run_tests -n $(WORKERS) --ignore=tests/browser $(ARGS)
+	$(BIN)/python -m tools.run_tests -n $(WORKERS) --maxschedchunk=16 --ignore=tests/browser $(ARGS)
 
 # In a process of their own: Playwright keeps an event loop running, beside which no other test could run its own.
 browser: $(DEV_STAMP) $(WEB_DIST)/index.html

@@ -21,6 +21,7 @@ LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 def main(arguments: list[str]) -> int:
     # A shell starts its background jobs deaf to Ctrl-C, and what they start inherits that: tests send it to servers.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     LAST_FAILED.unlink(missing_ok=True)
     status = _pytest(arguments)
     failed = sorted(json.loads(LAST_FAILED.read_text())) if LAST_FAILED.exists() else []
