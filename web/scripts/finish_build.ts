@@ -11,14 +11,17 @@ const TEXT = /\.(css|html|js|json|map|svg|txt|webmanifest)$/;
 /** Names the build in its page, then leaves compressed twins beside every text file, which the server sends as they are. */
 export function finishBuild(): Plugin {
   let folder = "";
+  let isForTests = false;
   return {
     name: "rookery-finish-build",
     apply: "build",
     configResolved: (config) => {
       folder = config.build.outDir;
+      isForTests = config.mode === "gallery";
     },
     closeBundle: () => {
       nameBuild(folder);
+      if (isForTests) return;
       for (const path of files(folder)) compress(path);
     },
   };

@@ -61,9 +61,22 @@ export async function request<T>(method: Method, path: string, options: RequestO
   return read<T>(response, path);
 }
 
+declare global {
+  /** The request that theme.js made before this code was there. */
+  var rookeryEarly: { url: string; response: Promise<Response> } | undefined;
+}
+
+/** The answer to a request that is under way already. Once, and to the first question: a later one wants a newer one. */
+function takeEarly(url: string): Promise<Response> | null {
+  const early = globalThis.rookeryEarly;
+  if (early?.url !== url) return null;
+  globalThis.rookeryEarly = undefined;
+  return early.response;
+}
+
 async function send(url: string, init: RequestInit): Promise<Response> {
   try {
-    return await fetch(url, init);
+    return await (takeEarly(url) ?? fetch(url, init));
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new Unreachable(error);

@@ -8,7 +8,7 @@ import { queryClient } from "@/state/queries";
 import { followAnswers } from "@/state/session";
 import { Announcer } from "@/ui/announcer";
 import { Toasts } from "@/ui/toast";
-import { TooltipProvider } from "@/ui/tooltip";
+import { Hints } from "@/ui/tooltip";
 
 followAppearance();
 followAnswers();
@@ -23,11 +23,10 @@ export function App() {
   }, []);
   return (
     <QueryClientProvider client={queryClient}>
-      <TooltipProvider>
-        <RouterProvider router={router} />
-        <Toasts />
-        <Announcer />
-      </TooltipProvider>
+      <RouterProvider router={router} />
+      <Toasts />
+      <Announcer />
+      <Hints />
     </QueryClientProvider>
   );
 }

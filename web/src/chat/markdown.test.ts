@@ -1,5 +1,15 @@
 import { expect, test } from "vitest";
-import { completed, isMisleading, type Lexed, lex, lexTail, NOTHING, safeHref, type Token } from "@/chat/markdown";
+import {
+  completed,
+  headOf,
+  isMisleading,
+  type Lexed,
+  lex,
+  lexTail,
+  NOTHING,
+  safeHref,
+  type Token,
+} from "@/chat/markdown";
 
 const DOCUMENT = `# Title
 
@@ -100,4 +110,11 @@ test("a link whose words name another host is told", () => {
   expect(isMisleading("https://bank.com", "https://evil.com/bank.com")).toBe(true);
   expect(isMisleading("bank.com", "https://www.bank.com/x")).toBe(false);
   expect(isMisleading("click here", "https://evil.com")).toBe(false);
+});
+
+test("the beginning of a long text ends with a paragraph if one ends near", () => {
+  expect(headOf("short", 10)).toBe("short");
+  expect(headOf(`${"a".repeat(80)}\n\n${"b".repeat(80)}`, 100)).toBe("a".repeat(80));
+  expect(headOf("a".repeat(500), 100)).toHaveLength(100);
+  expect(headOf(`a\n\n${"b".repeat(500)}`, 100)).toHaveLength(100);
 });

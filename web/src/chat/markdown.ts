@@ -46,6 +46,13 @@ export function lex(text: string): Token[] {
   return [...(new Lexer(OPTIONS).lex(text) as TokensList)];
 }
 
+/** The beginning of a text, about so long: it ends with a paragraph if one ends near. */
+export function headOf(text: string, length: number): string {
+  if (text.length <= length) return text;
+  const at = text.lastIndexOf("\n\n", length);
+  return text.slice(0, at > length / 2 ? at : length);
+}
+
 export interface Lexed {
   text: string;
   tokens: readonly Token[];

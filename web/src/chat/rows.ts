@@ -26,7 +26,7 @@ export interface TurnFigures {
 
 export type Row =
   | { kind: "day"; key: string; at: string }
-  | { kind: "user"; key: string; message: Message; turn: number; inContext: boolean }
+  | { kind: "user"; key: string; message: Message; inContext: boolean }
   | { kind: "prose"; key: string; text: string; refusal: boolean; messageId: number }
   | { kind: "reasoning"; key: string; id: string; text: string; startedAt: string | null; endedAt: string | null }
   | { kind: "tool"; key: string; call: ToolView; active: boolean; latest: boolean }
@@ -294,7 +294,7 @@ export class RowMaker {
       }
       if (turn.user) {
         const inContext = turn.user.id > compactedAt;
-        rows.push(this.same({ kind: "user", key: `m${turn.user.id}`, message: turn.user, turn: number, inContext }));
+        rows.push(this.same({ kind: "user", key: `m${turn.user.id}`, message: turn.user, inContext }));
       }
       rows.push(...this.turn(turn, first, active && number === turns.length - 1, number === turns.length - 1, options));
     });

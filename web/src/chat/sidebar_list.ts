@@ -135,8 +135,10 @@ export interface Section {
   chats: ChatView[];
 }
 
+// Moments of the server and ids: their characters sort as they are.
+const descending = (a: string, b: string) => (a === b ? 0 : a < b ? 1 : -1);
 const byActivity = (a: ChatView, b: ChatView) =>
-  b.last_activity_at.localeCompare(a.last_activity_at) || b.id.localeCompare(a.id);
+  descending(a.last_activity_at, b.last_activity_at) || descending(a.id, b.id);
 
 /** The rows by section; empty sections are left out. `now` decides what today is. */
 export function sectionsOf(chats: readonly ChatView[], filter: Filter, now: Date): Section[] {

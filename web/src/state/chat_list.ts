@@ -34,6 +34,15 @@ export function useChatList(filter: Filter) {
   return { ...query, chats };
 }
 
+/** The pinned chats of every list that is loaded, in their order. */
+export function pinnedChats(): ChatView[] {
+  const found = new Map<string, ChatView>();
+  for (const [, data] of queryClient.getQueriesData<Pages>({ queryKey: ["chats"] })) {
+    for (const page of data?.pages ?? []) for (const chat of page.items) if (chat.pin_order) found.set(chat.id, chat);
+  }
+  return [...found.values()].sort((a, b) => (a.pin_order ?? 0) - (b.pin_order ?? 0));
+}
+
 function current(page: ChatListPage): ChatListPage {
   const items = page.items
     .filter((chat) => !gone.has(chat.id))

@@ -1,5 +1,6 @@
 /** What the server says about things other than the open chat's stream, cached. */
 import { QueryClient, useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
 import * as account from "@/api/account";
 import * as chats from "@/api/chats";
 import { ApiError } from "@/api/errors";
@@ -46,10 +47,13 @@ export interface KnownModel extends ModelView {
   provider: ModelsOfProvider;
 }
 
-/** Every model with its provider, usable or not. */
+/** Every model with its provider, usable or not. The same list until the server says otherwise: rows depend on it. */
 export function useKnownModels(): KnownModel[] {
   const { data } = useModels();
-  return (data?.providers ?? []).flatMap((provider) => provider.models.map((model) => ({ ...model, provider })));
+  return useMemo(
+    () => (data?.providers ?? []).flatMap((provider) => provider.models.map((model) => ({ ...model, provider }))),
+    [data],
+  );
 }
 
 /** At how many per cent of the context chats with this model are summarized: the person's wish, else the model's. */

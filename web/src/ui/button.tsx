@@ -1,6 +1,6 @@
 import type { ButtonHTMLAttributes, ReactNode, Ref } from "react";
 import { cx } from "@/ui/cx";
-import { Tooltip } from "@/ui/tooltip";
+import { hint } from "@/ui/tooltip";
 
 type Kind = "primary" | "plain" | "ghost" | "danger";
 type Size = "small" | "medium";
@@ -62,22 +62,21 @@ export function IconButton({
   ...rest
 }: IconButtonProps) {
   return (
-    <Tooltip text={label} {...(keys ? { keys } : {})}>
-      <button
-        type={type}
-        aria-label={label}
-        className={cx(
-          "inline-flex shrink-0 items-center justify-center rounded-md border transition-colors disabled:opacity-45 [&_svg]:size-4",
-          "pointer-coarse:min-h-11 pointer-coarse:min-w-11",
-          KINDS[kind],
-          kind === "ghost" && "text-muted hover:text-text",
-          size === "small" ? "size-6" : "size-8",
-          className,
-        )}
-        {...rest}
-      >
-        {children}
-      </button>
-    </Tooltip>
+    <button
+      type={type}
+      aria-label={label}
+      className={cx(
+        "inline-flex shrink-0 items-center justify-center rounded-md border transition-colors disabled:opacity-45 [&_svg]:size-4",
+        "pointer-coarse:min-h-11 pointer-coarse:min-w-11",
+        KINDS[kind],
+        kind === "ghost" && "text-muted hover:text-text",
+        size === "small" ? "size-6" : "size-8",
+        className,
+      )}
+      {...hint(label, keys)}
+      {...rest}
+    >
+      {children}
+    </button>
   );
 }

@@ -1,4 +1,4 @@
-import { ContextMenu, DropdownMenu } from "radix-ui";
+import { DropdownMenu } from "radix-ui";
 import type { ReactNode } from "react";
 import { cx } from "@/ui/cx";
 
@@ -15,14 +15,15 @@ export interface MenuItem {
 
 export type MenuEntry = MenuItem | "separator" | null | false;
 
+/** As a function they are made when the menu opens, not whenever its button is rendered. */
+export type MenuItems = MenuEntry[] | (() => MenuEntry[]);
+
 interface MenuProps {
   trigger: ReactNode;
-  items: MenuEntry[];
+  items: MenuItems;
   align?: "start" | "center" | "end";
   side?: "top" | "bottom" | "left" | "right";
   label?: string;
-  /** The same menu on right click and Shift+F10 of the trigger. */
-  context?: boolean;
 }
 
 const CONTENT =
@@ -30,39 +31,90 @@ const CONTENT =
 const ITEM =
   "flex w-full items-center gap-2 rounded-md px-2 py-1.5 text-left outline-none select-none data-highlighted:bg-bg3 data-disabled:opacity-50 pointer-coarse:min-h-11 [&_svg]:size-4 [&_svg]:shrink-0";
 
-/** A menu at its button, or at the pointer. */
-export function Menu({ trigger, items, align = "start", side = "bottom", label, context }: MenuProps) {
-  const Kind = context ? ContextMenu : DropdownMenu;
-  const place = context ? {} : { align, side, sideOffset: 4 };
+/** A menu at its button. */
+export function Menu({ trigger, items, align = "start", side = "bottom", label }: MenuProps) {
   return (
-    <Kind.Root modal={false}>
-      <Kind.Trigger asChild>{trigger}</Kind.Trigger>
-      <Kind.Portal>
-        <Kind.Content aria-label={label} collisionPadding={8} {...place} className={CONTENT}>
-          {items.map((item, index) => {
-            if (!item) return null;
-            if (item === "separator") return <Kind.Separator key={index} className="my-1 h-px bg-line" />;
-            return (
-              <Kind.Item
-                key={item.label}
-                disabled={Boolean(item.disabled)}
-                onSelect={item.onSelect}
-                className={cx(ITEM, item.danger && "text-danger")}
-              >
-                {item.icon}
-                <span className="min-w-0 flex-1">
-                  {item.label}
-                  {typeof item.disabled === "string" && (
-                    <span className="block text-small text-muted">{item.disabled}</span>
-                  )}
-                </span>
-                {item.checked && <span aria-hidden>✓</span>}
-                {item.keys && <kbd className="font-sans text-small text-muted">{item.keys}</kbd>}
-              </Kind.Item>
-            );
-          })}
-        </Kind.Content>
-      </Kind.Portal>
-    </Kind.Root>
+    <DropdownMenu.Root modal={false}>
+      <DropdownMenu.Trigger asChild>{trigger}</DropdownMenu.Trigger>
+      <DropdownMenu.Portal>
+        <DropdownMenu.Content
+          aria-label={label}
+          collisionPadding={8}
+          align={align}
+          side={side}
+          sideOffset={4}
+          className={CONTENT}
+        >
+          <Items items={items} />
+        </DropdownMenu.Content>
+      </DropdownMenu.Portal>
+    </DropdownMenu.Root>
   );
+}
+
+/** Where a menu opens: under a button, or at a point. */
+export interface MenuPlace {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+}
+
+interface MenuAtProps {
+  place: MenuPlace;
+  items: MenuItems;
+  label: string;
+  /** Gets the focus back. */
+  opener: HTMLElement;
+  onClose: () => void;
+}
+
+/** An open menu at a place: one for all rows of a list, where each row with a menu of its own would cost too much. */
+export function MenuAt({ place, items, label, opener, onClose }: MenuAtProps) {
+  return (
+    <DropdownMenu.Root modal={false} open onOpenChange={(open) => !open && onClose()}>
+      <DropdownMenu.Trigger asChild>
+        <span aria-hidden className="pointer-events-none fixed" style={{ ...place }} />
+      </DropdownMenu.Trigger>
+      <DropdownMenu.Portal>
+        <DropdownMenu.Content
+          aria-label={label}
+          aria-labelledby={undefined}
+          collisionPadding={8}
+          align={place.width > 0 ? "end" : "start"}
+          sideOffset={4}
+          className={CONTENT}
+          onCloseAutoFocus={(event) => {
+            event.preventDefault();
+            opener.focus({ preventScroll: true });
+          }}
+        >
+          <Items items={items} />
+        </DropdownMenu.Content>
+      </DropdownMenu.Portal>
+    </DropdownMenu.Root>
+  );
+}
+
+function Items({ items }: { items: MenuItems }) {
+  return (typeof items === "function" ? items() : items).map((item, index) => {
+    if (!item) return null;
+    if (item === "separator") return <DropdownMenu.Separator key={index} className="my-1 h-px bg-line" />;
+    return (
+      <DropdownMenu.Item
+        key={item.label}
+        disabled={Boolean(item.disabled)}
+        onSelect={item.onSelect}
+        className={cx(ITEM, item.danger && "text-danger")}
+      >
+        {item.icon}
+        <span className="min-w-0 flex-1">
+          {item.label}
+          {typeof item.disabled === "string" && <span className="block text-small text-muted">{item.disabled}</span>}
+        </span>
+        {item.checked && <span aria-hidden>✓</span>}
+        {item.keys && <kbd className="font-sans text-small text-muted">{item.keys}</kbd>}
+      </DropdownMenu.Item>
+    );
+  });
 }

@@ -10,21 +10,25 @@ const UNITS: [number, Intl.RelativeTimeFormatUnit][] = [
   [Number.POSITIVE_INFINITY, "year"],
 ];
 
+// Made once: making one costs more than all that it formats on a page.
+const AGO = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "narrow" });
+const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+const SHORT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
 /** `3 min ago`, in the reader's language. */
 export function relative(at: Date, now: Date): string {
   let value = (at.getTime() - now.getTime()) / 1000;
   if (Math.abs(value) < 60) return "now";
-  const format = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "narrow" });
   for (const [size, unit] of UNITS) {
-    if (Math.abs(Math.round(value)) < size) return format.format(Math.round(value), unit);
+    if (Math.abs(Math.round(value)) < size) return AGO.format(Math.round(value), unit);
     value /= size;
   }
-  return format.format(Math.round(value), "year");
+  return AGO.format(Math.round(value), "year");
 }
 
 /** `14 May 2026, 14:02:07 CEST` */
 export function absolute(at: Date): string {
-  return at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+  return Number.isNaN(at.getTime()) ? "" : EXACT.format(at);
 }
 
 /** The time, again every `ms`; what shows it renders by itself. */
@@ -54,7 +58,7 @@ export function Moment({ at }: { at: string | null | undefined }) {
   const when = new Date(at);
   return (
     <time dateTime={at} title={absolute(when)}>
-      {when.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" })}
+      {Number.isNaN(when.getTime()) ? at : SHORT.format(when)}
     </time>
   );
 }

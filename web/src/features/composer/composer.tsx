@@ -115,9 +115,13 @@ export function Composer(props: Props) {
   const latest = useRef({ text, files: attachments.items });
   latest.current = { text, files: attachments.items };
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: saved whenever what is typed changes
+  // Not with every key: storage is written while everything else waits.
+  const saving = useRef<{ save: () => void; timer: ReturnType<typeof setTimeout> | undefined }>(null);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: of the rest the newest is read when it is saved
   useEffect(() => {
     const save = () => {
+      clearTimeout(own.timer);
+      own.timer = undefined;
       if (aside.current) return;
       const typed = { text: latest.current.text, files: toDraft(latest.current.files) };
       const kept = typed.text === "" && typed.files.length === 0 ? props.unsent?.() : null;
@@ -128,14 +132,19 @@ export function Composer(props: Props) {
         ...(kept ?? typed),
       });
     };
-    const timer = setTimeout(save, DRAFT_MS);
+    const own: NonNullable<typeof saving.current> = { save, timer: undefined };
+    saving.current = own;
     window.addEventListener("pagehide", save);
     return () => {
-      clearTimeout(timer);
       window.removeEventListener("pagehide", save);
       save();
     };
-  }, [userId, draftKey, text, attachments.items]);
+  }, [userId, draftKey]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: saved whenever what is typed changes
+  useEffect(() => {
+    const own = saving.current;
+    if (own) own.timer ??= setTimeout(own.save, DRAFT_MS);
+  }, [text, attachments.items]);
 
   useEffect(() => {
     if (props.autoFocus && matchMedia("(pointer: fine)").matches) box.current?.focus();

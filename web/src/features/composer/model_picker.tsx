@@ -1,5 +1,5 @@
 import { ChevronDown } from "lucide-react";
-import { useMemo } from "react";
+import { memo, useMemo } from "react";
 import type { Effort } from "@/api/types.gen";
 import { type KnownModel, useKnownModels } from "@/state/queries";
 import { Button } from "@/ui/button";
@@ -29,7 +29,7 @@ function context(limit: number): string {
 }
 
 /** The model and how much it thinks. A change holds from the next message on. */
-export function ModelPicker({ choice, onChoose, open, onOpenChange, disabled }: Props) {
+export const ModelPicker = memo(function ModelPicker({ choice, onChoose, open, onOpenChange, disabled }: Props) {
   const models = useKnownModels();
   const current = models.find((one) => one.id === choice.modelConfigId) ?? null;
   const options = useMemo(
@@ -102,7 +102,7 @@ export function ModelPicker({ choice, onChoose, open, onOpenChange, disabled }: 
       )}
     </Popover>
   );
-}
+});
 
 function optionOf(model: KnownModel, chosen: string | null): Option {
   return {

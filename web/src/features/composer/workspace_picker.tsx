@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { Box, ChevronDown, CirclePause, CirclePlay, CircleX, Plus, TriangleAlert } from "lucide-react";
-import { useEffect, useState } from "react";
+import { memo, useEffect, useState } from "react";
 import { isStatus, sentence } from "@/api/errors";
 import {
   createWorkspace,
@@ -33,10 +33,10 @@ function StateIcon({ status }: { status: string }) {
 }
 
 /** Where the agent works: nowhere, in a workspace that exists, or in a new one from a template. */
-export function WorkspacePicker(props: Props) {
+export const WorkspacePicker = memo(function WorkspacePicker(props: Props) {
   // A server without workspaces has no picker.
   return useFeature("workspaces") ? <Picker {...props} /> : null;
-}
+});
 
 function Picker({ workspaceId, onChoose }: Props) {
   const [open, setOpen] = useState(false);

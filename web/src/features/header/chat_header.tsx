@@ -2,10 +2,8 @@ import { Ellipsis, PanelRight, Share2 } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link } from "react-router";
 import type { ChatView } from "@/api/types.gen";
-import { NO_FILTER } from "@/chat/sidebar_list";
 import { chatMenu } from "@/features/sidebar/chat_menu";
 import { openChatDialog } from "@/features/sidebar/dialogs";
-import { useChatList } from "@/state/chat_list";
 import { IconButton } from "@/ui/button";
 import { modKey } from "@/ui/keys";
 import { ListButton } from "@/ui/list_button";
@@ -21,8 +19,6 @@ interface Props {
 
 /** The title of a chat and what can be done with it. */
 export function ChatHeader({ chat, live, isPanelOpen, onPanel }: Props) {
-  const { chats } = useChatList(NO_FILTER);
-  const pinned = chats.filter((one) => one.pin_order).sort((a, b) => (a.pin_order ?? 0) - (b.pin_order ?? 0));
   const parent = chat?.parent_chat_id;
   const canShare = chat?.my_role === "owner" && chat.parent_chat_id === null;
   return (
@@ -48,7 +44,7 @@ export function ChatHeader({ chat, live, isPanelOpen, onPanel }: Props) {
         <Menu
           align="end"
           label="Actions for this chat"
-          items={chatMenu(chat, pinned)}
+          items={() => chatMenu(chat)}
           trigger={
             <IconButton label="Actions for this chat">
               <Ellipsis />

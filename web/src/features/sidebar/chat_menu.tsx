@@ -29,12 +29,14 @@ import {
   unpin,
 } from "@/features/sidebar/actions";
 import { openChatDialog } from "@/features/sidebar/dialogs";
+import { pinnedChats } from "@/state/chat_list";
 import { chatSession } from "@/state/chat_sessions";
 import type { MenuEntry } from "@/ui/menu";
 import { toast } from "@/ui/toast";
 
-/** What the reader may do with a chat. `pinned` are all pinned chats in their order. */
-export function chatMenu(chat: ChatView, pinned: ChatView[]): MenuEntry[] {
+/** What the reader may do with a chat. */
+export function chatMenu(chat: ChatView): MenuEntry[] {
+  const pinned = pinnedChats();
   const mine = chat.my_role === "owner";
   const isRoot = chat.parent_chat_id === null;
   const canPin = isRoot && !chat.archived;

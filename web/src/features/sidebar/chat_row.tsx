@@ -1,82 +1,98 @@
 import { ChevronDown, ChevronRight, Ellipsis } from "lucide-react";
-import { type DragEvent, useState } from "react";
-import { Link, useLocation, useParams } from "react-router";
+import { type DragEvent, type MouseEvent, memo, useState } from "react";
+import { useNavigate } from "react-router";
 import type { ChatView } from "@/api/types.gen";
-import { filterSearch, isBusy, lineOf, markOf } from "@/chat/sidebar_list";
+import { isBusy, lineOf, markOf } from "@/chat/sidebar_list";
 import { movePin } from "@/features/sidebar/actions";
-import { chatMenu } from "@/features/sidebar/chat_menu";
 import { ChatMark } from "@/features/sidebar/mark";
+import { openRowMenu, openRowMenuAt, useHasRowMenu } from "@/features/sidebar/row_menu";
+import { pinnedChats } from "@/state/chat_list";
 import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
-import { Menu } from "@/ui/menu";
 import { Ago } from "@/ui/time";
 
 interface Props {
   chat: ChatView;
-  pinned: ChatView[];
+  /** The chat that is open, if it is this one or one of its subagents: no other row renders when another is opened. */
+  current: string | null;
+  /** The filter of the list, which goes along. */
+  search: string;
   isChild?: boolean;
+}
+
+/** Which of a chat and its subagents is open. */
+export function currentIn(chat: ChatView, id: string | undefined): string | null {
+  return id !== undefined && (chat.id === id || (chat.children ?? []).some((one) => one.id === id)) ? id : null;
 }
 
 // Which pinned chat is being dragged; the browser tells drop targets nothing about it before the drop.
 let dragged: ChatView | null = null;
 
 /** One chat of the list, with its subagents below it. */
-export function ChatRow({ chat, pinned, isChild }: Props) {
-  const { id } = useParams();
+export const ChatRow = memo(function ChatRow({ chat, current, search, isChild }: Props) {
   const children = chat.children ?? [];
-  const isChosen = children.some((one) => one.id === id);
+  const isChosen = children.some((one) => one.id === current);
   const isActive = children.some(isBusy);
   const [opened, setOpened] = useState<boolean | null>(null);
   const isOpen = opened ?? (isActive || isChosen);
-  const items = chatMenu(chat, pinned);
+  const hasMenu = useHasRowMenu(chat.id);
   return (
     <li>
-      <Menu
-        context
-        label={`Actions for ${chat.title}`}
-        items={items}
-        trigger={
-          <div
-            {...pinDrag(chat, pinned)}
-            className={cx(
-              "group relative flex items-start gap-1.5 rounded-lg px-2 py-1.5 in-data-[density=compact]:py-0.5 hover:bg-bg3 pointer-coarse:min-h-11",
-              chat.id === id && "bg-bg3",
-              isChild && "ml-4",
-            )}
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: the same menu has a button, which keys reach */}
+      <div
+        {...pinDrag(chat)}
+        onContextMenu={(event) => {
+          event.preventDefault();
+          const opener = event.currentTarget.querySelector("a");
+          if (opener) openRowMenuAt(chat, opener, event.clientX, event.clientY);
+        }}
+        className={cx(
+          "group relative flex items-start gap-1.5 rounded-lg px-2 py-1.5 in-data-[density=compact]:py-0.5 hover:bg-bg3 pointer-coarse:min-h-11",
+          (chat.id === current || hasMenu) && "bg-bg3",
+          isChild && "ml-4",
+        )}
+      >
+        {children.length > 0 ? (
+          <Disclosure chat={chat} isOpen={isOpen} onToggle={() => setOpened(!isOpen)} />
+        ) : (
+          <span className="mt-0.5">
+            <ChatMark mark={markOf(chat)} />
+          </span>
+        )}
+        <RowText chat={chat} isCurrent={chat.id === current} search={search} hasMenu={hasMenu} />
+        <span
+          className={cx(
+            "absolute top-1 right-1 rounded-md bg-bg3 group-hover:opacity-100 focus-within:opacity-100 pointer-coarse:opacity-100",
+            hasMenu ? "opacity-100" : "opacity-0",
+          )}
+        >
+          <IconButton
+            label={`Actions for ${chat.title}`}
+            size="small"
+            aria-haspopup="menu"
+            aria-expanded={hasMenu}
+            onClick={(event) => openRowMenu(chat, event.currentTarget)}
           >
-            {children.length > 0 ? (
-              <Disclosure chat={chat} isOpen={isOpen} onToggle={() => setOpened(!isOpen)} />
-            ) : (
-              <span className="mt-0.5">
-                <ChatMark mark={markOf(chat)} />
-              </span>
-            )}
-            <RowText chat={chat} isCurrent={chat.id === id} />
-            <span className="absolute top-1 right-1 rounded-md bg-bg3 opacity-0 group-hover:opacity-100 focus-within:opacity-100 has-data-[state=open]:opacity-100 pointer-coarse:opacity-100">
-              <Menu
-                align="end"
-                label={`Actions for ${chat.title}`}
-                items={items}
-                trigger={
-                  <IconButton label={`Actions for ${chat.title}`} size="small">
-                    <Ellipsis />
-                  </IconButton>
-                }
-              />
-            </span>
-          </div>
-        }
-      />
+            <Ellipsis />
+          </IconButton>
+        </span>
+      </div>
       {isOpen && children.length > 0 && (
         <ul>
           {children.map((child) => (
-            <ChatRow key={child.id} chat={child} pinned={[]} isChild />
+            <ChatRow
+              key={child.id}
+              chat={child}
+              current={currentIn(child, current ?? undefined)}
+              search={search}
+              isChild
+            />
           ))}
         </ul>
       )}
     </li>
   );
-}
+});
 
 function Disclosure({ chat, isOpen, onToggle }: { chat: ChatView; isOpen: boolean; onToggle: () => void }) {
   const mark = markOf(chat);
@@ -103,13 +119,28 @@ function Disclosure({ chat, isOpen, onToggle }: { chat: ChatView; isOpen: boolea
   );
 }
 
-function RowText({ chat, isCurrent }: { chat: ChatView; isCurrent: boolean }) {
-  const { search } = useLocation();
+interface TextProps {
+  chat: ChatView;
+  isCurrent: boolean;
+  search: string;
+  hasMenu: boolean;
+}
+
+function RowText({ chat, isCurrent, search, hasMenu }: TextProps) {
+  const navigate = useNavigate();
   const line = lineOf(chat);
   const mark = markOf(chat);
+  const to = `/c/${chat.id}${search}`;
+  // Not the router's link, which would render with every change of the address.
+  const go = (event: MouseEvent) => {
+    if (event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    void navigate(to);
+  };
   return (
-    <Link
-      to={`/c/${chat.id}${filterSearch(new URLSearchParams(search))}`}
+    <a
+      href={to}
+      onClick={go}
       aria-current={isCurrent ? "page" : undefined}
       className="min-w-0 flex-1 rounded-sm after:absolute after:inset-0"
     >
@@ -122,7 +153,10 @@ function RowText({ chat, isCurrent }: { chat: ChatView; isCurrent: boolean }) {
         ) : (
           <Ago
             at={chat.last_activity_at}
-            className="shrink-0 text-small text-muted group-focus-within:opacity-0 group-hover:opacity-0 group-has-data-[state=open]:opacity-0 pointer-coarse:opacity-0"
+            className={cx(
+              "shrink-0 text-small text-muted group-focus-within:opacity-0 group-hover:opacity-0 pointer-coarse:opacity-0",
+              hasMenu && "opacity-0",
+            )}
           />
         )}
       </span>
@@ -136,12 +170,12 @@ function RowText({ chat, isCurrent }: { chat: ChatView; isCurrent: boolean }) {
           {line}
         </span>
       )}
-    </Link>
+    </a>
   );
 }
 
 /** Pinned chats take each other's place by dragging; the menu does the same by keys. */
-function pinDrag(chat: ChatView, pinned: ChatView[]) {
+function pinDrag(chat: ChatView) {
   if (!chat.pin_order) return {};
   return {
     draggable: true,
@@ -154,6 +188,7 @@ function pinDrag(chat: ChatView, pinned: ChatView[]) {
     },
     onDrop: (event: DragEvent) => {
       event.preventDefault();
+      const pinned = pinnedChats();
       const to = pinned.findIndex((one) => one.id === chat.id) + 1;
       if (dragged && to > 0) void movePin(dragged, to, pinned);
       dragged = null;

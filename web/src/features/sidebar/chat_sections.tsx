@@ -1,11 +1,12 @@
 import { ChevronDown, ChevronRight, X } from "lucide-react";
-import { useEffect, useRef } from "react";
+import { useEffect, useMemo, useRef } from "react";
+import { useLocation, useParams } from "react-router";
 import { useStore } from "zustand";
 import { sentence } from "@/api/errors";
-import type { ChatView } from "@/api/types.gen";
-import { filterCount, NO_FILTER, type Section, sectionsOf } from "@/chat/sidebar_list";
-import { ChatRow } from "@/features/sidebar/chat_row";
+import { filterCount, filterSearch, NO_FILTER, type Section, sectionsOf } from "@/chat/sidebar_list";
+import { ChatRow, currentIn } from "@/features/sidebar/chat_row";
 import { useFilter } from "@/features/sidebar/filter_menu";
+import { RowMenu } from "@/features/sidebar/row_menu";
 import { useChatList } from "@/state/chat_list";
 import { layout, setLayout } from "@/state/layout";
 import { Button, IconButton } from "@/ui/button";
@@ -17,8 +18,7 @@ export function ChatSections() {
   const list = useChatList(filter);
   // Sections change at midnight without a reload.
   const now = useNow(60_000);
-  const sections = sectionsOf(list.chats, filter, now);
-  const pinned = sections.find((one) => one.id === "pinned")?.chats ?? [];
+  const sections = useMemo(() => sectionsOf(list.chats, filter, now), [list.chats, filter, now]);
   return (
     <div className="min-h-0 flex-1 overflow-y-auto px-2 pb-4" aria-busy={list.isPending}>
       {filter.labels.length > 0 && (
@@ -46,8 +46,9 @@ export function ChatSections() {
         </div>
       )}
       {sections.map((section) => (
-        <ListSection key={section.id} section={section} pinned={pinned} />
+        <ListSection key={section.id} section={section} />
       ))}
+      <RowMenu />
       {list.isSuccess && list.chats.length === 0 && (
         <Empty isFiltered={filterCount(filter) > 0} onClear={() => setFilter({ ...NO_FILTER, group: filter.group })} />
       )}
@@ -56,7 +57,10 @@ export function ChatSections() {
   );
 }
 
-function ListSection({ section, pinned }: { section: Section; pinned: ChatView[] }) {
+function ListSection({ section }: { section: Section }) {
+  const { id } = useParams();
+  const { search } = useLocation();
+  const kept = filterSearch(new URLSearchParams(search));
   const closed = useStore(layout, (state) => state.closedSections);
   const isOpen = !closed.includes(section.id);
   const toggle = () =>
@@ -79,7 +83,7 @@ function ListSection({ section, pinned }: { section: Section; pinned: ChatView[]
       {isOpen && (
         <ul>
           {section.chats.map((chat) => (
-            <ChatRow key={chat.id} chat={chat} pinned={pinned} />
+            <ChatRow key={chat.id} chat={chat} current={currentIn(chat, id)} search={kept} />
           ))}
         </ul>
       )}

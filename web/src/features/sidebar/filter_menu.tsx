@@ -1,4 +1,5 @@
 import { ListFilter } from "lucide-react";
+import { useMemo } from "react";
 import { useSearchParams } from "react-router";
 import { type Filter, filterCount, filterFrom, NO_FILTER, withFilter } from "@/chat/sidebar_list";
 import { IconButton } from "@/ui/button";
@@ -8,7 +9,7 @@ import { Menu } from "@/ui/menu";
 /** The filter of the list, which lives in the address. */
 export function useFilter(): [Filter, (change: Partial<Filter>) => void] {
   const [params, setParams] = useSearchParams();
-  const filter = filterFrom(params);
+  const filter = useMemo(() => filterFrom(params), [params]);
   const set = (change: Partial<Filter>) => setParams(withFilter(params, { ...filter, ...change }), { replace: true });
   return [filter, set];
 }

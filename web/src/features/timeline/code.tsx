@@ -46,25 +46,43 @@ export const CodeText = memo(function CodeText({ code, language, live, firstLine
   return (
     <code className="block w-fit min-w-full font-mono text-code">
       {source.map((line, index) => (
-        <span key={index} className={cx("block", firstLine !== undefined && "flex")}>
-          {firstLine !== undefined && (
-            <span aria-hidden className="w-12 shrink-0 pr-4 text-right text-muted select-none">
-              {firstLine + index}
-            </span>
-          )}
-          <span className="min-w-0">
-            {index < whole
-              ? colored?.lines[index]?.map(([text, color], at) => (
-                  <span key={at} style={color ? { color } : undefined}>
-                    {text}
-                  </span>
-                ))
-              : line}
-            {"\n"}
-          </span>
-        </span>
+        <CodeLine
+          key={index}
+          text={line}
+          tokens={index < whole ? (colored?.lines[index] ?? null) : null}
+          number={firstLine === undefined ? null : firstLine + index}
+        />
       ))}
     </code>
+  );
+});
+
+interface CodeLineProps {
+  text: string;
+  tokens: Lines[number] | null;
+  number: number | null;
+}
+
+/** One line; those that stand are not rendered again while others arrive. */
+const CodeLine = memo(function CodeLine({ text, tokens, number }: CodeLineProps) {
+  return (
+    <span className={cx("block", number !== null && "flex")}>
+      {number !== null && (
+        <span aria-hidden className="w-12 shrink-0 pr-4 text-right text-muted select-none">
+          {number}
+        </span>
+      )}
+      <span className="min-w-0">
+        {tokens
+          ? tokens.map(([part, color], at) => (
+              <span key={at} style={color ? { color } : undefined}>
+                {part}
+              </span>
+            ))
+          : text}
+        {"\n"}
+      </span>
+    </span>
   );
 });
 

@@ -2,6 +2,7 @@ import { Copy, ImageIcon } from "lucide-react";
 import { createElement, lazy, memo, type ReactNode, Suspense, useMemo, useRef, useState } from "react";
 import {
   completed,
+  headOf,
   hostOf,
   isMisleading,
   type Lexed,
@@ -12,32 +13,89 @@ import {
   type Token,
   type Tokens,
 } from "@/chat/markdown";
-import { CodeBlock } from "@/features/timeline/code";
+import { CodeBlock, download } from "@/features/timeline/code";
+import { sizeOf } from "@/features/timeline/files";
 import { languageOf } from "@/features/timeline/highlighter";
+import { Button } from "@/ui/button";
 import { Confirm } from "@/ui/dialog";
 import { Menu } from "@/ui/menu";
 
 const Formula = lazy(() => import("@/features/timeline/formula").then((module) => ({ default: module.Formula })));
 
+// Chosen: a book's chapter. Beyond it nobody reads on without a pause, and a page of megabytes would hold the browser.
+const WHOLE_UP_TO = 200_000;
+const STEP = 100_000;
+
 /** Markdown as elements. No HTML string is ever parsed: what looks like HTML is shown as the text it is. */
 export const Markdown = memo(function Markdown({ text }: { text: string }) {
-  const tokens = useMemo(() => lex(text), [text]);
-  return <Blocks tokens={tokens} />;
+  const [length, setLength] = useState(STEP);
+  const shown = text.length > WHOLE_UP_TO ? headOf(text, length) : text;
+  const tokens = useMemo(() => lex(shown), [shown]);
+  if (shown.length === text.length) return <Blocks tokens={tokens} />;
+  return (
+    <>
+      <Blocks tokens={tokens} />
+      <Rest left={text.length - shown.length} onMore={() => setLength(length + STEP)} whole={text} />
+    </>
+  );
 });
 
 /** Markdown that is still arriving: only its tail is read and rendered again. */
 export const LiveMarkdown = memo(function LiveMarkdown({ text }: { text: string }) {
   const before = useRef<Lexed>(NOTHING);
   before.current = lexTail(before.current, text);
-  return <Blocks tokens={completed(before.current)} live />;
-});
-
-function Blocks({ tokens, live }: { tokens: readonly Token[]; live?: boolean }) {
-  const shown = tokens.filter((token) => token.type !== "space" && token.type !== "def");
+  const shown = completed(before.current).filter(isShown);
+  const portions = Math.ceil(shown.length / PORTION);
   return (
     <div className="prose-flow">
-      {shown.map((token, index) => (
-        <Block key={index} raw={token.raw} token={token} live={Boolean(live) && index === shown.length - 1} />
+      {Array.from({ length: portions }, (_, index) => (
+        <Portion
+          key={index}
+          tokens={shown.slice(index * PORTION, (index + 1) * PORTION)}
+          live={index === portions - 1}
+        />
+      ))}
+    </div>
+  );
+});
+
+const PORTION = 16;
+
+/** Some blocks of an answer that arrives. Only the last portion changes: a long answer costs no more than its end. */
+const Portion = memo(
+  function Portion({ tokens, live }: { tokens: readonly Token[]; live: boolean }) {
+    return tokens.map((token, index) => (
+      <Block key={index} raw={token.raw} token={token} live={live && index === tokens.length - 1} />
+    ));
+  },
+  (before, after) =>
+    before.live === after.live &&
+    before.tokens.length === after.tokens.length &&
+    before.tokens.every((token, at) => token === after.tokens[at]),
+);
+
+/** What is left of a text that is too long to show at once. */
+export function Rest({ left, onMore, whole }: { left: number; onMore: () => void; whole: string }) {
+  return (
+    <p className="mt-3 flex flex-wrap items-center gap-2 text-small text-muted">
+      {sizeOf(left)} more.
+      <Button size="small" onClick={onMore}>
+        Show more
+      </Button>
+      <Button size="small" onClick={() => download(whole, "message.md")}>
+        Download all
+      </Button>
+    </p>
+  );
+}
+
+const isShown = (token: Token) => token.type !== "space" && token.type !== "def";
+
+function Blocks({ tokens }: { tokens: readonly Token[] }) {
+  return (
+    <div className="prose-flow">
+      {tokens.filter(isShown).map((token, index) => (
+        <Block key={index} raw={token.raw} token={token} live={false} />
       ))}
     </div>
   );

@@ -1,5 +1,6 @@
 import { ChevronDown, ChevronUp } from "lucide-react";
 import { useMemo } from "react";
+import { type StoreApi, useStore } from "zustand";
 import { plainText } from "@/chat/pending";
 import type { Row } from "@/chat/rows";
 import { IconButton } from "@/ui/button";
@@ -7,14 +8,15 @@ import { IconButton } from "@/ui/button";
 interface Props {
   rows: readonly Row[];
   /** The first row in view. */
-  top: string | null;
+  top: StoreApi<{ key: string | null }>;
   onShow: (key: string) => void;
 }
 
 /** The prompt of the turn in view, when it is above it: a way back to it and to its neighbours. */
 export function Prompts({ rows, top, onShow }: Props) {
   const places = useMemo(() => rows.flatMap((row, index) => (row.kind === "user" ? [{ index, row }] : [])), [rows]);
-  const at = top === null ? -1 : rows.findIndex((row) => row.key === top);
+  const indexes = useMemo(() => new Map(rows.map((row, index) => [row.key, index])), [rows]);
+  const at = useStore(top, (state) => indexes.get(state.key ?? "") ?? -1);
   const current = places.findLastIndex((one) => one.index <= at);
   const prompt = places[current];
   if (!prompt || rows[at]?.kind === "user" || rows[at]?.kind === "day") return null;

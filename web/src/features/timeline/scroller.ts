@@ -8,6 +8,8 @@ export interface ScrollerState {
   mode: Mode;
   /** How far the end of the content is below the view. */
   below: number;
+  /** The first row in view. */
+  top: string | null;
 }
 
 interface Anchor {
@@ -21,12 +23,17 @@ export class Scroller {
   private lastTop = 0;
   private actedAt = Number.NEGATIVE_INFINITY;
   private promptKey: string | null = null;
+  private topKey: string | null = null;
+  private found: HTMLElement | null = null;
   private readonly box: HTMLElement;
+  /** Its children are the rows, between two that stand for rows which are not mounted. */
+  private readonly list: HTMLElement;
   private readonly tail: HTMLElement;
   private readonly onChange: (state: ScrollerState) => void;
 
-  constructor(box: HTMLElement, tail: HTMLElement, onChange: (state: ScrollerState) => void) {
+  constructor(box: HTMLElement, list: HTMLElement, tail: HTMLElement, onChange: (state: ScrollerState) => void) {
     this.box = box;
+    this.list = list;
     this.tail = tail;
     this.onChange = onChange;
   }
@@ -115,7 +122,11 @@ export class Scroller {
   }
 
   private row(key: string): HTMLElement | null {
-    return this.box.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"]`);
+    // Looking for it means walking through everything that is mounted, and this is asked for on every frame.
+    if (!this.found?.isConnected || this.found.dataset.key !== key) {
+      this.found = this.box.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"]`);
+    }
+    return this.found;
   }
 
   private toEnd(): void {
@@ -139,20 +150,39 @@ export class Scroller {
       // The padding under the tail is room as well.
       room = Math.max(0, this.box.clientHeight - used - 16);
     }
-    this.tail.style.height = `${Math.floor(room)}px`;
+    const height = `${Math.floor(room)}px`;
+    if (this.tail.style.height !== height) this.tail.style.height = height;
   }
 
   /** Which row is under the eye, and where. */
   private remember(): void {
     const top = this.box.getBoundingClientRect().top;
-    for (const row of this.box.querySelectorAll<HTMLElement>("[data-key]")) {
-      const rect = row.getBoundingClientRect();
-      if (rect.bottom > top + 1) {
-        this.anchor = { key: row.dataset.key ?? "", offset: rect.top - top };
-        return;
-      }
+    const row = this.firstBelow(top + 1);
+    this.anchor = row ? { key: row.dataset.key ?? "", offset: row.getBoundingClientRect().top - top } : null;
+    // A row of which only the edge is left is not what is read.
+    const read = row && row.getBoundingClientRect().bottom <= top + 8 ? row.nextElementSibling : row;
+    this.topKey = (read as HTMLElement | null)?.dataset.key ?? null;
+  }
+
+  /** The first row that ends below a place. Rows stand one under the other: half of them is out at every look. */
+  private firstBelow(edge: number): HTMLElement | null {
+    const rows = this.list.children;
+    let low = 0;
+    let high = rows.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if ((rows[middle] as Element).getBoundingClientRect().bottom > edge) high = middle;
+      else low = middle + 1;
     }
-    this.anchor = null;
+    for (; low < rows.length; low += 1) {
+      const row = rows[low] as HTMLElement;
+      if (row.dataset.key) return row;
+    }
+    // Below all that is stored: what is being sent.
+    for (const row of this.tail.previousElementSibling?.children ?? []) {
+      if ((row as HTMLElement).dataset.key && row.getBoundingClientRect().bottom > edge) return row as HTMLElement;
+    }
+    return null;
   }
 
   private restore(): void {
@@ -165,6 +195,6 @@ export class Scroller {
   }
 
   private tell(): void {
-    this.onChange({ mode: this.mode, below: this.below() });
+    this.onChange({ mode: this.mode, below: this.below(), top: this.topKey });
   }
 }

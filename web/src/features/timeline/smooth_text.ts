@@ -6,34 +6,43 @@ const COMMIT_MS = 33;
 /** Text that follows what was received at an even pace. All at once when the reader asked for less motion. */
 export function useSmoothText(received: string): string {
   const [shown, setShown] = useState(received);
-  const place = useRef(received.length);
   const target = useRef(received);
+  const pace = useRef({ place: received.length, frame: 0, before: 0, committed: 0 });
   target.current = received;
   useEffect(() => {
+    const now = pace.current;
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (still || document.hidden) {
-      place.current = received.length;
+      cancelAnimationFrame(now.frame);
+      now.frame = 0;
+      now.place = received.length;
       setShown(received);
       return;
     }
     // A new text in the same place begins anew.
-    if (place.current > received.length) place.current = 0;
-    if (place.current >= received.length) return;
-    let frame = 0;
-    let before = performance.now();
-    let committed = 0;
-    const tick = (now: number) => {
-      place.current = advance(place.current, target.current.length, now - before);
-      before = now;
-      const isDone = place.current >= target.current.length;
-      if (isDone || now - committed >= COMMIT_MS) {
-        committed = now;
-        setShown(cut(target.current, place.current));
+    if (now.place > received.length) now.place = 0;
+    if (now.place >= received.length || now.frame !== 0) return;
+    // One loop as long as there is something to catch up with: what arrives meanwhile joins it, and the pace of what
+    // is shown stays the same however often something arrives.
+    now.before = performance.now();
+    const tick = (at: number) => {
+      now.place = advance(now.place, target.current.length, at - now.before);
+      now.before = at;
+      const isDone = now.place >= target.current.length;
+      if (isDone || at - now.committed >= COMMIT_MS - 1) {
+        now.committed = at;
+        setShown(cut(target.current, now.place));
       }
-      if (!isDone) frame = requestAnimationFrame(tick);
+      now.frame = isDone ? 0 : requestAnimationFrame(tick);
     };
-    frame = requestAnimationFrame(tick);
-    return () => cancelAnimationFrame(frame);
+    now.frame = requestAnimationFrame(tick);
   }, [received]);
+  useEffect(() => {
+    const now = pace.current;
+    return () => {
+      cancelAnimationFrame(now.frame);
+      now.frame = 0;
+    };
+  }, []);
   return received.startsWith(shown) ? shown : received;
 }

@@ -3,6 +3,7 @@ import {
   Component,
   memo,
   type ReactNode,
+  startTransition,
   useCallback,
   useEffect,
   useLayoutEffect,
@@ -11,6 +12,7 @@ import {
   useState,
 } from "react";
 import { useStore } from "zustand";
+import { createStore } from "zustand/vanilla";
 import { plainText, sendRows, shownOrder } from "@/chat/pending";
 import { type Row, RowMaker } from "@/chat/rows";
 import { isActive } from "@/chat/types";
@@ -23,7 +25,7 @@ import { Scroller, type ScrollerState } from "@/features/timeline/scroller";
 import { ErrorRow, RetryBanner } from "@/features/timeline/trouble";
 import { PendingRow } from "@/features/timeline/user_row";
 import { dayKey } from "@/features/timeline/when";
-import { ALL_UP_TO, type Range, rangeFor, spacer } from "@/features/timeline/windowed";
+import { ALL_UP_TO, FIRST_ROWS, Heights, type Range } from "@/features/timeline/windowed";
 import { ApprovalCard, isApproval } from "@/features/tools/approval_card";
 import { DynamicCard } from "@/features/tools/dynamic_card";
 import type { ChatSession } from "@/state/chat_session";
@@ -67,13 +69,17 @@ export function Timeline({ session, target, dimFrom }: Props) {
   const content = useRef<HTMLDivElement>(null);
   const tail = useRef<HTMLDivElement>(null);
   const scroller = useRef<Scroller | null>(null);
-  const heights = useRef(new Map<string, number>());
+  const list = useRef<HTMLDivElement>(null);
+  const [heights] = useState(() => new Heights());
   const [view, setView] = useState<View>({ isFollowing: false, isBelow: false, isFar: false });
-  const [keys, setKeys] = useState<{ start: string | null; end: string | null }>({ start: null, end: null });
-  const [top, setTop] = useState<string | null>(null);
+  const [keys, setKeys] = useState<Keys>({ start: null, end: null });
+  // Beside the state of this component: the first row in view changes all the time, and only one bar shows it.
+  const [top] = useState(() => createStore<{ key: string | null }>(() => ({ key: null })));
   const loaded = useStore(session.store, (state) => state.data.loaded);
   const { fullWidth, followAgent } = useDisplay();
-  const range = useRange(rows, keys);
+  heights.use(rows);
+  const isWhole = useWhole(loaded, target !== null || places.has(session.id));
+  const range = useMemo(() => rangeOf(rows, heights, keys, isWhole), [rows, heights, keys, isWhole]);
   const rowsNow = useRef(rows);
   rowsNow.current = rows;
 
@@ -82,25 +88,28 @@ export function Timeline({ session, target, dimFrom }: Props) {
     const element = box.current;
     const all = rowsNow.current;
     if (!element || all.length <= ALL_UP_TO) return;
-    const next = rangeFor(all, heights.current, element.scrollTop, element.clientHeight);
+    const next = heights.rangeFor(element.scrollTop, element.clientHeight);
     const selected = !(document.getSelection()?.isCollapsed ?? true);
     setKeys((before) => {
-      const old = rangeOf(all, before);
+      const old = rangeOf(all, heights, before, true);
       const start = selected ? Math.min(old.start, next.start) : next.start;
       const end = selected ? Math.max(old.end, next.end) : next.end;
       const wanted = { start: all[start]?.key ?? null, end: end >= all.length ? null : (all[end]?.key ?? null) };
       return wanted.start === before.start && wanted.end === before.end ? before : wanted;
     });
-  }, []);
+  }, [heights]);
 
   useLayoutEffect(() => {
     const element = box.current;
     const end = tail.current;
-    if (!element || !end) return;
-    const own = new Scroller(element, end, (state) => {
+    const inner = list.current;
+    if (!element || !end || !inner) return;
+    let shown: View | null = null;
+    const own = new Scroller(element, inner, end, (state) => {
       const next = viewOf(state);
-      setView((before) => (sameView(before, next) ? before : next));
-      setTop(topKey(element));
+      if (!shown || !sameView(shown, next)) setView(next);
+      shown = next;
+      if (top.getState().key !== state.top) top.setState({ key: state.top });
     });
     scroller.current = own;
     const place = places.get(session.id);
@@ -112,35 +121,37 @@ export function Timeline({ session, target, dimFrom }: Props) {
       if (left) places.set(session.id, left);
       else places.delete(session.id);
     };
-  }, [session]);
+  }, [session, top]);
 
   // Any change of size above or at the end: the place is kept.
   useEffect(() => {
     const inner = content.current;
     const element = box.current;
-    if (!inner || !element) return;
+    const feed = list.current;
+    if (!inner || !element || !feed) return;
     const observer = new ResizeObserver((entries) => {
       for (const entry of entries) {
         const key = (entry.target as HTMLElement).dataset.key;
-        if (key) heights.current.set(key, entry.borderBoxSize[0]?.blockSize ?? entry.contentRect.height);
+        if (key) heights.set(key, entry.borderBoxSize[0]?.blockSize ?? entry.contentRect.height);
       }
       scroller.current?.changed();
     });
-    const watchRows = () => {
-      observer.disconnect();
-      observer.observe(inner);
-      observer.observe(element);
-      for (const row of inner.querySelectorAll("[data-key]")) observer.observe(row);
-    };
-    watchRows();
-    const added = new MutationObserver(watchRows);
-    const list = inner.querySelector("[data-rows]");
-    if (list) added.observe(list, { childList: true });
+    observer.observe(inner);
+    observer.observe(element);
+    for (const row of feed.children) observer.observe(row);
+    // Only rows that come are measured anew: looking at all of them again costs a layout each time.
+    const added = new MutationObserver((changes) => {
+      for (const change of changes) {
+        for (const node of change.removedNodes) if (node instanceof Element) observer.unobserve(node);
+        for (const node of change.addedNodes) if (node instanceof Element) observer.observe(node);
+      }
+    });
+    added.observe(feed, { childList: true });
     return () => {
       observer.disconnect();
       added.disconnect();
     };
-  }, []);
+  }, [heights]);
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: whenever the mounted rows change
   useLayoutEffect(() => {
@@ -168,7 +179,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
     } else scroller.current?.show(key);
   };
 
-  const mounted = rows.slice(range.start, range.end);
+  const mounted = useMemo(() => rows.slice(range.start, range.end), [rows, range]);
   const width = fullWidth ? "max-w-none" : "max-w-[48rem]";
   return (
     <div className="relative min-h-0 flex-1">
@@ -195,12 +206,12 @@ export function Timeline({ session, target, dimFrom }: Props) {
       >
         <div ref={content} className={cx("mx-auto w-full px-4 pt-6 pb-4", width)}>
           <Older session={session} />
-          <div role="feed" aria-label="Conversation" data-rows>
-            <div style={{ height: spacer(rows, heights.current, 0, range.start) }} />
+          <div ref={list} role="feed" aria-label="Conversation" data-rows>
+            <div style={{ height: heights.top(range.start) }} />
             {mounted.map((row) => (
               <Article key={row.key} row={row} dim={dimFrom !== null && messageOf(row) >= dimFrom} />
             ))}
-            <div style={{ height: spacer(rows, heights.current, range.end, rows.length) }} />
+            <div style={{ height: heights.after(range.end) }} />
           </div>
           <Tail session={session} />
           <div ref={tail} aria-hidden />
@@ -229,6 +240,26 @@ interface View {
   isFar: boolean;
 }
 
+/** The first row and the row after the last one that are mounted; null for the ends of the chat. */
+interface Keys {
+  start: string | null;
+  end: string | null;
+}
+
+/**
+ * False for the first moment of a chat that opens at its end: the rows in view come first, all others when the browser
+ * has nothing better to do.
+ */
+function useWhole(loaded: boolean, atOnce: boolean): boolean {
+  const [isWhole, setWhole] = useState(atOnce);
+  useEffect(() => {
+    if (!loaded || isWhole) return;
+    const frame = requestAnimationFrame(() => startTransition(() => setWhole(true)));
+    return () => cancelAnimationFrame(frame);
+  }, [loaded, isWhole]);
+  return isWhole || atOnce;
+}
+
 function viewOf({ mode, below }: ScrollerState): View {
   return { isFollowing: mode === "following", isBelow: below > 80, isFar: below > 200 };
 }
@@ -245,26 +276,13 @@ function messageOf(row: Row): number {
   return Number(/^m(\d+)/.exec(row.key)?.[1] ?? 0);
 }
 
-function rangeOf(rows: readonly Row[], keys: { start: string | null; end: string | null }): Range {
+function rangeOf(rows: readonly Row[], heights: Heights, keys: Keys, isWhole: boolean): Range {
+  if (!isWhole) return { start: Math.max(0, rows.length - FIRST_ROWS), end: rows.length };
   if (rows.length <= ALL_UP_TO) return { start: 0, end: rows.length };
-  const at = (key: string | null) => (key === null ? -1 : rows.findIndex((row) => row.key === key));
-  const end = at(keys.end);
-  const start = at(keys.start);
+  const end = heights.indexOf(keys.end);
+  const start = heights.indexOf(keys.start);
   const last = end < 0 ? rows.length : end;
   return { start: start < 0 ? Math.max(0, last - 60) : Math.min(start, last), end: last };
-}
-
-function useRange(rows: readonly Row[], keys: { start: string | null; end: string | null }): Range {
-  return useMemo(() => rangeOf(rows, keys), [rows, keys]);
-}
-
-/** The first row in view. */
-function topKey(box: HTMLElement): string | null {
-  const top = box.getBoundingClientRect().top;
-  for (const row of box.querySelectorAll<HTMLElement>("[data-key]")) {
-    if (row.getBoundingClientRect().bottom > top + 8) return row.dataset.key ?? null;
-  }
-  return null;
 }
 
 function headingOf(row: Row): string | null {
@@ -400,7 +418,7 @@ function useTarget(
   target: number | null,
   rows: Row[],
   scroller: React.RefObject<Scroller | null>,
-  setKeys: (keys: { start: string | null; end: string | null }) => void,
+  setKeys: (keys: Keys) => void,
 ): void {
   const done = useRef<number | null>(null);
   const loaded = useStore(session.store, (state) => state.data.loaded);

@@ -1,15 +1,19 @@
 import { ChevronDown, ChevronUp, Link as LinkIcon, Pencil, RotateCcw } from "lucide-react";
-import { memo, useState } from "react";
+import { memo, useMemo, useState } from "react";
 import { filesOf, plainText } from "@/chat/pending";
 import type { Message, Part } from "@/chat/types";
 import { useConversation } from "@/features/conversation/context";
 import { CopyButton } from "@/features/timeline/code";
 import { Files } from "@/features/timeline/files";
+import { Rest } from "@/features/timeline/markdown";
 import { When } from "@/features/timeline/when";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 
 const FOLD_LINES = 12;
+const FOLD_CHARS = 1600;
+/** Of a text of megabytes only this much is on the page at once. */
+const STEP = 100_000;
 
 /** The words of a person: plain text with its line breaks, references as chips. */
 export function UserText({ parts }: { parts: readonly Part[] }) {
@@ -21,6 +25,17 @@ export function UserText({ parts }: { parts: readonly Part[] }) {
         {part.file_name}:{part.start_line}-{part.end_line}
       </span>
     );
+  });
+}
+
+/** The first so many characters. */
+function headParts(parts: readonly Part[], length: number): readonly Part[] {
+  let left = length;
+  return parts.flatMap((part): Part[] => {
+    if (part.type !== "text") return [part];
+    const text = part.text.slice(0, Math.max(0, left));
+    left -= part.text.length;
+    return text ? [{ ...part, text }] : [];
   });
 }
 
@@ -68,8 +83,10 @@ interface BubbleProps {
 
 function Bubble({ parts, faint, failed, title, children }: BubbleProps) {
   const [open, setOpen] = useState(false);
-  const text = plainText(parts);
-  const isLong = text.split("\n").length > FOLD_LINES || text.length > 1600;
+  const [length, setLength] = useState(STEP);
+  const text = useMemo(() => plainText(parts), [parts]);
+  const isLong = text.length > FOLD_CHARS || text.split("\n").length > FOLD_LINES;
+  const most = open ? length : 2 * FOLD_CHARS;
   const files = filesOf(parts);
   return (
     <div className="group/user relative flex flex-col items-end" title={title}>
@@ -82,8 +99,11 @@ function Bubble({ parts, faint, failed, title, children }: BubbleProps) {
           )}
         >
           <div className={cx("break-words whitespace-pre-wrap", isLong && !open && "line-clamp-[12]")}>
-            <UserText parts={parts} />
+            <UserText parts={isLong ? headParts(parts, most) : parts} />
           </div>
+          {open && text.length > length && (
+            <Rest left={text.length - length} onMore={() => setLength(length + STEP)} whole={text} />
+          )}
           {isLong && (
             <button
               type="button"

@@ -1,0 +1,54 @@
+import { useStore } from "zustand";
+import { createStore } from "zustand/vanilla";
+import type { ChatView } from "@/api/types.gen";
+import { chatMenu } from "@/features/sidebar/chat_menu";
+import { MenuAt, type MenuPlace } from "@/ui/menu";
+
+// A press on the button of an open menu closes it, and must not open it again.
+const AGAIN_MS = 250;
+
+interface Open {
+  chat: ChatView;
+  place: MenuPlace;
+  opener: HTMLElement;
+}
+
+const store = createStore<{ open: Open | null; closed: string; closedAt: number }>(() => ({
+  open: null,
+  closed: "",
+  closedAt: Number.NEGATIVE_INFINITY,
+}));
+
+/** Open the menu of a row, under its button. */
+export function openRowMenu(chat: ChatView, opener: HTMLElement): void {
+  const { closed, closedAt } = store.getState();
+  if (closed === chat.id && performance.now() - closedAt < AGAIN_MS) return;
+  const { left, top, width, height } = opener.getBoundingClientRect();
+  store.setState({ open: { chat, opener, place: { left, top, width, height } } });
+}
+
+/** The same at the pointer; by keys, at the row. */
+export function openRowMenuAt(chat: ChatView, opener: HTMLElement, x: number, y: number): void {
+  const row = opener.getBoundingClientRect();
+  const place = x || y ? { left: x, top: y } : { left: row.left + 24, top: row.top };
+  store.setState({ open: { chat, opener, place: { ...place, width: 0, height: x || y ? 0 : row.height } } });
+}
+
+export const useHasRowMenu = (id: string) => useStore(store, (state) => state.open?.chat.id === id);
+
+/** The one menu of all rows. */
+export function RowMenu() {
+  const open = useStore(store, (state) => state.open);
+  if (!open) return null;
+  const { chat, place, opener } = open;
+  return (
+    <MenuAt
+      key={`${chat.id} ${place.left} ${place.top}`}
+      place={place}
+      opener={opener}
+      label={`Actions for ${chat.title}`}
+      items={() => chatMenu(chat)}
+      onClose={() => store.setState({ open: null, closed: chat.id, closedAt: performance.now() })}
+    />
+  );
+}
