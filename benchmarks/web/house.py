@@ -7,7 +7,7 @@ import base64
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.web.probe import PROBE
 from benchmarks.web.provider import providing
 
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.parts import Text
-from rookery.store import machine
 from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.hints import Hint
-from rookery.store.machine import ChatSpec, Machine
 from rookery.store.pool import Database, DatabaseConfig
+from tests.browser.rested import rest_chat
 from tests.cli.served import Served, serving
 
 SETUP_TOKEN = "benchmark-of-the-web-application"
@@ -35,29 +31,6 @@ RING = f"bench:{base64.b64encode(bytes(32)).decode()}"
 PASSWORD = "correct horse battery"
 PATIENCE_MS = 60_000
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-# The last row says so, and nothing else does.
-END = "this is the end of chat"
-
-FILL = """
-    INSERT INTO chat_messages (chat_id, role, visibility, content, content_version, created_by)
-    SELECT $1, CASE WHEN n % 2 = 0 THEN 'user' ELSE 'assistant' END, 'both',
-           jsonb_build_array(jsonb_build_object('type', 'text', 'text', CASE
-             WHEN n % 2 = 0 THEN 'And what about ' || n || '?'
-             ELSE E'Some **words** about `' || n || E'`:\\n\\n- first\\n- second\\n\\n' || repeat('words and more ', 20)
-           END)), 1, CASE WHEN n % 2 = 0 THEN $3::uuid END
-      FROM generate_series(1, $2::int) n
-"""
-FINISH = """
-    INSERT INTO chat_messages (chat_id, role, visibility, content, content_version)
-    VALUES ($1, 'assistant', 'both', jsonb_build_array(jsonb_build_object('type', 'text', 'text', $2::text)), 1)
-"""
-
-
-class Silent:
-    """The server reads what is here when it is asked for; nobody looks at these chats yet."""
-
-    def publish(self, hints: Sequence[Hint]) -> None:
-        return
 
 
 @dataclass(kw_only=True)
@@ -82,19 +55,8 @@ class House:
         return await answer.json()
 
     async def rested(self, title: str, messages: int) -> str:
-        """A chat at rest with so many messages. In one transaction: the worker must not see it run."""
-        first = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=self.user)
-        spec = ChatSpec(owner_id=self.user, title=title, model_config_id=self.model, messages=(first,))
-
-        async def make(bundle: machine.Bundle) -> str:
-            created = await machine.create_chat(bundle, spec)
-            tx = await bundle.open(created.chat.id)
-            await tx.conn.execute(FILL, tx.chat.id, messages - 2, self.user)
-            await tx.conn.execute(FINISH, tx.chat.id, f"{END} {title}")
-            await machine.finish_turn(tx)
-            return str(tx.chat.id)
-
-        return await Machine(self.database.api, Silent()).bundle(make)
+        """A chat at rest with so many messages."""
+        return await rest_chat(self.database, owner=self.user, model=self.model, title=title, messages=messages)
 
     async def speaking(self, seconds: int) -> str:
         """A new chat whose answer goes on for so long."""

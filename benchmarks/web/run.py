@@ -24,10 +24,11 @@ from playwright.async_api import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.web.house import END, House, open_house
+from benchmarks.web.house import House, open_house
 from benchmarks.web.probe import call, heap_mb, idle_percent, main_thread, percentile, slow_down, typing
 
 from rookery.api.spa import WebApp, packaged
+from tests.browser.rested import END
 
 KIB = 1024
 LONG, QUICK_LONG = 5_000, 1_000

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import shutil
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from playwright.sync_api import Browser, sync_playwright
 
 from rookery.api import spa
 from tests.browser.actor import Actor
+from tests.browser.rested import Shelf
 from tests.browser.visit import PASSWORD, Visitor, visiting
 from tests.browser.wire import Backstage, Wire
 from tests.cli.served import Served, serving
+from tests.database import fresh_database, lease_server
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -32,6 +36,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+RING = f"tests:{base64.b64encode(bytes(32)).decode()}"
 
 Visit = Callable[..., Visitor]
 
@@ -58,10 +64,23 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def database(tmp_path_factory: pytest.TempPathFactory, backstage: Backstage) -> Iterator[str]:
+    """The address of the database that the server of these tests has."""
+    # In a thread: what starts it runs an event loop, and Playwright has one in this thread.
+    with ThreadPoolExecutor(1) as threads:
+        lease = threads.submit(lease_server, tmp_path_factory.getbasetemp()).result()
+    fresh = fresh_database(lease.server)
+    yield backstage.run(fresh.__aenter__())
+    backstage.run(fresh.__aexit__(None, None, None))
+    lease.release()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, database: str) -> Iterator[Served]:
     """A server with an administrator, `ada`, and the offline model."""
     home = tmp_path_factory.mktemp("home")
-    with serving(home, "--data-dir", str(home / "data")) as served:
+    options = ("--data-dir", str(home / "data"), "--database-url", database, "--secret-keys", RING)
+    with serving(home, *options) as served:
         token = served.wait_for_line(re.compile("rk_setup_[0-9a-f]{64}"))[0]
         post(served, "/setup", {"token": token, "email": "ada@example.org", "name": "Ada", "password": PASSWORD})
         yield served
@@ -86,6 +105,12 @@ def backstage() -> Iterator[Backstage]:
     loop = Backstage()
     yield loop
     loop.close()
+
+
+@pytest.fixture
+def shelf(backstage: Backstage, database: str) -> Shelf:
+    """Chats that would take too long to talk."""
+    return Shelf(backstage, database)
 
 
 @pytest.fixture

@@ -21,11 +21,15 @@ def test_newcomer_gets_from_the_printed_link_to_the_first_answer(browser: Browse
             assert "token" not in page.url
             assert newcomer.violations() == []
 
-            page.get_by_label("Name").fill("Ada")
-            page.get_by_label("Email").fill("ada@example.org")
-            page.get_by_label("Password").fill("short")
+            # By keys alone, and with a reload at every step.
+            newcomer.tab_to(page.get_by_label("Name"))
+            page.keyboard.type("Ada")
+            newcomer.tab_to(page.get_by_label("Email"))
+            page.keyboard.type("ada@example.org")
+            newcomer.tab_to(page.get_by_label("Password"))
+            page.keyboard.type("short")
             newcomer.allow("status of 400")
-            page.get_by_role("button", name="Create account").click()
+            page.keyboard.press("Enter")
             expect(page.get_by_label("Password")).to_have_attribute("aria-invalid", "true")
             page.reload()  # the token is still known, and nothing has happened
             page.get_by_label("Email").fill("ada@example.org")
@@ -35,10 +39,14 @@ def test_newcomer_gets_from_the_printed_link_to_the_first_answer(browser: Browse
             expect(page.get_by_role("heading", name="Choose a model")).to_be_visible()
             page.reload()
             assert newcomer.violations() == []
-            page.get_by_role("button", name="Continue").click()
+            newcomer.tab_to(page.get_by_role("button", name="Continue"))
+            page.keyboard.press("Enter")
             expect(page.get_by_role("heading", name="Choose a workspace")).to_be_visible()
-            page.get_by_role("button", name="Continue").click()
-            page.get_by_role("button", name="Explain how to review a pull request").click()
+            page.reload()
+            newcomer.tab_to(page.get_by_role("button", name="Continue"))
+            page.keyboard.press("Enter")
+            newcomer.tab_to(page.get_by_role("button", name="Explain how to review a pull request"))
+            page.keyboard.press("Enter")
 
             conversation = page.get_by_role("feed", name="Conversation")
             expect(conversation).to_contain_text("Explain how to review a pull request")

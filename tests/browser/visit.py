@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect
 
 # A busy machine is slow, not wrong.
 # By the button: until the settings are loaded, Enter writes a line.
@@ -19,6 +19,13 @@ PATIENCE_MS = 60_000
 PASSWORD = "correct horse battery"
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+MOST_TABS = 150
+# Fields may show it by their border or by that of the box around them.
+HAS_RING = """(element) => {
+    const style = getComputedStyle(element);
+    return style.outlineStyle !== "none" || element.matches("input, textarea, select");
+}"""
 
 # Reports of the page's policy reach nobody else.
 REPORT = """
@@ -89,6 +96,16 @@ class Visitor:
             assert time.monotonic() < deadline, chat
             self.page.wait_for_timeout(100)
         return chat
+
+    def tab_to(self, target: Locator) -> None:
+        """By keys alone, as somebody without a mouse gets there; where the focus is must be seen on the way."""
+        target.wait_for()
+        for _ in range(MOST_TABS):
+            if target.evaluate("(element) => element === document.activeElement"):
+                break
+            self.page.keyboard.press("Tab")
+        expect(target).to_be_focused()
+        assert target.evaluate(HAS_RING), "The focus is not shown."
 
     def violations(self) -> list[str]:
         """What axe finds wrong with the page as it is shown."""

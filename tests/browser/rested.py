@@ -1,0 +1,77 @@
+"""Chats that are there already: written into the database as a whole, since no model could say so much in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from rookery.chat.messages import NewMessage, Role
+from rookery.chat.parts import Text
+from rookery.store import machine
+from rookery.store.hints import Hint
+from rookery.store.machine import ChatSpec, Machine
+from rookery.store.pool import Database, DatabaseConfig
+from tests.browser.visit import Visitor
+from tests.browser.wire import Backstage
+
+# The last row says so, and nothing else does.
+END = "this is the end of chat"
+
+_FILL = """
+    INSERT INTO chat_messages (chat_id, role, visibility, content, content_version, created_by)
+    SELECT $1, CASE WHEN n % 2 = 0 THEN 'user' ELSE 'assistant' END, 'both',
+           jsonb_build_array(jsonb_build_object('type', 'text', 'text', CASE
+             WHEN n % 2 = 0 THEN 'And what about ' || n || '?'
+             ELSE E'Some **words** about `' || n || E'`:\\n\\n- first\\n- second\\n\\n' || repeat('words and more ', 20)
+           END)), 1, CASE WHEN n % 2 = 0 THEN $3::uuid END
+      FROM generate_series(1, $2::int) n
+"""
+_SAY = """
+    INSERT INTO chat_messages (chat_id, role, visibility, content, content_version)
+    VALUES ($1, 'assistant', 'both', jsonb_build_array(jsonb_build_object('type', 'text', 'text', $2::text)), 1)
+"""
+
+
+class _Silent:
+    """The server reads what is here when it is asked for; nobody looks at these chats yet."""
+
+    def publish(self, hints: Sequence[Hint]) -> None:
+        return
+
+
+async def rest_chat(
+    database: Database, *, owner: UUID, model: UUID, title: str, messages: int = 2, answer: str | None = None
+) -> str:
+    """A chat at rest with so many messages, the last of which is `answer`.
+
+    In one transaction: the worker must not see it run.
+    """
+    first = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=owner)
+    spec = ChatSpec(owner_id=owner, title=title, model_config_id=model, messages=(first,))
+
+    async def make(bundle: machine.Bundle) -> str:
+        created = await machine.create_chat(bundle, spec)
+        tx = await bundle.open(created.chat.id)
+        await tx.conn.execute(_FILL, tx.chat.id, messages - 2, owner)
+        await tx.conn.execute(_SAY, tx.chat.id, answer or f"{END} {title}")
+        await machine.finish_turn(tx)
+        return str(tx.chat.id)
+
+    return await Machine(database.api, _Silent()).bundle(make)
+
+
+class Shelf:
+    """Where tests get such chats from."""
+
+    def __init__(self, backstage: Backstage, url: str) -> None:
+        self._backstage = backstage
+        self._url = url
+
+    def chat(self, owner: Visitor, title: str, *, messages: int = 2, answer: str | None = None) -> str:
+        user = UUID(owner.ask("GET", "/users/me")["id"])
+        model = UUID(owner.ask("GET", "/model-configs")["items"][0]["id"])
+        return self._backstage.run(self._make(user, model, title, messages, answer))
+
+    async def _make(self, owner: UUID, model: UUID, title: str, messages: int, answer: str | None) -> str:
+        async with await Database.connect(DatabaseConfig(self._url, pool_worker=1)) as database:
+            return await rest_chat(database, owner=owner, model=model, title=title, messages=messages, answer=answer)
