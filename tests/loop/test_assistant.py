@@ -21,6 +21,7 @@ from rookery.llm.types import (
     ErrorKind,
     Finish,
     FinishReason,
+    GeneratedFile,
     LanguageModel,
     ReasoningDelta,
     ReasoningEnd,
@@ -29,6 +30,8 @@ from rookery.llm.types import (
     StreamPart,
     TextDelta,
     ToolCall,
+    ToolInputDelta,
+    ToolInputStart,
     Usage,
     UsageUpdate,
     Warnings,
@@ -462,6 +465,24 @@ async def test_stream_that_never_ends_is_ended() -> None:
         await start(Endless(), FakeClock(), config=LoopConfig(stream_max_parts=1000))
 
     assert (caught.value.error.kind, caught.value.error.retryable) == (ErrorKind.TIMEOUT, False)
+
+
+async def test_answer_of_a_size_that_nobody_can_keep_is_ended() -> None:
+    class Flood(PlayedModel):
+        async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
+            yield ToolInputStart("c", "write", False)
+            while True:
+                yield TextDelta("a", "x" * 1000)
+                yield ReasoningDelta("r", "x" * 1000)
+                yield ToolInputDelta("c", "x" * 1000)
+                yield GeneratedFile("f", "image/png", b"x" * 1000)
+
+    shown = Shown()
+    with pytest.raises(CallFailed) as caught:
+        await start(Flood(), FakeClock(), shown=shown, config=LoopConfig(stream_max_size=10_000))
+
+    assert (caught.value.error.kind, caught.value.error.retryable) == (ErrorKind.TIMEOUT, False)
+    assert len(shown.all) == 10  # all four kinds count; the call is announced, and files are shown when stored
 
 
 async def test_stream_that_says_a_word_now_and_then_for_ever_is_ended() -> None:

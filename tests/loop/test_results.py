@@ -145,6 +145,11 @@ def test_media_is_base64_and_only_its_text_counts() -> None:
     assert (stored["attachment_file_id"], stored["attachment_name"]) == (str(UUID(int=4)), "shot.png")
 
 
+def test_media_that_no_model_could_look_at_is_refused() -> None:
+    with pytest.raises(UnusableOutput, match="at most"):
+        shape(ToolOutput(media=Media(bytes(results.MAX_MEDIA_BYTES + 1), "video/mp4")))
+
+
 def test_the_value_beside_media_is_its_text() -> None:
     assert value(shape(ToolOutput("seen", media=Media(b"", "image/png"))))["text"] == "seen"
     assert value(shape(ToolOutput({"w": 1}, media=Media(b"", "image/png"))))["text"] == '{"w":1}'
@@ -240,6 +245,14 @@ def test_escapes_count_when_a_batch_is_capped() -> None:
     (capped,) = results.cap_batch([quoted], 10_000)
 
     assert 8_000 < sizes_of((capped,))[0] <= 10_000
+
+
+def test_a_heap_of_results_is_cut_beside_the_loop() -> None:
+    heap = sized(*[100_000] * 4)
+
+    assert results.is_capping_slow(heap, 50_000)
+    assert not results.is_capping_slow(heap, 500_000)  # nothing to cut
+    assert not results.is_capping_slow(sized(1_000), 500)
 
 
 def test_media_does_not_count() -> None:

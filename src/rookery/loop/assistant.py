@@ -215,6 +215,7 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
     # A sign of life is passed on now and then, not for every token.
     interval, told_at = seconds * _LIFE_SIGN, -math.inf
     max_parts, ends_at = setup.config.stream_max_parts, monotonic() + setup.config.stream_max_seconds
+    max_size = setup.config.stream_max_size
     count = 0
     try:
         async with guard:
@@ -233,7 +234,7 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
                         raise CallFailed(part.error, draft.usage)
                     add(part)
                     count += 1
-                    if count >= max_parts or told_at >= ends_at:
+                    if count >= max_parts or told_at >= ends_at or draft.size > max_size:
                         raise CallFailed(_endless(setup.provider_name), draft.usage)
                     if count == 1:
                         _tell_first(model, setup)

@@ -129,7 +129,7 @@ class _Batch:
         await self._run_all([place for place in runnable if place not in serial])
         for place in serial:
             await self._run_all([place])
-        return self._capped()
+        return await self._capped()
 
     # Checks
 
@@ -361,12 +361,15 @@ class _Batch:
         if result.is_truncated:
             self._tell_truncated(place)
 
-    def _capped(self) -> tuple[CallResult, ...]:
+    async def _capped(self) -> tuple[CallResult, ...]:
         """All results in call order, cut so that together they leave room for an answer."""
         config = self._setup.config
         allowed = results.batch_budget_bytes(self._setup.context_limit, percent=config.batch_percent)
         ordered = [self._results[place] for place in range(len(self._calls))]
-        capped = results.cap_batch(ordered, allowed)
+        if results.is_capping_slow(ordered, allowed):
+            capped = await asyncio.to_thread(results.cap_batch, ordered, allowed)
+        else:
+            capped = results.cap_batch(ordered, allowed)
         for place, (before, after) in enumerate(zip(ordered, capped, strict=True)):
             if after is not before:
                 self._tell_truncated(place)

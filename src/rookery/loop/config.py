@@ -12,6 +12,8 @@ class LoopConfig(msgspec.Struct, frozen=True, kw_only=True):
     # A stream that says something now and then, for ever: more than any answer takes.
     stream_max_seconds: float = 2 * 3600.0
     stream_max_parts: int = 1_000_000
+    # All that an answer says and makes, in characters and bytes: many times the longest, and still fit to be stored.
+    stream_max_size: int = 32 * 1024 * 1024
     compaction_seconds: float = 1800.0
     tool_default_deadline_seconds: float = 600.0
     tool_max_deadline_seconds: float = 4 * 3600.0

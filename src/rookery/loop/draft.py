@@ -60,7 +60,10 @@ class _Preview:
 
 
 class StepDraft:
-    """One answer in the making. `cut_calls` are the calls the output limit struck in their arguments."""
+    """One answer in the making. `cut_calls` are the calls the output limit struck in their arguments.
+
+    `size` is about how much of the answer is held, in characters and bytes.
+    """
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class StepDraft:
         self.started = llm.ResponseStarted(None, None, None)
         self.warnings: tuple[llm.CallWarning, ...] = ()
         self.cut_calls: set[str] = set()
+        self.size = 0
         self._stamp = {"wire": model.wire, "provider_id": str(model.provider_id), "model": model.model}
         self._publish = publish
         self._now = now
@@ -103,7 +107,7 @@ class StepDraft:
             llm.ToolCall: self._on_call,
             llm.ToolResult: self._on_result,
             llm.Source: self._on_source,
-            llm.GeneratedFile: self._slots.append,
+            llm.GeneratedFile: self._on_file,
             llm.UsageUpdate: self._on_usage,
             llm.ResponseStarted: self._on_started,
             llm.Warnings: self._on_warnings,
@@ -156,6 +160,7 @@ class StepDraft:
     def _on_text(self, part: llm.TextDelta) -> None:
         block = self._texts.get(part.id) or self._open_text(part.id)
         block.pieces.append(part.text)
+        self.size += len(part.text)
         self._publish(Role.ASSISTANT, parts.Text(part.text))
 
     def _on_text_start(self, part: llm.TextStart) -> None:
@@ -178,6 +183,7 @@ class StepDraft:
     def _on_thought(self, part: llm.ReasoningDelta) -> None:
         block = self._thoughts.get(part.id) or self._open_thought(part.id)
         block.pieces.append(part.text)
+        self.size += len(part.text)
         self._publish(Role.ASSISTANT, parts.Reasoning(part.text, block.started_at))
 
     def _on_thought_start(self, part: llm.ReasoningStart) -> None:
@@ -227,6 +233,7 @@ class StepDraft:
         if opened := self._previews.get(part.id):
             preview = opened[-1]
             preview.pieces.append(part.json)
+            self.size += len(part.json)
             self._show_input(preview, part.json)
 
     def _show_input(self, preview: _Preview, delta: str) -> None:
@@ -238,6 +245,8 @@ class StepDraft:
     def _on_call(self, part: llm.ToolCall) -> None:
         opened = self._previews.get(part.id)
         preview = opened.pop(0) if opened else None
+        if preview is None or not preview.pieces:
+            self.size += len(part.input)
         call_id = preview.call_id if preview else self._own_id(part.id, provider_executed=part.provider_executed)
         call = self._make_call(
             call_id,
@@ -300,7 +309,12 @@ class StepDraft:
             provider_meta=self._stamped(part.meta),
         )
         self._slots.append(result)
+        self.size += len(bytes(part.output))
         self._publish(Role.TOOL, result)
+
+    def _on_file(self, part: llm.GeneratedFile) -> None:
+        self._slots.append(part)
+        self.size += len(part.data)
 
     def _on_source(self, part: llm.Source) -> None:
         key = (part.kind, part.url or part.title or part.id)

@@ -28,6 +28,8 @@ LARGE_BYTES = 256 * 1024
 _MAX_JSON_CHARS = 4 * 1024 * 1024
 # Chosen: JSON longer than this is cut as text instead of value by value.
 _MAX_CUT_BYTES = 1024 * 1024
+# Chosen: more than any model looks at; every later prompt would carry it, and a row has its limits, too.
+MAX_MEDIA_BYTES = 20 * 1024 * 1024
 # More than `{"output": ...}` adds to its text.
 _WRAPPING_BYTES = 32
 # Chosen: less says nothing about what the result was.
@@ -214,7 +216,12 @@ def _fitted(raw: Raw, max_bytes: int) -> tuple[Raw, bool]:
 
 
 def _media(media: Media, value: Mapping[str, Json] | str | bytes, max_bytes: int) -> tuple[Raw, bool]:
-    """The bytes are exempt from the budget: they are paid for as a picture, not as text."""
+    """The bytes are exempt from the budget: they are paid for as a picture, not as text. They have a limit of their
+    own."""
+    if len(media.data) > MAX_MEDIA_BYTES:
+        raise UnusableOutput(
+            f"it has {len(media.data)} bytes of {media.mime_type}; at most {MAX_MEDIA_BYTES} can be kept"
+        )
     text = media.text or (value if isinstance(value, str | bytes) else bytes(_encoded(value)))
     clean = clean_text(text)
     cut = truncation.cut_text(clean, max_bytes)
@@ -268,6 +275,12 @@ def cap_batch(results: Sequence[CallResult], max_bytes: int) -> tuple[CallResult
         return tuple(results)
     level = max(_common_length(sizes, max_bytes), _MIN_CAPPED_BYTES)
     return tuple(_cut(each, level) if size > level else each for each, size in zip(results, sizes, strict=True))
+
+
+def is_capping_slow(results: Sequence[CallResult], max_bytes: int) -> bool:
+    """Whether `cap_batch` would keep the event loop from others: it reads what it cuts."""
+    total = sum(map(_text_bytes, results))
+    return total > max_bytes and total > LARGE_BYTES
 
 
 def _common_length(sizes: Sequence[int], max_bytes: int) -> int:
