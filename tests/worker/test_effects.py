@@ -10,13 +10,15 @@ import pytest
 
 from rookery.chat import parts, titles
 from rookery.chat.decide import TurnEnd
-from rookery.chat.messages import NewMessage, Role, Visibility
+from rookery.chat.messages import Message, NewMessage, Role, Visibility
 from rookery.chat.parts import FileReference, Text, ToolResult
 from rookery.chat.prompt import PromptRow
 from rookery.chat.transitions import BusyBehavior
+from rookery.llm import quickgen
 from rookery.llm.scripted import Fail, Wait
 from rookery.llm.types import ErrorKind
 from rookery.store import machine
+from rookery.store.generation import ParsedMessage
 from rookery.store.hints import WatchKind
 from rookery.worker import effects
 from rookery.worker.effects import PushKind
@@ -421,6 +423,42 @@ async def test_conversation_tells_turns_and_what_was_compacted(desk: Desk) -> No
         ("Summary of what came before", "It began."),
         ("Assistant", "Three."),
     ]
+
+
+async def test_of_a_long_chat_only_its_two_ends_are_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = (await desk.load(await desk.answered("Word."))).history.rows[-1]
+    assert isinstance(first.message, ParsedMessage)
+    rows = [
+        PromptRow(
+            msgspec.structs.replace(
+                first.message,
+                role=Role.USER if number % 3 == 0 else Role.ASSISTANT,
+                parsed=(Text(f"{number} " + "word " * 20),),
+            )
+        )
+        for number in range(3000)
+    ]
+    whole = effects.conversation(rows, limit=10**9)
+    speech, read = effects._speech, list[Message]()
+
+    def note(message: Message) -> tuple[str, str]:
+        read.append(message)
+        return speech(message)
+
+    monkeypatch.setattr(effects, "_speech", note)
+
+    ends = effects.conversation(rows)
+
+    assert len(whole) == 2000
+    assert len(read) < 500
+    assert [speech for speech in whole if speech in ends] == ends
+    # What is told of it is the same, but for the number of characters that were left out.
+    read_whole, read_ends = (
+        titles.transcript(turns, per_turn=quickgen.SUMMARY_PER_TURN, limit=quickgen.SUMMARY_INPUT)
+        for turns in (whole, ends)
+    )
+    assert read_whole[:10_000] == read_ends[:10_000]
+    assert read_whole[-5000:] == read_ends[-5000:]
 
 
 async def test_row_that_cannot_be_read_is_passed_over(desk: Desk) -> None:

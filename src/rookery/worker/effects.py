@@ -8,9 +8,10 @@ its outcome, and every new turn moves that: what comes late is dropped, and noth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
+from itertools import islice
 from random import Random
 from typing import Protocol
 from uuid import UUID
@@ -274,18 +275,34 @@ def is_summary_due(generated_at: datetime | None, history: LoadedHistory) -> boo
     return False
 
 
-def conversation(rows: Sequence[PromptRow]) -> list[tuple[str, str]]:
-    """Who said what, in order; the steps of a turn are one speech. What was compacted speaks through its summary."""
-    turns: list[tuple[str, str]] = []
+def conversation(rows: Sequence[PromptRow], *, limit: int = quickgen.SUMMARY_INPUT) -> list[tuple[str, str]]:
+    """Who said what, in order; the steps of a turn are one speech. What was compacted speaks through its summary.
+
+    Of a long chat only its two ends, each of `limit` characters at least: what a summary reads of it is no more.
+    """
+    first, count = _speeches(rows, limit)
+    last, _ = _speeches(islice(reversed(rows), len(rows) - count), limit)
+    head = [(who, "\n\n".join(said)) for who, said in first]
+    return head + [(who, "\n\n".join(reversed(said))) for who, said in reversed(last)]
+
+
+def _speeches(rows: Iterable[PromptRow], limit: int) -> tuple[list[tuple[str, list[str]]], int]:
+    """Speeches in the order of the rows until there are enough of them, each with its pieces; and how many rows that
+    were."""
+    found: list[tuple[str, list[str]]] = []
+    length = count = 0
     for row in rows:
         who, what = _speech(row.message)
-        if not what:
-            continue
-        if turns and turns[-1][0] == who:
-            turns[-1] = (who, f"{turns[-1][1]}\n\n{what}")
-        else:
-            turns.append((who, what))
-    return turns
+        if what and found and found[-1][0] == who:
+            found[-1][1].append(what)
+        elif what:
+            if found:
+                length += min(sum(map(len, found[-1][1])), quickgen.SUMMARY_PER_TURN)
+            if length >= limit:
+                break
+            found.append((who, [what]))
+        count += 1
+    return found, count
 
 
 def _speech(message: Message) -> tuple[str, str]:
