@@ -451,3 +451,28 @@ def scans_of_messages(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield node
     for child in node.get("Plans", []):
         yield from scans_of_messages(child)
+
+
+# The context of a workspace
+
+
+async def test_newest_word_about_a_context_is_at_hand_however_old_it_is(rig: Rig) -> None:
+    chat_id = await rig.create()
+    cache, workspace = HistoryCache(), uuid4()
+
+    def trace(digest: str) -> NewMessage:
+        content = (parts.WorkspaceContext(workspace, 1, digest),)
+        return NewMessage(role=Role.SYSTEM, visibility=Visibility.USER, content=content)
+
+    before = await load(rig, chat_id, cache)
+    await rig.commit(chat_id, trace("a"), assistant("hello"))
+    told = await load(rig, chat_id, cache)
+    await rig.commit(chat_id, assistant("more"))
+    kept = await load(rig, chat_id, cache)
+    await rig.commit(chat_id, trace("b"), assistant("and more"))
+    replaced = await load(rig, chat_id, cache)
+
+    found = [step.history.traced.hash if step.history.traced else None for step in (before, told, kept, replaced)]
+    assert found == [None, "a", "a", "b"]
+    anew = (await load(rig, chat_id)).history.traced
+    assert anew == replaced.history.traced

@@ -24,7 +24,7 @@ from rookery.chat import prompt
 from rookery.chat.chats import Chat, Fence
 from rookery.chat.errors import StaleFence
 from rookery.chat.messages import ChatId, Message, MessageId, Role, Visibility
-from rookery.chat.parts import ContentError, Part
+from rookery.chat.parts import ContentError, Part, WorkspaceContext
 from rookery.chat.prompt import PromptRow
 from rookery.store import labels as stored_labels
 from rookery.store import messages
@@ -152,7 +152,8 @@ class LoadedHistory(msgspec.Struct, frozen=True, kw_only=True):
 
     `rows` are for the decision (`chat.history.read`), of any visibility and none of them deleted; `prompt` is what the
     model is told, the same rows as `messages.list_prompt`. `model_config_ids` wrote the answers in the prompt,
-    `file_ids` are those whose bytes it needs. `size_bytes` is a guess at what the rows take in memory.
+    `file_ids` are those whose bytes it needs. `traced` is what the newest of the rows says that tell which context of a
+    workspace is in force. `size_bytes` is a guess at what the rows take in memory.
     """
 
     chat_id: ChatId
@@ -163,6 +164,7 @@ class LoadedHistory(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     model_config_ids: frozenset[UUID] = frozenset()
     file_ids: frozenset[UUID] = frozenset()
+    traced: WorkspaceContext | None = None
 
     @property
     def visible(self) -> tuple[PromptRow, ...]:
@@ -315,6 +317,7 @@ async def _continued(base: LoadedHistory | None, records: Sequence[asyncpg.Recor
         prompt=(*base.prompt, *told),
         model_config_ids=base.model_config_ids | prompt.model_config_ids(told),
         file_ids=base.file_ids | prompt.list_files(told),
+        traced=_newest_trace(added) or base.traced,
         size_bytes=base.size_bytes + sum(map(_size, added)),
     )
 
@@ -351,8 +354,20 @@ def _arranged(rows: Sequence[PromptRow], chat: Chat) -> LoadedHistory:
         boundary_id=boundary,
         model_config_ids=prompt.model_config_ids(told),
         file_ids=prompt.list_files(told),
+        traced=_newest_trace(wanted),
         size_bytes=sum(map(_size, wanted)),
     )
+
+
+def _newest_trace(rows: Sequence[PromptRow]) -> WorkspaceContext | None:
+    """A row that cannot be read says nothing about it."""
+    for row in reversed(rows):
+        message = row.message
+        if message.role is Role.SYSTEM and isinstance(message, ParsedMessage):
+            for part in message.parsed or ():
+                if isinstance(part, WorkspaceContext):
+                    return part
+    return None
 
 
 def _turn_id(rows: Sequence[PromptRow]) -> int:

@@ -18,7 +18,7 @@ from uuid import UUID
 import asyncpg
 
 from rookery.chat.blocks import Mode
-from rookery.chat.messages import ChatId, Role
+from rookery.chat.messages import ChatId
 from rookery.chat.parts import WorkspaceContext
 from rookery.chat.rights import OwnerActor
 from rookery.clock import Clock
@@ -226,15 +226,9 @@ def _trace(step: Step, pinned: Pinned | None) -> WorkspaceContext | None:
     """What the transcript has to say about the pin; None when the newest word about one is about this."""
     if pinned is None:
         return None
-    for row in reversed(step.history.rows):
-        message = row.message
-        if message.role is not Role.SYSTEM or '"workspace-context"' not in message.content:
-            continue
-        for part in message.parts():
-            if isinstance(part, WorkspaceContext):
-                is_same = (part.workspace_id, part.generation, part.hash) == pinned.key
-                return None if is_same else pinned.trace()
-    return pinned.trace()
+    told = step.history.traced
+    is_same = told is not None and (told.workspace_id, told.generation, told.hash) == pinned.key
+    return None if is_same else pinned.trace()
 
 
 def _plan_path(step: Step, row: Workspace | None) -> str | None:

@@ -89,16 +89,19 @@ class InterruptWork:
         if not kept:
             return ()
         figures = StepFigures() if metered is None else metered.figures
-        try:
-            # Beside the loop: a draft may hold megabytes.
-            return await asyncio.to_thread(
-                interrupted.rows,
+
+        def fold() -> tuple[NewMessage, ...]:
+            return interrupted.rows(
                 kept,
                 at=at,
                 model_config_id=chat.last_model_config_id if metered is None else metered.model_config_id,
                 figures=msgspec.structs.replace(figures, runtime_ms=_milliseconds(invoked_at, at)),
                 committed=history.read(step.history.rows).open_calls,
             )
+
+        try:
+            # Beside the loop: a draft may hold megabytes, and a turn a thousand steps.
+            return await asyncio.to_thread(fold)
         except Exception as error:
             log.exception("draft_unreadable", error, chat_id=chat.id)
             return ()
