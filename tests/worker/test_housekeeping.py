@@ -14,7 +14,7 @@ import pytest
 
 from rookery.chat.messages import ChatId
 from rookery.chat.states import State
-from rookery.store import auto_archive, job_runs, machine, pins
+from rookery.store import audit, auto_archive, job_runs, machine, pins
 from rookery.store.hints import WatchKind
 from rookery.store.job_runs import JobOutcome, JobRun
 from rookery.testing.clock import FakeClock
@@ -145,6 +145,15 @@ async def test_old_family_is_archived_as_a_whole_announced_and_counted(house: Ho
     ]
     assert house.stats.auto_archived == 2
     assert house.digests.sent == [Digest(owner_id=house.rig.user, titles=("The old one",), more=0)]
+    async with house.rig.pool.acquire() as conn:
+        (entry,) = (await audit.list_entries(conn)).entries
+    assert (entry.action, entry.resource_id, entry.actor_kind, entry.actor_label, entry.extra) == (
+        "chat.archive",
+        str(root),
+        "system",
+        "jobs",
+        {"chats": 2},
+    )
 
 
 async def test_further_runs_of_the_same_day_archive_nothing_new(house: House) -> None:

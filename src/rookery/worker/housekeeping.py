@@ -19,10 +19,12 @@ import msgspec
 
 from rookery.chat.chats import Chat
 from rookery.chat.errors import ChatError, InvariantViolation
+from rookery.chat.rights import Resource, SystemActor, SystemName
 from rookery.clock import Clock
 from rookery.log import get_logger
 from rookery.redaction import hide_secrets
-from rookery.store import auto_archive, chat_settings, job_runs, search, usage_daily
+from rookery.store import audit, auto_archive, chat_settings, job_runs, search, usage_daily
+from rookery.store.audit import Event
 from rookery.store.authorized.store import Store
 from rookery.store.auto_archive import DueFamily
 from rookery.store.errors import LockTimeout
@@ -240,7 +242,15 @@ class AutoArchive:
             # Between the list and this lock somebody may have come back to the chat, and be done already.
             if root.chat.updated_at >= started_at:
                 raise bundle.refuse(_InUse())
-            return await set_family_archived(bundle, family.root_id, archived=True)
+            members = await set_family_archived(bundle, family.root_id, archived=True)
+            event = Event(
+                action="chat.archive",
+                resource_type=Resource.CHAT,
+                resource_id=str(family.root_id),
+                extra={"chats": len(members)},
+            )
+            await audit.record(bundle.conn, event, actor=SystemActor(SystemName.JOBS), now=self._clock.now())
+            return members
 
         try:
             members = await self._machine.bundle(archive)
