@@ -59,8 +59,8 @@ class LeaseKeeper:
         """Beat until cancelled. The beat is short of the lease by so much that two may fail."""
         try:
             async for _ in self._clock.ticker(self._config.heartbeat_interval_seconds, "heartbeat"):
-                while not await self.beat() and self._has_peers and not self.is_fenced:
-                    # The next beat of its own would come when work has been stopped already.
+                while not await self.beat():
+                    # The next one of its own may come when work has been stopped already, or could long go on again.
                     await self._clock.sleep(self._config.beat_again_seconds, "beat-again")
                 if self._clock.monotonic() - self._swept_at >= self._config.sweep_interval_seconds:
                     await self.sweep()
