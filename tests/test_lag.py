@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.lag import TICK_SECONDS, LagMonitor
+from rookery.lag import RECENT_TICKS, TICK_SECONDS, LagMonitor
 from rookery.testing.clock import FakeClock
 
 
@@ -31,3 +31,26 @@ async def test_a_loop_that_is_stuck_shows_before_it_could_measure() -> None:
     await clock.advance(TICK_SECONDS + 3)
 
     assert monitor.lag_seconds == 3
+
+
+async def test_one_hiccup_is_not_how_late_the_loop_usually_is() -> None:
+    clock = FakeClock()
+    monitor = LagMonitor(clock)
+    task = asyncio.create_task(monitor.run())
+
+    async def be_late() -> float:
+        await clock.until_waiting("lag")
+        with clock.trap("lag") as trap:
+            await clock.fire("lag")
+            await trap.caught()
+            await clock.advance(2)
+            trap.release()
+        await clock.fire("lag")
+        return monitor.usual_seconds
+
+    once, twice = await be_late(), await be_late()
+    for _ in range(RECENT_TICKS):
+        await clock.fire("lag")
+
+    assert (once, twice, monitor.usual_seconds) == (0, 2, 0)
+    task.cancel()

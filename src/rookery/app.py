@@ -233,9 +233,7 @@ def _wire(
             toolbox=toolbox,
             clock=clock,
             rng=rng,
-            may_acquire=lambda: (
-                choices.takes_chats and presence.held and lag.lag_seconds < choices.worker.max_lag_seconds
-            ),
+            may_acquire=lambda: choices.takes_chats and health.is_fit(choices.worker),
             config=choices.worker,
         )
     )

@@ -1,4 +1,4 @@
-"""Whether a replica should get requests: what it finds when it looks at itself."""
+"""Whether a replica should get requests and take chats: what it finds when it looks at itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rookery.lag import LagMonitor
 from rookery.store.pool import Database
 from rookery.store.pubsub import Listener
 from rookery.store.replicas import Presence
+from rookery.worker.config import WorkerConfig
 
 READY_QUERY_SECONDS = 2.0
 LISTENER_DOWN_SECONDS = 5.0
@@ -18,7 +19,7 @@ LAG_SECONDS = 1.0
 
 
 class ReplicaHealth:
-    """Whether this replica should get requests."""
+    """Whether this replica should get requests, and whether its worker should take chats."""
 
     def __init__(self, database: Database, listener: Listener, presence: Presence, lag: LagMonitor) -> None:
         self._database = database
@@ -35,6 +36,14 @@ class ReplicaHealth:
             "presence": "ok" if self._presence.held else "not held",
             "event_loop": "ok" if self._lag.lag_seconds < LAG_SECONDS else "late",
         }
+
+    def is_fit(self, limits: WorkerConfig) -> bool:
+        """Whether it may take more chats: it is known to be alive, and keeps up with those it has."""
+        return (
+            self._presence.held
+            and self._lag.usual_seconds < limits.max_lag_seconds
+            and self._database.worker.waits.current_seconds < limits.max_pool_wait_seconds
+        )
 
     async def _query(self) -> str:
         try:

@@ -6,7 +6,7 @@ Cheap to fill (a bisection and two additions), read only when somebody asks. Bel
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, ItemsView, Sequence
+from collections.abc import Hashable, ItemsView, Mapping, Sequence
 from itertools import accumulate
 from typing import Generic, TypeVar
 
@@ -53,6 +53,13 @@ class Histograms(Generic[K]):
     def __init__(self, bounds: Sequence[float] = DEFAULT_BOUNDS) -> None:
         self._bounds = tuple(bounds)
         self._found: dict[K, Histogram] = {}
+
+    @classmethod
+    def of(cls, found: Mapping[K, Histogram]) -> Histograms[K]:
+        """Those that others fill, together."""
+        histograms = cls()
+        histograms._found = dict(found)
+        return histograms
 
     def observe(self, key: K, value: float) -> None:
         found = self._found.get(key)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import deque
 from typing import NoReturn
 
 from rookery.clock import Clock
@@ -12,6 +14,8 @@ from rookery.log import get_logger
 TICK_SECONDS = 0.25
 WARN_SECONDS = 0.25
 MAX_TASK_NAMES = 10
+# Chosen: five seconds.
+RECENT_TICKS = 20
 BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.25, 1.0)
 
 log = get_logger("lag")
@@ -24,7 +28,13 @@ class LagMonitor:
         self._clock = clock
         self._tick_at = clock.monotonic()
         self._lag_seconds = 0.0
+        self._recent: deque[float] = deque([0.0] * RECENT_TICKS, maxlen=RECENT_TICKS)
         self.measured = Histogram(BOUNDS)
+
+    @property
+    def usual_seconds(self) -> float:
+        """The 95th percentile of the last seconds: how late the loop is, but for one hiccup."""
+        return sorted(self._recent)[math.ceil(RECENT_TICKS * 0.95) - 1]
 
     @property
     def lag_seconds(self) -> float:
@@ -37,6 +47,7 @@ class LagMonitor:
             self._tick_at = self._clock.monotonic()
             await self._clock.sleep(TICK_SECONDS, "lag")
             self._lag_seconds = max(0.0, self._clock.monotonic() - self._tick_at - TICK_SECONDS)
+            self._recent.append(self._lag_seconds)
             self.measured.observe(self._lag_seconds)
             if self._lag_seconds > WARN_SECONDS:
                 names = sorted({task.get_name() for task in asyncio.all_tasks()})

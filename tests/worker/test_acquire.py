@@ -115,6 +115,7 @@ async def test_stale_lease_is_taken_with_a_new_runner_id(site: Site, replica: Re
     assert run.handle.input.runner_id != old.runner_id
     assert run.handle.input.worker_id == replica.worker_id
     assert replica.clock.monotonic() <= 2 * 5.0 * 1.2
+    assert replica.stats.takeovers == {"lease": 1}
 
 
 async def test_chat_of_a_process_that_is_gone_is_taken_at_once(site: Site, replica: Replica) -> None:
@@ -125,6 +126,7 @@ async def test_chat_of_a_process_that_is_gone_is_taken_at_once(site: Site, repli
     assert await replica.acquirer.run_pass() == 1
 
     assert taken(replica) == [runner.chat_id]
+    assert replica.stats.takeovers == {"lock_gone": 1}
 
 
 async def test_interrupts_come_before_deadlines_and_these_before_steps(site: Site, replica: Replica) -> None:
@@ -181,6 +183,21 @@ async def test_replica_that_is_not_fit_takes_nothing(site: Site, replica: Replic
     assert await replica.acquirer.run_pass() == 0
     replica.is_fit = True
     assert await replica.acquirer.run_pass() == 1
+
+
+async def test_hint_that_finds_the_replica_unfit_is_followed_as_soon_as_it_is_fit(site: Site, replica: Replica) -> None:
+    replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+    replica.is_fit = False
+    chat_id = await site.rig.create()
+    replica.bus.dispatch(OwnershipHint(chat_id=chat_id, snapshot_version=1))
+    await replica.clock.advance(0)
+    replica.is_fit = True
+
+    await replica.clock.fire("acquire")
+
+    await replica.works.started(1)
+    assert replica.clock.monotonic() < 1.0  # and not after the 5 s of the timer
 
 
 async def test_replica_that_becomes_unfit_stops_in_the_middle_of_a_pass(site: Site, replica: Replica) -> None:

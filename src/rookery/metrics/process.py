@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rookery.histogram import Histograms
 from rookery.http_stats import HttpStats
 from rookery.lag import LagMonitor
 from rookery.metrics.families import Family, counter, every, gauge, histogram
@@ -56,6 +57,12 @@ DATABASE: tuple[Family[Database], ...] = (
         "Connections of the pools: in use, idle, and those that may still be opened.",
         lambda database: _connections(database.stats()),
         labels=("pool", "state"),
+    ),
+    histogram(
+        "db_pool_wait_seconds",
+        "Time until somebody who needs a connection of a pool has one.",
+        lambda database: Histograms.of({name: waits.seconds for name, waits in database.waits().items()}),
+        labels=("pool",),
     ),
 )
 

@@ -35,6 +35,13 @@ RUNNERS: tuple[Family[Worker], ...] = (
         lambda worker: worker.stats.acquire_lag_seconds,
     ),
     counter(
+        "takeovers_total",
+        "Chats taken over from another process: one that is gone (lock_gone), or whose lease had ended (lease).",
+        lambda worker: worker.stats.takeovers,
+        labels=("reason",),
+        known=("lock_gone", "lease"),
+    ),
+    counter(
         "leases_lost_total",
         "Leases that were not this replica's any more (taken), or that it gave up because it could not renew (fenced).",
         lambda worker: worker.stats.leases_lost,

@@ -21,6 +21,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from rookery.store.errors import DatabaseUnreachable, DatabaseUnsuitable, StoreError
+from rookery.store.pool_waits import PoolWaits, WatchedPool
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 
@@ -123,7 +124,7 @@ class SessionConnection(asyncpg.Connection):
 class Database:
     """The process's way to PostgreSQL. `api` and `worker` are pools; `dedicated` connections belong to their caller."""
 
-    def __init__(self, config: DatabaseConfig, *, api: asyncpg.Pool, worker: asyncpg.Pool) -> None:
+    def __init__(self, config: DatabaseConfig, *, api: WatchedPool, worker: WatchedPool) -> None:
         self.config = config
         self.api = api
         self.worker = worker
@@ -131,7 +132,7 @@ class Database:
     @classmethod
     async def connect(cls, config: DatabaseConfig) -> Self:
         """Open the pools and refuse a server Rookery cannot work with."""
-        pools: list[asyncpg.Pool] = []
+        pools: list[WatchedPool] = []
         try:
             with _plain_errors(config.url):
                 for purpose, size in (("api", config.pool_api), ("worker", config.pool_worker)):
@@ -159,6 +160,10 @@ class Database:
         return {
             name: PoolStats(pool.get_size(), pool.get_idle_size(), pool.get_max_size()) for name, pool in pools.items()
         }
+
+    def waits(self) -> dict[str, PoolWaits]:
+        """How long connections of each pool are waited for."""
+        return {"api": self.api.waits, "worker": self.worker.waits}
 
     async def close(self) -> None:
         """Wait for borrowed connections to come back, at most as long as a statement may take, then close all."""
@@ -289,8 +294,8 @@ async def _session(connection: Connection) -> tuple[int, str]:
     return row[0], row[1]
 
 
-def _pool(config: DatabaseConfig, purpose: str, *, size: int) -> asyncpg.Pool:
-    return asyncpg.create_pool(
+def _pool(config: DatabaseConfig, purpose: str, *, size: int) -> WatchedPool:
+    return WatchedPool(
         config.url,
         min_size=0,
         max_size=size,
@@ -300,6 +305,11 @@ def _pool(config: DatabaseConfig, purpose: str, *, size: int) -> asyncpg.Pool:
         command_timeout=_command_timeout(config),
         server_settings=_session_settings(config, purpose),
         connection_class=SessionConnection,
+        record_class=asyncpg.Record,
+        # asyncpg's own numbers: it has them at the function that makes plain pools.
+        max_queries=50_000,
+        max_inactive_connection_lifetime=300.0,
+        loop=None,
     )
 
 

@@ -17,7 +17,7 @@ from rookery.store.errors import CommitOutcomeUnknown
 from rookery.store.hints import OwnershipHint
 from rookery.store.machine import ChatState, Machine, Tx, capacity, list_candidates, try_abandon, try_acquire
 from rookery.store.machine.capacity import Limits
-from rookery.store.machine.ownership import Candidate, has_peers
+from rookery.store.machine.ownership import Candidate, Takeover, find_takeover, has_peers
 from rookery.store.pubsub import Bus, Subscription
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
@@ -68,6 +68,7 @@ class Acquirer:
         self._named: set[ChatId] = set()  # by hints since the last pass
         self._must_list = False
         self._has_peers = False
+        self._is_put_off = False
 
     def wake(self) -> None:
         """Ask for a pass now: a slot is free, or a peer is gone."""
@@ -88,6 +89,8 @@ class Acquirer:
                 named, self._named = self._named, set()
                 must_list, self._must_list = self._must_list, False
                 self._wanted.clear()
+                if self._put_off():
+                    continue
                 if not must_list and len(named) == 1:
                     await self._take_named(*named)
                     continue
@@ -97,6 +100,12 @@ class Acquirer:
         finally:
             for subscription in subscriptions:
                 subscription.close()
+
+    def _put_off(self) -> bool:
+        """Whether the pass has to wait because this process is not fit for it. Then it looks again soon: what asked for
+        the pass may be a hint, and nobody repeats those."""
+        self._is_put_off = not self._may_take()
+        return self._is_put_off
 
     async def _take_named(self, chat_id: ChatId) -> None:
         """Take the one chat that was named, without listing others: they have hints of their own, and the timer.
@@ -137,7 +146,7 @@ class Acquirer:
         full: set[bool] = set()  # pools, as "is it the one of the roots"
         won = lost = 0
         for candidate in candidates:
-            if won == room or not self._may_take():
+            if won == room or self._put_off():
                 break
             if candidate.is_root in full and candidate.status == "running":
                 continue
@@ -154,10 +163,12 @@ class Acquirer:
 
     async def _take_one(self, chat_id: ChatId, limits: Limits) -> str:
         is_refused = False
+        taken_over: Takeover | None = None
 
         async def admit(tx: Tx) -> bool:
-            nonlocal is_refused
+            nonlocal is_refused, taken_over
             is_refused = not await capacity.admit(tx, limits)
+            taken_over = None if is_refused else await find_takeover(tx)
             return not is_refused
 
         runner_id = self._new_id()
@@ -179,6 +190,8 @@ class Acquirer:
         if chat is None:
             return "full" if is_refused else "lost"
         self._stats.chat_acquired(chat.runnable_since, self._clock.now())
+        if taken_over is not None:
+            self._stats.takeovers[taken_over] += 1
         if not self._manager.spawn(chat_id, runner_id, acquired=ChatState.of(chat)):
             self._abandon(chat_id, runner_id)
             return "closed"
@@ -200,9 +213,11 @@ class Acquirer:
         self._wanted.set()
 
     async def _until_wanted(self) -> None:
-        jitter = self._rng.uniform(1 - self._config.acquire_jitter, 1 + self._config.acquire_jitter)
+        config = self._config
+        jitter = self._rng.uniform(1 - config.acquire_jitter, 1 + config.acquire_jitter)
+        seconds = config.acquire_again_seconds if self._is_put_off else config.acquire_interval_seconds
         try:
-            async with self._clock.deadline(self._config.acquire_interval_seconds * jitter, "acquire"):
+            async with self._clock.deadline(seconds * jitter, "acquire"):
                 await self._wanted.wait()
         except DeadlineExceeded:
             self._must_list = True

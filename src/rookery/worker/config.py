@@ -10,12 +10,15 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     acquire_interval_seconds: float = 5.0
     acquire_jitter: float = 0.2
+    # After a pass that was put off because the process was not fit for it.
+    acquire_again_seconds: float = 0.5
     acquire_batch: int = 10
     # Before a pass that a hint asked for, so that idle replicas win the race for a chat; none without other replicas.
     acquire_delay_per_runner_seconds: float = 0.005
     acquire_delay_max_seconds: float = 0.25
     max_runners: int = 256
     max_lag_seconds: float = 0.25
+    max_pool_wait_seconds: float = 1.0
 
     heartbeat_interval_seconds: float = 9.0
     self_fence_seconds: float = 24.0
@@ -41,7 +44,6 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     prepare_tries: int = 3
     prepare_backoff_seconds: float = 0.2
-    requires_action_seconds: float = 300.0
 
     capacity_interval_seconds: float = 30.0
     archive_interval_seconds: float = 3600.0

@@ -6,6 +6,7 @@ Ownership is orthogonal to the execution state: nothing here changes what the ch
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from enum import StrEnum
 from typing import TypeAlias
 from uuid import UUID
 
@@ -112,6 +113,7 @@ LIST_CANDIDATES = f"WITH held AS MATERIALIZED ({_HELD})" + "UNION ALL".join(
 )
 
 
+_IS_REPLICA = "SELECT EXISTS (SELECT FROM replicas WHERE id = $1)"
 _HAS_PEERS = "SELECT EXISTS (SELECT FROM replicas WHERE id <> $1)"
 
 
@@ -196,6 +198,21 @@ async def abandon(tx: Tx) -> Chat:
         raise TransitionNotAllowed(Transition.ABANDON, source, "Nobody owns this chat.", cause="not_owned")
     await tx.settle(Transition.ABANDON, "worker_id = NULL, runner_id = NULL")
     return tx.chat
+
+
+class Takeover(StrEnum):
+    """Why a chat that somebody had is free: the process is gone, or it lives and its lease ran out or was let go."""
+
+    LOCK_GONE = "lock_gone"
+    LEASE = "lease"
+
+
+async def find_takeover(tx: Tx) -> Takeover | None:
+    """What acquiring this chat, which nobody has a lease on, takes over; None when nobody had it."""
+    if tx.chat.worker_id is None:
+        return None
+    is_there: bool = await tx.conn.fetchval(_IS_REPLICA, tx.chat.worker_id)
+    return Takeover.LEASE if is_there else Takeover.LOCK_GONE
 
 
 class _NotAcquired(Exception):
