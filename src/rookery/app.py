@@ -33,7 +33,7 @@ from rookery.metrics.endpoint import metrics_endpoint
 from rookery.metrics.export import Metrics, Sources
 from rookery.metrics.process import Build, PubSub
 from rookery.redaction import SecretRegistry
-from rookery.relaying import relay_sockets
+from rookery.relaying import agent_peers, relay_sockets
 from rookery.settings import Settings
 from rookery.store import migrate, replicas
 from rookery.store.authorized.store import Store
@@ -217,6 +217,7 @@ def _wire(
         bus=bus,
         publisher=notifier,
         clock=clock,
+        peers=agent_peers(listening, identity.id, pool=database.worker, clock=clock),
     )
     driving_machine = Machine(database.worker, notifier, clock=clock, rng=rng)
     toolbox = choices.toolbox or equipping.toolbox(workspaces, driving_machine, directory)
@@ -240,6 +241,7 @@ def _wire(
     probe = NotifyProbe(notifier, bus, replica_id=identity.id, clock=clock)
     machine = Machine(database.api, notifier, clock=clock, rng=rng)
     relay = Relay(identity.id, worker.buffer, listening=listening, pool=database.api, clock=clock, rng=rng)
+    relay.serve_agents(workspaces.places.find_own)
     streams = Streams(
         StreamParts(
             replica_id=identity.id,

@@ -20,6 +20,7 @@ from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import Driver
 from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.relayed import Peers
 from rookery.workspaces.runtime import WorkspaceRuntime
 from rookery.workspaces.specs import Specs
 
@@ -34,6 +35,7 @@ def runtime(
     bus: Bus,
     publisher: Publisher,
     clock: Clock,
+    peers: Peers | None = None,
 ) -> WorkspaceRuntime:
     """What a replica does about workspaces. `drivers` replace those of the settings."""
     chosen = driving.all_drivers(settings) if drivers is None else drivers
@@ -54,6 +56,7 @@ def runtime(
             inventories=[each for each in chosen.values() if isinstance(each, LocalDriver)],
             shared_folders=settings.workspaces_shared_folders,
             on_ready=on_ready,
+            peers=peers,
         )
     )
     return made
@@ -69,6 +72,7 @@ def toolbox(made: WorkspaceRuntime, machine: Machine, directory: Directory) -> W
             service=made.service,
             places=made.places,
             contexts=made.contexts,
+            watches=made.watches,
             clock=parts.clock,
             can_make=made.availability.can_make,
             user_setting=directory.user_setting,

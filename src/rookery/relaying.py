@@ -7,10 +7,14 @@ from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import asyncpg
+
+from rookery.clock import Clock
 from rookery.llm.secrets import KeyRing
 from rookery.settings import Problem, Settings, SettingsError
 from rookery.store.embedded.data_dir import make_socket_dir
 from rookery.stream.relay import kept, service
+from rookery.stream.relay.agents import AgentPeers
 from rookery.stream.relay.service import Listening, Reach
 
 
@@ -40,6 +44,15 @@ def relay_sockets(
             problem = f"cannot be used: {error.strerror or error}."
             raise SettingsError([Problem("relay_bind", "the relay between replicas", problem)], []) from error
         yield listening
+
+
+def agent_peers(
+    listening: Listening | None, replica_id: UUID, *, pool: asyncpg.Pool, clock: Clock
+) -> AgentPeers | None:
+    """How agents of other machines are reached; not at all without the key that replicas share."""
+    if listening is None:
+        return None
+    return AgentPeers(replica_id, key=listening.key, pool=pool, clock=clock, tls=listening.dial_tls)
 
 
 def _reach(settings: Settings, index: int) -> Reach | None:

@@ -20,7 +20,7 @@ from rookery.testing import FakeClock
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.answers import Health
 from rookery.workspaces.conn import AgentConn
-from rookery.workspaces.dialing import Place, TurnWorkspace, Unreadable
+from rookery.workspaces.dialing import Place, Reach, TurnWorkspace, Unreadable
 from rookery.workspaces.errors import NoConnection, Situation
 from tests.waiting import until
 from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent
@@ -300,7 +300,8 @@ async def test_chat_that_keeps_moving_is_an_error() -> None:
         ({"status": "starting"}, Situation.BUSY, "start_workspace, which waits"),
         ({"status": "stopping"}, Situation.BUSY, "being stopped"),
         ({"operation": "stop"}, Situation.BUSY, "being stopped"),
-        ({"is_here": False}, Situation.OUT_OF_REACH, "cannot reach workspaces there"),
+        ({"reach": Reach.OUT_OF_REACH}, Situation.OUT_OF_REACH, "cannot reach workspaces there"),
+        ({"reach": Reach.OFFLINE}, Situation.NODE_OFFLINE, "offline"),
     ],
 )
 async def test_status_decides_what_the_model_reads(fields: dict[str, Any], situation: Situation, words: str) -> None:

@@ -23,6 +23,7 @@ from rookery.workspaces import answers
 from rookery.workspaces.answers import BadAnswer, Problem
 from rookery.workspaces.drivers.protocol import Connector, DriverError
 from rookery.workspaces.errors import AgentError, AgentUnreachable
+from rookery.workspaces.relayed import REFUSED_HEADER, RelayedConnector, Target
 
 REQUEST_SECONDS = 30.0
 UPLOAD_SECONDS = 120.0
@@ -31,6 +32,8 @@ WAIT_SLACK_SECONDS = 15.0
 # Of the agent's 128. A command that runs holds two, and stopping it must never wait for one.
 MAX_CONNECTIONS = 64
 POOL_IDLE_SECONDS = 300.0
+# Less than a replica waits for the next request.
+RELAY_IDLE_SECONDS = 15.0
 # Larger than anything the protocol sends as JSON; a diff of 3 MiB is the largest.
 MAX_JSON_BYTES = 8 * 1024 * 1024
 _MAX_PROBLEM_BYTES = 256 * 1024
@@ -55,7 +58,10 @@ class ChatHeaders:
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """One request. With a key, or as a GET, it may be repeated when a kept connection turns out to be dead."""
+    """One request. With a key, or as a GET, it may be repeated when a kept connection turns out to be dead.
+
+    `result_name` is what a file with more output than fits an answer is to be called in the workspace.
+    """
 
     method: str
     path: str
@@ -63,6 +69,7 @@ class Request:
     body: bytes | None = None
     content_type: str = "application/json"
     key: UUID | None = None
+    result_name: str | None = None
     seconds: float = REQUEST_SECONDS
     max_bytes: int = MAX_JSON_BYTES
 
@@ -130,6 +137,7 @@ class AgentHttp:
         try:
             response = await self._send_repeating(request, chat)
             try:
+                await self._check_relay(response)
                 yield response
             finally:
                 # Whatever was not read to its end must not be taken for the beginning of the next answer.
@@ -138,11 +146,24 @@ class AgentHttp:
             self.open_requests -= 1
             self.used_at = self._clock.monotonic()
 
+    async def _check_relay(self, response: aiohttp.ClientResponse) -> None:
+        """A replica that passes requests on may refuse one by itself: that is no word of the agent."""
+        if isinstance(self._connector, RelayedConnector) and REFUSED_HEADER in response.headers:
+            self._connector.failed()
+            problem = _problem(await _read(response, _MAX_PROBLEM_BYTES))
+            raise AgentUnreachable(problem.message or "The server of the workspace's machine refused the request.")
+
+    def _lost(self) -> None:
+        """Nobody listens there any more: the next request looks for another way, if there can be one."""
+        if isinstance(self._connector, RelayedConnector):
+            self._connector.failed()
+
     async def _send_repeating(self, request: Request, chat: ChatHeaders) -> aiohttp.ClientResponse:
         seen = SimpleNamespace(is_reused=False)
         try:
             return await self._send(request, chat, seen)
         except aiohttp.ClientConnectorError as error:
+            self._lost()
             raise _unreachable(error) from error
         except (aiohttp.ClientConnectionError, aiohttp.ServerDisconnectedError) as error:
             if not (seen.is_reused and request.may_repeat):
@@ -152,20 +173,26 @@ class AgentHttp:
         try:
             return await self._send(request, chat, SimpleNamespace(is_reused=False))
         except aiohttp.ClientConnectorError as error:
+            self._lost()
             raise _unreachable(error) from error
         except aiohttp.ClientError as error:
             raise _broken(error) from error
 
     async def _send(self, request: Request, chat: ChatHeaders, seen: SimpleNamespace) -> aiohttp.ClientResponse:
         session = await self._get_session()
-        headers = {**self._identity, **chat.as_headers()}
+        base, headers = _HOST, {**self._identity, **chat.as_headers()}
+        if isinstance(self._connector, RelayedConnector):
+            target = await self._target(self._connector)
+            base, headers = target.url, {**headers, **target.headers}
         if request.body is not None:
             headers["Content-Type"] = request.content_type
         if request.key is not None:
             headers["Idempotency-Key"] = str(request.key)
+        if request.result_name is not None:
+            headers["X-Rookery-Result"] = request.result_name
         return await session.request(
             request.method,
-            f"{_HOST}{request.path}",
+            f"{base}{request.path}",
             params=dict(request.query),
             # In pieces: as one, a large body would be written while everybody else waits.
             data=None if request.body is None else io.BytesIO(request.body),
@@ -173,6 +200,12 @@ class AgentHttp:
             allow_redirects=False,
             trace_request_ctx=seen,
         )
+
+    async def _target(self, connector: RelayedConnector) -> Target:
+        try:
+            return await connector.target()
+        except (DriverError, OSError) as error:
+            raise AgentUnreachable(f"The workspace cannot be reached: {error}") from error
 
     async def _get_session(self) -> aiohttp.ClientSession:
         async with self._opening:
@@ -187,13 +220,10 @@ class AgentHttp:
             await self._connector.prepare()
         except (DriverError, OSError) as error:
             raise AgentUnreachable(f"The workspace cannot be reached: {error}") from error
-        path = self._connector.unix_path
-        if path is None:
-            raise AgentUnreachable("The workspace cannot be reached: its driver offers no way to its agent.")
         tracing = aiohttp.TraceConfig()
         tracing.on_connection_reuseconn.append(_note_reuse)
         return aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(path, limit=MAX_CONNECTIONS, keepalive_timeout=POOL_IDLE_SECONDS),
+            connector=self._transport(),
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -201,6 +231,15 @@ class AgentHttp:
             trace_configs=[tracing],
             read_bufsize=256 * 1024,
         )
+
+    def _transport(self) -> aiohttp.BaseConnector:
+        if isinstance(self._connector, RelayedConnector):
+            tls = self._connector.tls if self._connector.tls is not None else True
+            return aiohttp.TCPConnector(ssl=tls, limit=MAX_CONNECTIONS, keepalive_timeout=RELAY_IDLE_SECONDS)
+        path = self._connector.unix_path
+        if path is None:
+            raise AgentUnreachable("The workspace cannot be reached: its driver offers no way to its agent.")
+        return aiohttp.UnixConnector(path, limit=MAX_CONNECTIONS, keepalive_timeout=POOL_IDLE_SECONDS)
 
 
 class AgentPools:
@@ -270,12 +309,16 @@ def _check(status: int, data: bytes) -> None:
     """Raise what a refusal says."""
     if status < 400 and status not in (301, 302, 303, 307, 308):
         return
-    try:
-        problem = answers.decode(data, Problem)
-    except BadAnswer:
-        problem = Problem()
+    problem = _problem(data)
     message = problem.message.strip() or f"The workspace agent refused the request ({status})."
     raise AgentError(status, problem.code or "error", message, problem.fields)
+
+
+def _problem(data: bytes) -> Problem:
+    try:
+        return answers.decode(data, Problem)
+    except BadAnswer:
+        return Problem()
 
 
 def _unreachable(error: aiohttp.ClientConnectorError) -> AgentUnreachable:

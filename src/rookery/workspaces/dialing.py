@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
@@ -34,6 +35,15 @@ SILENT = timedelta(seconds=90)
 ROUNDS = 2
 
 
+class Reach(StrEnum):
+    """How this replica gets to a workspace: by itself, through a replica of its machine, or not at all."""
+
+    HERE = "here"
+    RELAYED = "relayed"
+    OFFLINE = "offline"  # nobody lives on its machine
+    OUT_OF_REACH = "out_of_reach"  # somebody does, and cannot be dialed from here
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace's row as far as a dial looks at it. `operation` is the kind of the open one."""
 
@@ -45,9 +55,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str | None = None
     error: str | None = None
     operation: str | None = None
-    is_here: bool = True  # False: on another machine, whose workspaces this replica cannot reach
+    reach: Reach = Reach.HERE
     started_at: datetime | None = None
     last_seen_at: datetime | None = None
+
+    @property
+    def is_reachable(self) -> bool:
+        return self.reach in (Reach.HERE, Reach.RELAYED)
 
 
 class Unreadable(Exception):
@@ -281,7 +295,13 @@ def _usable(place: Place | None) -> Place:
         raise NoConnection(
             situation, f"The workspace {place.name} does not run{why}. Use start_workspace to start it. Files are kept."
         )
-    if not place.is_here:
+    if place.reach is Reach.OFFLINE:
+        raise NoConnection(
+            Situation.NODE_OFFLINE,
+            f"The machine of the workspace {place.name} is offline. Trying again does not help until it is back. Tell "
+            "the user, who has to bring it back; the files are on it.",
+        )
+    if place.reach is Reach.OUT_OF_REACH:
         raise NoConnection(
             Situation.OUT_OF_REACH,
             f"The workspace {place.name} is on another machine, and the server that runs this chat cannot reach "

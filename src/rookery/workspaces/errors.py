@@ -50,6 +50,7 @@ class Situation(StrEnum):
     BUSY = "busy"
     TIMED_OUT = "timed_out"
     SILENT = "silent"
+    NODE_OFFLINE = "node_offline"
     OUT_OF_REACH = "out_of_reach"
     AGENT_TOO_OLD = "agent_too_old"
     CHANGED = "changed"

@@ -43,7 +43,7 @@ class ChatGit:
         try:
             workspace_id = await self._places.find_binding(chat_id)
             place = await self._places.find(workspace_id) if workspace_id is not None else None
-            if place is None or place.status != Status.RUNNING or not place.is_here:
+            if place is None or place.status != Status.RUNNING or not place.is_reachable:
                 return None
             agent = self._places.connect(place, ChatHeaders())
             return (await agent.scan_git(chat_id, seconds=SCAN_SECONDS)).repositories
@@ -86,7 +86,7 @@ class ChatGit:
             raise NotWatchable("no_workspace", "This chat has no workspace.")
         if place.status != Status.RUNNING:
             raise NotWatchable("workspace_not_running", f"The workspace {place.name} does not run. Start it first.")
-        if not place.is_here:
+        if not place.is_reachable:
             message = f"The workspace {place.name} is on another machine, which this server cannot reach."
             raise NotWatchable("agent_unreachable", message)
         return place

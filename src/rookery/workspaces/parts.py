@@ -23,6 +23,7 @@ from rookery.workspaces.answers import Health
 from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.drivers.protocol import Driver, DriverError, Inventory
 from rookery.workspaces.errors import WorkspaceError
+from rookery.workspaces.relayed import Peers
 from rookery.workspaces.specs import Specs
 from rookery.workspaces.stats import WorkspaceStats
 
@@ -39,7 +40,7 @@ async def no_follow_up(workspace: Workspace) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkspaceParts:
-    """`node` is the host whose local workspaces this replica may act on."""
+    """`node` is the host whose local workspaces this replica may act on; those of others are asked through `peers`."""
 
     replica_id: UUID
     node: str
@@ -53,6 +54,7 @@ class WorkspaceParts:
     shared_folders: Sequence[str] = ()
     stats: WorkspaceStats = field(default_factory=WorkspaceStats)
     on_ready: OnReady = no_follow_up
+    peers: Peers | None = None
 
     def driver(self, name: str) -> Driver:
         found = self.drivers.get(name)

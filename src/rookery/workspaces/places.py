@@ -16,9 +16,10 @@ from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.answers import Health
 from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.context import hint_of
-from rookery.workspaces.dialing import Place, Unreadable
-from rookery.workspaces.drivers.protocol import WorkspaceSpec
+from rookery.workspaces.dialing import Place, Reach, Unreadable
+from rookery.workspaces.drivers.protocol import Connector, WorkspaceSpec
 from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.relayed import RelayedConnector
 
 log = get_logger("workspaces.places")
 
@@ -31,7 +32,7 @@ class StorePlaces:
     def __init__(self, parts: WorkspaceParts) -> None:
         self._parts = parts
         self._pools = AgentPools(parts.clock)
-        self._specs: dict[UUID, tuple[str, WorkspaceSpec]] = {}
+        self._specs: dict[UUID, tuple[Workspace, WorkspaceSpec]] = {}
 
     async def find_binding(self, chat_id: ChatId) -> UUID | None:
         try:
@@ -50,18 +51,50 @@ class StorePlaces:
                     return None
                 open_one = await workspace_operations.find_open(conn, workspace_id)
                 if row.is_running:
-                    self._specs[workspace_id] = (row.driver, await self._parts.specs.plain(conn, row))
+                    self._specs[workspace_id] = (row, await self._parts.specs.plain(conn, row))
+            reach = await self._reach(row)
         except _DATABASE_ERRORS as error:
             raise Unreadable("The database does not answer.") from error
-        return self._place(row, None if open_one is None else open_one.kind)
+        return self._place(row, None if open_one is None else open_one.kind, reach)
 
     def connect(self, place: Place, chat: ChatHeaders) -> AgentConn:
-        driver, spec = self._specs[place.id]
+        row, spec = self._specs[place.id]
         pool = self._pools.find(place.id, spec.generation)
         if pool is None:
-            connector = self._parts.driver(driver).connector(spec)
+            connector = self._connector(row, spec)
             pool = self._pools.get(place.id, spec.generation, token=spec.token, connector=connector)
         return AgentConn(pool, chat)
+
+    def _connector(self, row: Workspace, spec: WorkspaceSpec) -> Connector:
+        parts = self._parts
+        if row.node in (None, parts.node) or parts.peers is None:
+            return parts.driver(row.driver).connector(spec)
+        return RelayedConnector(parts.peers, row.node or "", row.id, parts.clock)
+
+    async def find_own(self, workspace_id: UUID) -> Connector | None:
+        """The way to an agent of this very machine, for whoever asks from another; None when none runs here."""
+        parts = self._parts
+        try:
+            async with parts.pool.acquire() as conn:
+                row = await workspaces.find_workspace(conn, workspace_id)
+                if row is None or not row.is_running or row.node != parts.node:
+                    return None
+                spec = await parts.specs.plain(conn, row)
+        except _DATABASE_ERRORS as error:
+            log.warning("workspace_unread", workspace_id=workspace_id, error=str(error))
+            return None
+        return parts.driver(row.driver).connector(spec)
+
+    async def _reach(self, row: Workspace) -> Reach:
+        parts = self._parts
+        if row.node in (None, parts.node):
+            return Reach.HERE
+        if not row.is_running or parts.peers is None:
+            return Reach.OUT_OF_REACH
+        found = await parts.peers.of_node(row.node or "")
+        if not found:
+            return Reach.OFFLINE
+        return Reach.RELAYED if any(peer.url is not None for peer in found) else Reach.OUT_OF_REACH
 
     def release(self, place: Place) -> None:
         self._pools.drop(place.id, place.generation)
@@ -85,7 +118,7 @@ class StorePlaces:
     async def close(self) -> None:
         await self._pools.close()
 
-    def _place(self, row: Workspace, operation: str | None) -> Place:
+    def _place(self, row: Workspace, operation: str | None, reach: Reach) -> Place:
         return Place(
             id=row.id,
             name=row.name,
@@ -95,7 +128,7 @@ class StorePlaces:
             endpoint=row.endpoint,
             error=row.error,
             operation=operation,
-            is_here=row.node in (None, self._parts.node),
+            reach=reach,
             started_at=row.started_at,
             last_seen_at=row.last_seen_at,
         )

@@ -20,6 +20,7 @@ from rookery.stream import ws
 from rookery.stream.errors import CloseCode
 from rookery.stream.follow import PartSource
 from rookery.stream.relay import frames
+from rookery.stream.relay.agents import AgentGate, FindAgent
 from rookery.stream.relay.frames import Drop, End, Hello, Parts, Select
 from rookery.stream.relay.tokens import TokenCheck, TokenRefused
 from rookery.stream.ws import Receive, Refusal, Scope, Send
@@ -43,9 +44,10 @@ class RelayServerStats:
 
 
 class RelayEndpoint:
-    """The ASGI application of the internal listener. It answers one address, and changes nothing."""
+    """The ASGI application of the internal listener: links for live parts, and the gate to agents of this machine."""
 
     def __init__(self, replica_id: UUID, buffer: PartSource, *, check: TokenCheck) -> None:
+        self._agents: AgentGate | None = None
         self._hello = Hello(frames.PROTOCOL, replica_id, __version__)
         self._buffer = buffer
         self._check = check
@@ -55,7 +57,10 @@ class RelayEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
-            await _answer_plainly(scope, send)
+            if self._agents is not None and self._agents.takes(scope):
+                await self._agents(scope, receive, send)
+            else:
+                await _answer_plainly(scope, send)
             return
         refusal = await self._judge(scope)
         if refusal is not None:
@@ -71,6 +76,9 @@ class RelayEndpoint:
         finally:
             del self._links[link]
             self.stats.links -= 1
+
+    def serve_agents(self, find: FindAgent) -> None:
+        self._agents = AgentGate(find, self._check)
 
     def drain(self) -> None:
         """Tell every link that its selections end here, and take no new ones."""

@@ -1,0 +1,230 @@
+"""Agents of workspaces for replicas of other machines: requests are passed on to the socket on this one, and back.
+
+The gate looks at who asks and for which workspace. What is asked is between the other replica and the agent, which has
+its own token and checks it; bodies are passed on as they come, in both directions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import aiohttp
+import asyncpg
+from yarl import URL
+
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.store import replicas
+from rookery.store.replicas import ReplicaState
+from rookery.stream.relay import tokens
+from rookery.stream.relay.link import NoAddress, check_url
+from rookery.stream.relay.tokens import TokenCheck, TokenRefused
+from rookery.stream.ws import Receive, Refusal, Scope, Send
+from rookery.workspaces.drivers.protocol import Connector, DriverError
+from rookery.workspaces.relayed import PATH, REFUSED_HEADER, TOKEN_HEADER, Peer
+
+log = get_logger("stream.relay")
+
+CONNECT_SECONDS = 10.0
+# How to reach the agent of a workspace of this machine; None when there is none that runs.
+FindAgent = Callable[[UUID], Awaitable[Connector | None]]
+
+_REFUSED = {REFUSED_HEADER: "1"}
+_UNAUTHENTICATED = Refusal(
+    status=401, code="unauthenticated", message="This address is for replicas of Rookery.", headers=_REFUSED
+)
+_NO_AGENT = Refusal(
+    status=404, code="not_running", message="The workspace does not run on this machine.", headers=_REFUSED
+)
+_SILENT = Refusal(
+    status=502, code="agent_unreachable", message="The workspace agent cannot be reached.", headers=_REFUSED
+)
+# What is about one connection, or about the replicas, is not passed on.
+_DROPPED = frozenset(
+    {b"host", b"connection", b"transfer-encoding", b"content-length", b"accept-encoding", TOKEN_HEADER.lower().encode()}
+)
+_KEPT = ("content-type", "content-length", "idempotent-replay")
+
+
+class AgentPeers:
+    """Replicas of other machines, for requests to agents there."""
+
+    def __init__(
+        self, replica_id: UUID, *, key: bytes, pool: asyncpg.Pool, clock: Clock, tls: ssl.SSLContext | None
+    ) -> None:
+        self._replica_id = replica_id
+        self._key = key
+        self._pool = pool
+        self._clock = clock
+        self._tls = tls
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        return self._tls
+
+    async def of_node(self, node: str) -> Sequence[Peer]:
+        async with self._pool.acquire() as conn:
+            found = await replicas.list_replicas(conn)
+        return [
+            Peer(each.replica.id, _address(each.replica.relay_url))
+            for each in found
+            if each.replica.host_id == node and each.state is ReplicaState.ALIVE
+        ]
+
+    def mint(self, peer: Peer) -> str:
+        return tokens.mint(self._key, src=self._replica_id, dst=peer.id, clock=self._clock)
+
+
+def _address(url: str | None) -> str | None:
+    """The same listener, as HTTP. Beyond this machine only encrypted."""
+    try:
+        check_url(url or "")
+    except NoAddress:
+        return None
+    return None if url is None else "http" + url.removeprefix("ws").rstrip("/")
+
+
+class AgentGate:
+    """The ASGI application below `PATH`."""
+
+    def __init__(self, find: FindAgent, check: TokenCheck) -> None:
+        self._find = find
+        self._check = check
+        self.passed = 0
+
+    @staticmethod
+    def takes(scope: Scope) -> bool:
+        return bool(scope["type"] == "http" and scope["path"].startswith(f"{PATH}/"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not await self._is_peer(scope):
+            await _refuse(send, _UNAUTHENTICATED)
+            return
+        named, _, tail = _raw_path(scope).removeprefix(f"{PATH}/").partition("/")
+        connector = await self._found(named)
+        if connector is None or connector.unix_path is None:
+            await _refuse(send, _NO_AGENT)
+            return
+        self.passed += 1
+        try:
+            await _Passing(scope, receive, send).run(connector.unix_path, f"/{tail}")
+        finally:
+            await connector.close()
+
+    async def _is_peer(self, scope: Scope) -> bool:
+        try:
+            await self._check.check(dict(scope["headers"]).get(TOKEN_HEADER.lower().encode(), b"").decode("latin-1"))
+        except TokenRefused as error:
+            log.warning("relay_request_refused", reason=str(error))
+            return False
+        return True
+
+    async def _found(self, named: str) -> Connector | None:
+        try:
+            connector = await self._find(UUID(named))
+            if connector is not None:
+                await connector.prepare()
+        except (ValueError, DriverError, OSError) as error:
+            log.info("relay_finds_no_agent", error=str(error))
+            return None
+        return connector
+
+
+class _Passing:
+    """One request on its way."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._is_begun = False
+        self._has_body = asyncio.Event()
+
+    async def run(self, socket_path: str, path: str) -> None:
+        """Until the answer is through, or whoever asked has left: then the agent's side is let go of as well."""
+        passing = asyncio.create_task(self._pass(socket_path, path), name="relay-agent")
+        leaving = asyncio.create_task(self._left(), name="relay-agent-left")
+        try:
+            await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (passing, leaving):
+                task.cancel()
+            await asyncio.wait({passing, leaving})
+        error = None if passing.cancelled() else passing.exception()
+        if error is None:
+            return
+        log.info("relay_agent_failed", error=str(error) or type(error).__name__)
+        if self._is_begun:
+            raise ConnectionError("The agent's answer broke off.") from error
+        await _refuse(self._send, _SILENT)
+
+    async def _pass(self, socket_path: str, path: str) -> None:
+        scope = self._scope
+        query = scope["query_string"].decode("latin-1")
+        url = URL(f"http://agent{path}{'?' + query if query else ''}", encoded=True)
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        async with aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(socket_path, force_close=True),
+            timeout=timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        ) as session:
+            asked = session.request(
+                scope["method"],
+                url,
+                headers=[each for each in headers if each[0].lower().encode() not in _DROPPED],
+                data=await self._body(),
+                allow_redirects=False,
+            )
+            async with asked as response:
+                await self._answer(response)
+
+    async def _body(self) -> AsyncIterator[bytes] | None:
+        first = await self._receive()
+        if first["type"] != "http.request":
+            raise ConnectionError("whoever asked has left")
+        if not first.get("body") and not first.get("more_body"):
+            self._has_body.set()
+            return None
+        return self._chunks(first)
+
+    async def _chunks(self, message: Any) -> AsyncIterator[bytes]:
+        while True:
+            if message["type"] != "http.request":
+                raise ConnectionError("whoever asked has left")
+            if message.get("body"):
+                yield message["body"]
+            if not message.get("more_body"):
+                self._has_body.set()
+                return
+            message = await self._receive()
+
+    async def _answer(self, response: aiohttp.ClientResponse) -> None:
+        kept = [(name, response.headers[name]) for name in _KEPT if name in response.headers]
+        raw = [(name.encode(), value.encode("latin-1", "replace")) for name, value in kept]
+        self._is_begun = True
+        await self._send({"type": "http.response.start", "status": response.status, "headers": raw})
+        async for chunk in response.content.iter_any():
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _left(self) -> None:
+        await self._has_body.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def _raw_path(scope: Scope) -> str:
+    """As it came: a process id may hold a slash, and must stay one segment."""
+    raw: bytes | None = scope.get("raw_path")
+    return str(scope["path"]) if raw is None else raw.decode("latin-1").partition("?")[0]
+
+
+async def _refuse(send: Send, refusal: Refusal) -> None:
+    await send({"type": "http.response.start", "status": refusal.status, "headers": refusal.raw_headers()})
+    await send({"type": "http.response.body", "body": refusal.body()})
