@@ -222,3 +222,23 @@ async def test_rounds_come_every_half_minute_and_begin_at_once(database_url: str
         finally:
             task.cancel()
             await asyncio.wait({task})
+
+
+async def test_disk_that_is_nearly_full_is_told_until_there_is_room(yard: Yard) -> None:
+    replica, driver = await started(yard)
+    place = await yard.running(replica)
+    mebibyte = 1024 * 1024
+
+    async def seen(used: int) -> str | None:
+        driver.health = {"agent_state": "ready", "disk_used": used, "disk_limit": 100 * mebibyte}
+        await replica.reconciler.reconcile()
+        return (await yard.load(place.id)).warnings
+
+    assert await seen(89 * mebibyte) is None
+    yard.wire.hints.clear()
+    assert await seen(90 * mebibyte) == "Its disk is nearly full: 90% of 100 MiB are used."
+    assert yard.wire.hints
+    yard.wire.hints.clear()
+    await seen(90 * mebibyte + 5)
+    assert not yard.wire.hints  # nothing that a person would notice
+    assert await seen(mebibyte) is None

@@ -92,7 +92,8 @@ SET_GENERATION = "UPDATE workspace_operations SET generation = $2 WHERE id = $1"
 BEGIN = """
     UPDATE workspaces
        SET generation = $2, token_enc = $3, status = 'starting', agent_state = 'connecting', endpoint = NULL,
-           startup_exit_code = NULL, error = NULL, error_code = NULL, warning = NULL, updated_at = clock_timestamp()
+           startup_exit_code = NULL, error = NULL, error_code = NULL, warning = NULL,
+           disk_warning = NULL, updated_at = clock_timestamp()
      WHERE id = $1
 """
 SET_RUNNING = """
@@ -118,15 +119,21 @@ SET_DELETED = """
 READ_LOG = "SELECT log, log_dropped FROM workspace_operations WHERE id = $1 FOR NO KEY UPDATE"
 WRITE_LOG = "UPDATE workspace_operations SET log = $2, log_dropped = $3 WHERE id = $1"
 # What the agent tells. Only of the generation it belongs to, and only while the workspace counts as running.
+# Who was not seen says nothing about its disk: what it said last stays.
 OBSERVE = """
-    UPDATE workspaces
-       SET agent_state = $3, startup_exit_code = coalesce($4, startup_exit_code),
-           last_seen_at = CASE WHEN $5::timestamptz IS NULL THEN last_seen_at ELSE $5 END,
-           updated_at = CASE WHEN agent_state <> $3 THEN clock_timestamp() ELSE updated_at END
-     WHERE id = $1
-       AND generation = $2
-       AND status = 'running'
-    RETURNING (SELECT b.agent_state <> $3 FROM workspaces b WHERE b.id = $1)
+    UPDATE workspaces w
+       SET agent_state = $3, startup_exit_code = coalesce($4, w.startup_exit_code),
+           last_seen_at = CASE WHEN $5::timestamptz IS NULL THEN w.last_seen_at ELSE $5 END,
+           disk_warning = CASE WHEN $5::timestamptz IS NULL THEN w.disk_warning ELSE $6::text END,
+           updated_at = CASE WHEN before.is_other THEN clock_timestamp() ELSE w.updated_at END
+      FROM (SELECT b.id, b.agent_state <> $3
+                    OR ($5::timestamptz IS NOT NULL AND b.disk_warning IS DISTINCT FROM $6::text) AS is_other
+              FROM workspaces b
+             WHERE b.id = $1) before
+     WHERE w.id = before.id
+       AND w.generation = $2
+       AND w.status = 'running'
+    RETURNING before.is_other
 """
 # The two-key form; the first key is chosen: "wsre".
 TRY_TURN = "SELECT pg_try_advisory_lock(2003989093, hashtext($1::text))"
@@ -273,9 +280,10 @@ async def observe(
     agent_state: str,
     exit_code: int | None = None,
     seen_at: datetime | None = None,
+    disk_warning: str | None = None,
 ) -> bool:
-    """What was seen of a running agent. True when its state changed, which its watchers have to be told."""
-    return bool(await conn.fetchval(OBSERVE, workspace_id, generation, agent_state, exit_code, seen_at))
+    """What was seen of a running agent. True when something changed that its watchers have to be told."""
+    return bool(await conn.fetchval(OBSERVE, workspace_id, generation, agent_state, exit_code, seen_at, disk_warning))
 
 
 async def lose(conn: Connection, workspace: Workspace, down: Down, *, now: datetime) -> Workspace | None:

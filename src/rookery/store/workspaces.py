@@ -29,9 +29,9 @@ SHOWN_CHATS = 20
 # The fields of `Workspace`, in its order.
 COLUMNS = (
     "w.id, w.owner_id, w.name, w.template, w.template_revision, w.driver, w.node, w.parameters, w.status, w.error, "
-    "w.error_code, w.warning, w.generation, w.endpoint, w.token_enc, w.agent_state, w.startup_exit_code, w.os, w.arch, "
-    "w.home, w.directory, w.last_seen_at, w.last_used_at, w.started_at, w.stopped_at, w.idle_stop_after, w.created_at, "
-    "w.updated_at, w.deleted_at"
+    "w.error_code, w.warning, w.disk_warning, w.generation, w.endpoint, w.token_enc, w.agent_state, "
+    "w.startup_exit_code, w.os, w.arch, w.home, w.directory, w.last_seen_at, w.last_used_at, w.started_at, "
+    "w.stopped_at, w.idle_stop_after, w.created_at, w.updated_at, w.deleted_at"
 )
 FIND = f"SELECT {COLUMNS} FROM workspaces w WHERE w.id = $1"
 FIND_OWNER = "SELECT owner_id FROM workspaces WHERE id = $1 AND deleted_at IS NULL"
@@ -139,6 +139,7 @@ class Workspace(msgspec.Struct, frozen=True):
     error: str | None
     error_code: str | None
     warning: str | None
+    disk_warning: str | None
     generation: int
     endpoint: str | None
     token_enc: str | None
@@ -160,6 +161,12 @@ class Workspace(msgspec.Struct, frozen=True):
     @property
     def is_running(self) -> bool:
         return self.status == Status.RUNNING
+
+    @property
+    def warnings(self) -> str | None:
+        """What its owner should know while it runs: that it is not confined, or that its disk is nearly full."""
+        found = [each for each in (self.warning, self.disk_warning if self.is_running else None) if each]
+        return " ".join(found) or None
 
     @property
     def has_run(self) -> bool:

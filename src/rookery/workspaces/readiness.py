@@ -26,6 +26,9 @@ log = get_logger("workspaces.readiness")
 ASK_SECONDS = 1.0
 # The agent ends the script by itself after the template's time; this is for one that does not.
 FOLLOW_SECONDS = 3660.0
+# From where on the owner is told of the disk.
+NEARLY_FULL = 0.9
+MEBIBYTE = 1024 * 1024
 
 _ERRORS = (
     OSError,
@@ -97,6 +100,7 @@ class Readiness:
                 agent_state=state,
                 exit_code=health.startup_exit_code,
                 seen_at=self._parts.clock.now(),
+                disk_warning=disk_warning(health),
             )
             if has_changed:
                 await self._parts.tell(conn, await workspaces.get_workspace(conn, workspace.id))
@@ -106,6 +110,14 @@ class Readiness:
         async with self._parts.pool.acquire() as conn:
             found = await workspaces.find_workspace(conn, workspace.id)
         return found is not None and (found.status, found.generation) == (Status.RUNNING, workspace.generation)
+
+
+def disk_warning(health: Health) -> str | None:
+    """Said in whole percent, so that it does not change with every byte."""
+    if health.disk_limit <= 0 or health.disk_used < NEARLY_FULL * health.disk_limit:
+        return None
+    percent = min(health.disk_used * 100 // health.disk_limit, 999)
+    return f"Its disk is nearly full: {percent}% of {health.disk_limit // MEBIBYTE} MiB are used."
 
 
 def _say(writer: OperationWriter, health: Health) -> None:

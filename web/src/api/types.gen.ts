@@ -1650,7 +1650,7 @@ export interface WorkspaceSettingsValues {
   delete_after_stopped_days?: number;
 }
 
-/** A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it. `operation` is the one that is under way. `warning` says when it is not confined. */
+/** A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it. `operation` is the one that is under way. `warning` says when it is not confined, or its disk nearly full. */
 export interface WorkspaceView {
   id: string;
   owner: PublicUser | null;

@@ -41,7 +41,7 @@ MAX_IDLE_SECONDS = 366 * 86_400
 class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
 
-    `operation` is the one that is under way. `warning` says when it is not confined.
+    `operation` is the one that is under way. `warning` says when it is not confined, or its disk nearly full.
     """
 
     id: UUID
@@ -241,7 +241,7 @@ def _view(
         status=row.status,
         error=row.error,
         error_code=row.error_code,
-        warning=row.warning,
+        warning=row.warnings,
         agent_state=row.agent_state,
         startup_exit_code=row.startup_exit_code,
         os=row.os,

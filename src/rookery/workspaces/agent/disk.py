@@ -31,6 +31,16 @@ class Disk:
         self._used = 0
         self._measured_at: float | None = None
 
+    @property
+    def limit(self) -> int:
+        """In bytes; 0 is none."""
+        return max(self._limit, 0)
+
+    @property
+    def used(self) -> int:
+        """As of the last look, with own writes since; 0 without a limit, because nobody looks then."""
+        return self._used if self._limit > 0 else 0
+
     def require(self, growth: int) -> None:
         """507 if so many more bytes do not fit. Blocks: it may walk the home."""
         if self._limit <= 0 or growth <= 0:
@@ -48,17 +58,28 @@ class Disk:
             raise AgentError(507, "disk_limit", message)
         self._used += growth
 
+    def claim(self, growth: int) -> bool:
+        """Whether so many more bytes fit, as far as that is known. Never walks, so it may be asked from the loop."""
+        if self._limit > 0 and self._used + growth > self._limit:
+            return False
+        self._used += growth
+        return True
+
     async def watch(self, log: Callable[[str], None]) -> None:
-        """Say in the log, every ten minutes, that the limit is near: commands write without asking."""
+        """Look every ten minutes, and say in the log that the limit is near: commands write without asking."""
         while self._limit > 0:
-            await asyncio.sleep(WATCH_S)
-            await asyncio.to_thread(self._measure)
+            # Not for `require`: its first refusal or permission rests on a look of its own.
+            self._used = await asyncio.to_thread(self._sum)
             if self._used >= NEARLY_FULL * self._limit:
                 log(f"disk: {self._used} of {self._limit} bytes are used")
+            await asyncio.sleep(WATCH_S)
 
     def _measure(self) -> None:
-        self._used = sum(used_bytes(root) for root in self._roots)
+        self._used = self._sum()
         self._measured_at = self._monotonic()
+
+    def _sum(self) -> int:
+        return sum(used_bytes(root) for root in self._roots)
 
 
 def used_bytes(root: str) -> int:

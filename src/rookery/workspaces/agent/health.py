@@ -7,13 +7,15 @@ import platform
 
 from rookery.workspaces.agent.agent import API, VERSION, Agent
 from rookery.workspaces.agent.context import Context
+from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.http import Request, Response
 from rookery.workspaces.agent.routing import Router
 
 
 class Health:
-    def __init__(self, agent: Agent, context: Context) -> None:
+    def __init__(self, agent: Agent, context: Context, disk: Disk) -> None:
         self._context = context
+        self._disk = disk
         self._agent = agent
         self._started = agent.clock.monotonic()
         self._user = _user()
@@ -36,6 +38,8 @@ class Health:
                 "uptime_s": round(agent.clock.monotonic() - self._started, 3),
                 "processes": agent.processes.count_running(),
                 "context_version": self._context.version,
+                "disk_used": self._disk.used,
+                "disk_limit": self._disk.limit,
             }
         )
 
@@ -47,5 +51,5 @@ def _user() -> str:
         return "agent"  # a uid without a name
 
 
-def register(router: Router, agent: Agent, context: Context) -> None:
-    router.add("GET", "/v1/health", Health(agent, context).show)
+def register(router: Router, agent: Agent, context: Context, disk: Disk) -> None:
+    router.add("GET", "/v1/health", Health(agent, context, disk).show)

@@ -106,7 +106,7 @@ function Picker({ workspaceId, onChoose }: Props) {
         >
           <Box aria-hidden className="size-3.5" />
           <span className="hidden truncate sm:block">{current ? current.name : "Workspace"}</span>
-          {current?.warning && <TriangleAlert aria-label="Not confined" className="size-3.5 text-warn" />}
+          {current?.warning && <TriangleAlert aria-label="Warning" className="size-3.5 text-warn" />}
           <ChevronDown aria-hidden className="size-3.5" />
         </Button>
       }
