@@ -28,6 +28,9 @@ class FakeDriver:
     repositories: list[dict[str, Any]] = field(default_factory=list)
     scanned: asyncio.Event = field(default_factory=asyncio.Event)
     printed: str = ""  # by the startup script
+    context: dict[str, Any] = field(default_factory=lambda: {"version": 0, "hash": "", "resources": []})
+    context_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    polled: asyncio.Event = field(default_factory=asyncio.Event)  # somebody waits for a change of the context
     fails: DriverError | None = None
     starts: list[WorkspaceSpec] = field(default_factory=list)
     stops: list[tuple[str, int]] = field(default_factory=list)
@@ -99,6 +102,8 @@ class FakeDriver:
             if request.path == "/v1/git/scan":
                 self.scanned.set()
                 return web.json_response({"type": "changes", "repositories": self.repositories})
+            if request.path == "/v1/context":
+                return await self._context(request)
             if request.path == "/v1/scripts/log":
                 printed = self.printed.encode()
                 since = int(request.query.get("since", "0"))
@@ -114,6 +119,21 @@ class FakeDriver:
         await runner.setup()
         await web.UnixSite(runner, self._socket(ws.id)).start()
         self._agents[ws.id] = runner
+
+    def tell(self, text: str) -> None:
+        """The project's instructions are these from now on."""
+        resource = {"kind": "instruction_file", "source": "/p/AGENTS.md", "body": text, "size": len(text)}
+        version = self.context["version"] + 1
+        self.context = {"version": version, "hash": f"h{version}", "resources": [resource]}
+        self.context_changed.set()
+
+    async def _context(self, request: web.Request) -> web.StreamResponse:
+        after, wait_s = int(request.query["after"]), float(request.query["wait_s"])
+        if after == self.context["version"] and wait_s > 0:
+            self.context_changed.clear()
+            self.polled.set()
+            await self.context_changed.wait()
+        return web.Response(status=304) if after == self.context["version"] else web.json_response(self.context)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         """The repositories now, and again after every scan."""

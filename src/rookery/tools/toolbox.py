@@ -30,12 +30,14 @@ from rookery.store.generation import Step
 from rookery.store.workspaces import Status, Workspace
 from rookery.tools import attach, files, plan, process, questions, registry, skills, templates, workspace_life
 from rookery.tools.diffs import note_diffs
+from rookery.tools.keeping import ResultKeeper
 from rookery.tools.pinned import Pinned, Pins
 from rookery.tools.registry import Column
 from rookery.tools.turn import TurnTools, dynamic_tools
 from rookery.tools.workspace_turn import WorkspaceTurn, Yard, plan_path
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.context import DATABASE_ERRORS, Contexts
+from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.dialing import Places, TurnWorkspace, Unreadable
 from rookery.workspaces.errors import NoConnection, WorkspaceError
 from rookery.workspaces.service import Workspaces
@@ -64,6 +66,7 @@ class ToolboxParts:
     service: Workspaces
     places: Places
     contexts: Contexts
+    watches: ContextWatches
     clock: Clock
     can_make: Callable[[], Awaitable[bool]] = always
     user_setting: UserSetting = no_setting
@@ -99,6 +102,9 @@ class WorkspaceToolbox:
         at = registry.column(mode=mode, is_root=step.chat.is_root)
         kept = self._keep(step)
         row = await self._find_row(step)
+        if row is not None and row.status == Status.RUNNING:
+            self._parts.watches.hold(row.id)
+            stack.callback(self._parts.watches.release, row.id)
         pinned = await self._pinned(step, kept, row)
         tools = registry.ordered(await self._tools(step, pinned))
         declared = dynamic_tools(step, mode=mode) if at is Column.ROOT else ()
@@ -120,6 +126,7 @@ class WorkspaceToolbox:
             plan_path=_plan_path(step, row),
             trace=_trace(step, pinned),
             on_turn_end=partial(self._end_turn, step, kept) if kept.workspace.was_used else None,
+            keep_result=ResultKeeper(kept.workspace, self._parts.clock),
         )
 
     async def _end_turn(self, step: Step, kept: _Kept) -> None:
@@ -180,9 +187,10 @@ class WorkspaceToolbox:
         if row is None:
             return None
         try:
-            if row.status == Status.RUNNING and not self._parts.contexts.is_fresh(row.id, row.generation):
+            is_stale = row.status == Status.RUNNING and not self._parts.contexts.is_fresh(row.id, row.generation)
+            if is_stale:
                 await self._refresh(step, row)
-            if not step.meta.has_pin or await self._is_outdated(step, row):
+            if not step.meta.has_pin or await self._is_outdated(step, row, has_looked=is_stale):
                 await self._parts.contexts.pin(step.chat.id)
                 return await self._pins.load_newest(step.chat.id)
             return await self._pins.load(step.chat.id, step.meta)
@@ -199,16 +207,22 @@ class WorkspaceToolbox:
         except (NoConnection, Unreadable) as error:
             log.info("context_not_refreshed", chat_id=step.chat.id, error=str(error))
 
-    async def _is_outdated(self, step: Step, row: Workspace) -> bool:
-        """Whether the pin is replaced unasked: after a restart, and for users who want it at the start of a turn."""
+    async def _is_outdated(self, step: Step, row: Workspace, *, has_looked: bool) -> bool:
+        """Whether the pin is replaced unasked: after a restart, and for users who want it at the start of a turn.
+
+        A look at the workspace may just have found what the step's own snapshot of the chat does not know.
+        """
         meta = step.meta
         if meta.context_generation is not None and meta.context_generation < row.generation:
             async with self._parts.pool.acquire() as conn:
                 newest = await workspace_context.find_snapshot(conn, row.id)
             return newest is not None and newest.generation == row.generation
-        if meta.context_dirty_since is None or not _begins_turn(step):
+        if not _begins_turn(step) or (meta.context_dirty_since is None and not has_looked):
             return False
-        return await self._parts.user_setting(step.chat.owner_id, "context_auto_refresh") is True
+        if await self._parts.user_setting(step.chat.owner_id, "context_auto_refresh") is not True:
+            return False
+        async with self._parts.pool.acquire() as conn:
+            return (await workspace_context.read_pin(conn, step.chat.id)).dirty_since is not None
 
 
 def _begins_turn(step: Step) -> bool:

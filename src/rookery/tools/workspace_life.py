@@ -257,7 +257,7 @@ async def _given(making: Any) -> ToolOutput:
             "error": str(error),
             "error_code": "quota_exceeded",
             "title": "No room for another workspace",
-            "message": str(error),
+            "message": f"{error} Or ask an administrator for a higher limit.",
             "quota": {"kind": error.kind, "used": error.used, "limit": error.limit},
         }
         return ToolOutput(value, is_error=True)

@@ -104,18 +104,28 @@ class Contexts:
         self._publisher = publisher
         self._clock = clock
         self._looked_at: dict[tuple[UUID, int], float] = {}
+        self._versions: dict[tuple[UUID, int], int] = {}
 
     def is_fresh(self, workspace_id: UUID, generation: int) -> bool:
         """Whether this process has looked at it a moment ago."""
         at = self._looked_at.get((workspace_id, generation))
         return at is not None and self._clock.monotonic() - at < FRESH_SECONDS
 
+    def known_version(self, workspace_id: UUID, generation: int) -> int:
+        """The last one this process was told; 0 when it was told none."""
+        return self._versions.get((workspace_id, generation), 0)
+
+    def forget(self) -> None:
+        """Whatever this process has looked at is looked at again."""
+        self._looked_at.clear()
+        self._versions.clear()
+
     async def refresh(
         self, workspace_id: UUID, generation: int, conn: AgentConn, *, seconds: float = FETCH_SECONDS
     ) -> bool:
         """Fetch what the agent has now and keep it; whether there is something to pin. Never raises."""
         if len(self._looked_at) >= MAX_REMEMBERED:
-            self._looked_at.clear()
+            self.forget()
         self._looked_at[workspace_id, generation] = self._clock.monotonic()
         try:
             async with self._clock.deadline(seconds, "workspace-context"):
@@ -124,6 +134,7 @@ class Contexts:
             if answer is None or answer.version <= 0:
                 return False
             await self.keep(snapshot_of(workspace_id, generation, answer, now=self._clock.now()))
+            self._versions[workspace_id, generation] = answer.version
         except (WorkspaceError, DeadlineExceeded, *DATABASE_ERRORS) as error:
             log.info("workspace_context_not_fetched", workspace_id=workspace_id, error=str(error))
             return False

@@ -11,6 +11,7 @@ from rookery.workspaces import shipped
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.availability import Availability
 from rookery.workspaces.context import Contexts
+from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.dialing import Unreadable
 from rookery.workspaces.drivers import announcing
 from rookery.workspaces.drivers.protocol import DriverError
@@ -35,6 +36,7 @@ class WorkspaceRuntime:
         self.service = Workspaces(parts)
         self.places = StorePlaces(parts)
         self.contexts = Contexts(parts.pool, parts.publisher, clock=parts.clock)
+        self.watches = ContextWatches(self.contexts, self.places, clock=parts.clock)
         self.availability = Availability(parts)
         self.git = ChatGit(parts, self.places)
         self.executor = Executor(parts)
@@ -64,6 +66,7 @@ class WorkspaceRuntime:
             log.info("workspace_context_not_heard", workspace_id=workspace.id, error=str(error))
 
     async def close(self) -> None:
+        await self.watches.close()
         await self.places.close()
         for driver in self.parts.drivers.values():
             if isinstance(driver, SshDriver):
