@@ -26,6 +26,7 @@ from rookery.loop.scripted import MemoryLedger
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import Cancellation, CancelReason, Services, Tool, ToolSet
 from rookery.tools import attach, files, plan, process, questions, skills
+from rookery.tools.keeping import ResultKeeper
 from rookery.tools.registry import Column
 from rookery.tools.workspace_turn import WorkspaceTurn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
@@ -94,6 +95,8 @@ class Hands:
     stragglers: Stragglers = field(default_factory=Stragglers)
     cancellation: Cancellation = field(default_factory=Cancellation)
     workspaces: dict[UUID, TurnWorkspace] = field(default_factory=dict)
+    extra: Sequence[Tool] = ()
+    context_limit: int | None = None
     calls: int = 0
 
     @property
@@ -119,6 +122,7 @@ class Hands:
             *plan.tools(),
             skills.read_skill_tool(),
             skills.read_skill_file_tool(),
+            *self.extra,
         ]
         turn = WorkspaceTurn(
             chat_id=self.chat_id,
@@ -138,6 +142,8 @@ class Hands:
             cancellation=self.cancellation,
             services=Services(turn),
             owner_id=self.owner_id,
+            context_limit=self.context_limit,
+            keep_result=ResultKeeper(self.workspace(), self.clock),
         )
 
     def call(self, tool: str, /, *, call_id: str = "", **args: Any) -> PendingCall:

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from rookery.chat import parts
 from rookery.chat.messages import ChatId
-from rookery.loop.tools import CancelReason
+from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
+from rookery.tools.framework import make_tool
 from rookery.tools.registry import Column
 from tests.tools.hands import Hands, open_hands
 from tests.waiting import until
 
 PATIENCE = 60.0
+
+
+class Dump(msgspec.Struct):
+    pass
+
+
+async def _dump(text: str, ctx: ToolContext, given: Dump) -> ToolOutput:
+    return ToolOutput(text)
+
+
+def wait_for(file: Path) -> str:
+    return f"until [ -e {file} ]; do sleep 0.05; done"
 
 
 def is_alive(pid_file: Path) -> bool:
@@ -104,6 +119,62 @@ async def test_much_output_keeps_its_end(hands: Hands) -> None:
     assert done.value["output"].endswith("199999\n200000\n")
     assert done.value["truncated"]["original_bytes"] > 1024 * 1024
     assert done.value["truncated"]["strategy"] == "head_tail"
+    # All of it can be read on, without running the command again.
+    file = str(hands.home / ".rookery/results/call_1")
+    assert done.value["truncated"]["file"] == file
+    assert f"all of it is in {file}" in done.value["output"]
+    middle = await hands.run("read_file", path=file, offset=100_000, limit=1)
+    assert middle.value["content"] == "100000\t100000"
+
+
+async def test_output_after_a_cursor_is_only_what_is_new(hands: Hands) -> None:
+    first, second = hands.home / "first", hands.home / "second"
+    command = f"echo one; {wait_for(first)}; echo two; echo three; {wait_for(second)}; seq 1 100000"
+    started = await hands.run("execute", command=command, run_in_background=True)
+    ask = {"process_id": started.value["background_process_id"], "wait_timeout": "60s"}
+
+    seen = await hands.run("process_output", until="on[e]", **ask)
+    assert (seen.value["matched"], seen.value["match"], seen.value["running"]) == (True, "one", True)
+    assert seen.value["output"] == "one\n"
+    first.touch()
+    new = await hands.run("process_output", cursor=seen.value["cursor"], until="three", **ask)
+    assert (new.value["output"], new.value["match"]) == ("two\nthree\n", "three")
+    none = await hands.run("process_output", cursor=new.value["cursor"], **{**ask, "wait_timeout": "0s"})
+    assert ("output" not in none.value, none.value["cursor"]) == (True, new.value["cursor"])
+    second.touch()
+    over = await hands.run("process_output", until="never", **ask)
+    assert (over.value["matched"], over.value["exit_code"]) == (False, 0)
+    late = await hands.run("process_output", cursor=new.value["cursor"], **ask)
+    assert late.value["gap_bytes"] > 0
+    assert ".rookery/results/call_1" in late.value["note"]
+    assert late.value["output"].endswith("\n100000\n")
+    assert len(late.value["output"].encode()) <= 32 * 1024
+
+    beyond = await hands.run("process_output", cursor=10**9, **ask)
+    bad = await hands.run("process_output", until="(", **ask)
+    long = await hands.run("process_output", until="x" * 501, **ask)
+    assert "`cursor` is beyond" in beyond.error
+    assert "not a regular expression" in bad.error
+    assert "500" in long.error
+
+
+async def test_result_too_large_for_the_model_is_kept_in_the_workspace(hands: Hands) -> None:
+    """Of whatever tool: here a text of half a megabyte, for a model with a small window."""
+    hands.context_limit = 20_000
+    (hands.home / "big").write_text("a" * 400 + "\n")
+    whole = "\n".join(f"line {number}" for number in range(20_000))
+    hands.extra = [make_tool("dump", "", arguments=Dump, handler=partial(_dump, whole))]
+
+    done = await hands.run("dump", call_id="call/1")
+
+    file = hands.home / ".rookery/results/call_1"
+    assert file.read_text() == whole
+    assert f"All of it is in {file}" in done.value["output"]
+    assert len(done.value["output"].encode()) <= 20_000
+    hands.places.status = "stopped"
+    hands.workspaces.clear()
+    without = await hands.run("dump", call_id="call/2")
+    assert "Narrow the query" in without.value["output"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ UNKNOWN_BUDGET_BYTES = 64 * 1024
 BYTES_PER_TOKEN = 3
 
 _MARKER_ROOM = 256
+# What is left of that room for a path.
+_MAX_PATH_BYTES = 140
 _PLAIN_CUT_BELOW = 512
 # Chosen: what is left of a string must still say something.
 _SHORTEST_STRING = 64
@@ -28,10 +30,11 @@ def budget_bytes(context_limit: int | None) -> int:
     return max(context_limit // 3 * BYTES_PER_TOKEN, MIN_BUDGET_BYTES)
 
 
-def cut_text(text: str, max_bytes: int) -> str:
+def cut_text(text: str, max_bytes: int, *, kept_in: str = "") -> str:
     """The first two thirds and the last third of what fits, and a marker that counts what is gone.
 
-    Never longer than `max_bytes`. A budget too small for the marker is a plain cut.
+    Never longer than `max_bytes`. A budget too small for the marker is a plain cut. `kept_in` is where all of it can
+    be read, which the marker says then.
     """
     data = text.encode("utf-8", "replace")
     if len(data) <= max_bytes:
@@ -42,11 +45,14 @@ def cut_text(text: str, max_bytes: int) -> str:
     head = cut_utf8(data, kept * 2 // 3)
     tail = _tail_utf8(data, kept // 3)
     removed = len(data) - len(head) - len(tail)
-    marker = f"\n\n[... {removed} bytes of this result were removed. Narrow the query to see them. ...]\n\n"
+    advice = "Narrow the query to see them."
+    if kept_in and len(kept_in.encode("utf-8", "replace")) <= _MAX_PATH_BYTES:
+        advice = f"All of it is in {kept_in}: read a range of that."
+    marker = f"\n\n[... {removed} bytes of this result were removed. {advice} ...]\n\n"
     return head.decode() + marker + tail.decode()
 
 
-def cut_json(result: Raw, max_bytes: int) -> Raw:
+def cut_json(result: Raw, max_bytes: int, *, kept_in: str = "") -> Raw:
     """The result with its longest strings cut until its JSON fits; it stays valid JSON of the same shape.
 
     What does not fit even without its strings becomes the cut text of its JSON.
@@ -55,27 +61,27 @@ def cut_json(result: Raw, max_bytes: int) -> Raw:
         return result
     value = parts.json_value(result)
     # The smallest cut first: a table of half a million short rows fits at no length, and each try walks all of it.
-    smallest = parts.json_raw(_with_strings_cut(value, _SHORTEST_STRING))
+    smallest = parts.json_raw(_with_strings_cut(value, _SHORTEST_STRING, kept_in))
     if len(bytes(smallest)) > max_bytes:
         # Half the budget: quotes and line ends of the JSON are escaped when it becomes a string itself.
-        return parts.json_raw({"output": cut_text(bytes(result).decode(), max_bytes // 2 - 32)})
+        return parts.json_raw({"output": cut_text(bytes(result).decode(), max_bytes // 2 - 32, kept_in=kept_in)})
     allowed = max_bytes
     while allowed > _SHORTEST_STRING:
-        cut = parts.json_raw(_with_strings_cut(value, allowed))
+        cut = parts.json_raw(_with_strings_cut(value, allowed, kept_in))
         if len(bytes(cut)) <= max_bytes:
             return cut
         allowed //= 2
     return smallest
 
 
-def _with_strings_cut(value: Json, max_bytes: int) -> Json:
+def _with_strings_cut(value: Json, max_bytes: int, kept_in: str) -> Json:
     match value:
         case str():
-            return cut_text(value, max_bytes)
+            return cut_text(value, max_bytes, kept_in=kept_in)
         case list():
-            return [_with_strings_cut(item, max_bytes) for item in value]
+            return [_with_strings_cut(item, max_bytes, kept_in) for item in value]
         case dict():
-            return {key: _with_strings_cut(item, max_bytes) for key, item in value.items()}
+            return {key: _with_strings_cut(item, max_bytes, kept_in) for key, item in value.items()}
         case _:
             return value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
@@ -29,6 +30,7 @@ from rookery.loop.tools import (
     BatchView,
     CallTimer,
     Cancellation,
+    KeepResult,
     Ledger,
     LedgerState,
     OnProgress,
@@ -40,6 +42,7 @@ from rookery.loop.tools import (
     ToolContext,
     ToolOutput,
     ToolSet,
+    keep_nowhere,
 )
 
 log = get_logger("loop.batch")
@@ -103,6 +106,7 @@ class BatchSetup:
     on_progress: OnProgress = lambda until: None
     refused: Mapping[str, str] = field(default_factory=dict)
     stats: ToolStats = field(default_factory=NoToolStats)
+    keep_result: KeepResult = keep_nowhere
 
 
 async def execute_batch(calls: Sequence[PendingCall], setup: BatchSetup) -> tuple[CallResult, ...]:
@@ -219,6 +223,9 @@ class _Batch:
         try:
             output = await self._invoke(place, tool, timer=timer, token=token)
             result = await self._shaped(place, output)
+            if result.is_truncated:
+                kept_in = await setup.keep_result(pending.call.tool_call_id, token, output)
+                result = await self._shaped(place, output, kept_in=kept_in) if kept_in else result
         finally:
             del self._running[place]
             self._tell_progress()
@@ -296,12 +303,17 @@ class _Batch:
             return _failure(f"tool failed: {type(error).__name__}: {_text_of(error)}")
         return task.result()
 
-    async def _shaped(self, place: int, output: ToolOutput) -> CallResult:
-        name, at = self._name(place), self._setup.clock.now()
+    async def _shaped(self, place: int, output: ToolOutput, *, kept_in: str = "") -> CallResult:
+        shape = partial(
+            results.shape,
+            self._name(place),
+            output,
+            at=self._setup.clock.now(),
+            max_bytes=self._max_bytes,
+            kept_in=kept_in,
+        )
         try:
-            if results.needs_thread(output):
-                return await asyncio.to_thread(results.shape, name, output, at=at, max_bytes=self._max_bytes)
-            return results.shape(name, output, at=at, max_bytes=self._max_bytes)
+            return await asyncio.to_thread(shape) if results.needs_thread(output) else shape()
         except Exception as error:
             # Whatever it is about: it is this call's, and its siblings have run.
             log.exception("tool_output_unusable", error, **self._fields(place))

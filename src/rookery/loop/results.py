@@ -65,11 +65,21 @@ def error_result(call: CallName, text: str, *, at: datetime, max_bytes: int) -> 
     return shape(call, ToolOutput(text, is_error=True), at=at, max_bytes=max_bytes)
 
 
-def shape(call: CallName, output: ToolOutput, *, at: datetime, max_bytes: int) -> CallResult:
+class Room(msgspec.Struct, frozen=True):
+    """How long a result may be, and where all of one that is longer can be read."""
+
+    max_bytes: int
+    kept_in: str = ""
+
+    def cut(self, text: str, max_bytes: int | None = None) -> str:
+        return truncation.cut_text(text, self.max_bytes if max_bytes is None else max_bytes, kept_in=self.kept_in)
+
+
+def shape(call: CallName, output: ToolOutput, *, at: datetime, max_bytes: int, kept_in: str = "") -> CallResult:
     """The stored form of an output. Any text is good; `UnusableOutput` for objects that are no JSON."""
     if not isinstance(output, ToolOutput):
         raise UnusableOutput(f"{type(output).__name__} is no output of a tool")
-    value, is_truncated = _value(output, max_bytes)
+    value, is_truncated = _value(output, Room(max_bytes, kept_in))
     result = ToolResult(
         call.call_id,
         call.tool_name,
@@ -109,12 +119,12 @@ def _rough_size(value: object, *, depth: int) -> int:
     return size
 
 
-def _value(output: ToolOutput, max_bytes: int) -> tuple[Raw, bool]:
+def _value(output: ToolOutput, room: Room) -> tuple[Raw, bool]:
     if output.media is not None:
-        return _media(output.media, output.value, max_bytes)
+        return _media(output.media, output.value, room)
     if isinstance(output.value, Mapping):
-        return _object(output.value, max_bytes)
-    return _text(clean_text(output.value), max_bytes, is_error=output.is_error)
+        return _object(output.value, room)
+    return _text(clean_text(output.value), room, is_error=output.is_error)
 
 
 def clean_text(value: str | bytes) -> str:
@@ -136,43 +146,43 @@ def _decode(data: bytes) -> str:
     return "".join((*pieces, decoder.decode(b"", final=True)))
 
 
-def _text(text: str, max_bytes: int, *, is_error: bool) -> tuple[Raw, bool]:
+def _text(text: str, room: Room, *, is_error: bool) -> tuple[Raw, bool]:
     if is_error:
-        return _wrapped("error", text, max_bytes)
+        return _wrapped("error", text, room)
     if not text:
         return Raw(b"{}"), False
     if len(text) > _MAX_JSON_CHARS:
-        return _wrapped("output", text, max_bytes)
+        return _wrapped("output", text, room)
     try:
         found = _storable(parts.json_text(text))
     except ContentError:
-        return _wrapped("output", text, max_bytes)
-    return _fitted(found, max_bytes)
+        return _wrapped("output", text, room)
+    return _fitted(found, room)
 
 
-def _wrapped(key: str, text: str, max_bytes: int) -> tuple[Raw, bool]:
+def _wrapped(key: str, text: str, room: Room) -> tuple[Raw, bool]:
     # Text counts by its own bytes, which is what the model reads; its JSON may be longer by its escapes.
-    cut = truncation.cut_text(text, max_bytes)
+    cut = room.cut(text)
     return parts.json_raw({key: cut}), cut != text
 
 
-def _object(value: Mapping[str, Json], max_bytes: int) -> tuple[Raw, bool]:
+def _object(value: Mapping[str, Json], room: Room) -> tuple[Raw, bool]:
     # Long strings are cut before anything is encoded; what is left over budget is cut by the rule for JSON.
     cut: list[int] = []
-    raw, is_fitted = _fitted(_storable(_encoded(_bounded(value, max_bytes, cut=cut, depth=0))), max_bytes)
+    raw, is_fitted = _fitted(_storable(_encoded(_bounded(value, room, cut=cut, depth=0))), room)
     return raw, is_fitted or bool(cut)
 
 
-def _bounded(value: Json, max_bytes: int, *, cut: list[int], depth: int) -> Json:
+def _bounded(value: Json, room: Room, *, cut: list[int], depth: int) -> Json:
     """The value with no string longer than the budget; `cut` gets the length of each that was."""
     match value:
-        case str() if len(value) > max_bytes:
+        case str() if len(value) > room.max_bytes:
             cut.append(len(value))
-            return truncation.cut_text(clean_text(value), max_bytes)
+            return room.cut(clean_text(value))
         case Mapping() if depth <= parts.MAX_DEPTH:
-            return {key: _bounded(item, max_bytes, cut=cut, depth=depth + 1) for key, item in value.items()}
+            return {key: _bounded(item, room, cut=cut, depth=depth + 1) for key, item in value.items()}
         case list() | tuple() if depth <= parts.MAX_DEPTH:
-            return [_bounded(item, max_bytes, cut=cut, depth=depth + 1) for item in value]
+            return [_bounded(item, room, cut=cut, depth=depth + 1) for item in value]
         case _:
             return value
 
@@ -203,19 +213,19 @@ def _cleaned(value: Json) -> Json:
             return value
 
 
-def _fitted(raw: Raw, max_bytes: int) -> tuple[Raw, bool]:
-    size = len(bytes(raw))
+def _fitted(raw: Raw, room: Room) -> tuple[Raw, bool]:
+    size, max_bytes = len(bytes(raw)), room.max_bytes
     if size <= max_bytes:
         return raw, False
     if size > max(_MAX_CUT_BYTES, 4 * max_bytes):
         # Long strings are gone by now: this is a heap of small values, and cutting those one by one takes seconds.
         # Half the budget, because its quotes are escaped when JSON becomes a string.
-        half = truncation.cut_text(bytes(raw).decode(), max_bytes // 2 - _WRAPPING_BYTES)
+        half = room.cut(bytes(raw).decode(), max_bytes // 2 - _WRAPPING_BYTES)
         return parts.json_raw({"output": half}), True
-    return truncation.cut_json(raw, max_bytes), True
+    return truncation.cut_json(raw, max_bytes, kept_in=room.kept_in), True
 
 
-def _media(media: Media, value: Mapping[str, Json] | str | bytes, max_bytes: int) -> tuple[Raw, bool]:
+def _media(media: Media, value: Mapping[str, Json] | str | bytes, room: Room) -> tuple[Raw, bool]:
     """The bytes are exempt from the budget: they are paid for as a picture, not as text. They have a limit of their
     own."""
     if len(media.data) > MAX_MEDIA_BYTES:
@@ -224,7 +234,7 @@ def _media(media: Media, value: Mapping[str, Json] | str | bytes, max_bytes: int
         )
     text = media.text or (value if isinstance(value, str | bytes) else bytes(_encoded(value)))
     clean = clean_text(text)
-    cut = truncation.cut_text(clean, max_bytes)
+    cut = room.cut(clean)
     stored: dict[str, Json] = {
         "data": b64encode(media.data).decode(),
         "mime_type": clean_text(media.mime_type),

@@ -134,6 +134,18 @@ class ToolOutput(msgspec.Struct, frozen=True):
     provider_metadata: Mapping[str, Json] = {}
 
 
+class KeepResult(Protocol):
+    def __call__(self, call_id: str, token: UUID, output: ToolOutput) -> Awaitable[str | None]:
+        """Keep an output that is too large for the model where it can read it; the path, None when that is nowhere.
+
+        Never fails, and takes a bounded time. The same token again keeps nothing twice.
+        """
+
+
+async def keep_nowhere(call_id: str, token: UUID, output: ToolOutput) -> str | None:
+    return None
+
+
 class LiveOutput(Protocol):
     def __call__(self, text: str, *, reset: bool = False) -> None:
         """Show this piece of output now; `reset` replaces what was shown before. Never fails, never waits."""

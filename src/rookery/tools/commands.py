@@ -14,6 +14,8 @@ from rookery.workspaces.answers import Truncated
 MAX_VIEW_BYTES = 32 * 1024
 # Not `&&` and not `|&`; an escaped one belongs to a word.
 _TRAILING_AMPERSAND = re.compile(r"(?<![&|\\>])&\s*\Z")
+_NOT_NAMED = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_NAME = 80
 _PRINTS_FILES = re.compile(r"cat\s+(?P<rest>[^|;&<>`$()\n]+)\Z")
 
 # No command of a model may wait for a person, draw on a screen, or open an editor.
@@ -55,26 +57,34 @@ def note_on(command: str) -> str | None:
     return None
 
 
-def view(text: str, reported: Truncated | None = None, *, max_bytes: int = MAX_VIEW_BYTES) -> View:
+def result_name(call_id: str) -> str:
+    """What the file of a call's whole output is called: its id, without what file names stumble over."""
+    return _NOT_NAMED.sub("_", call_id)[:_MAX_NAME] or "result"
+
+
+def view(
+    text: str, reported: Truncated | None = None, *, max_bytes: int = MAX_VIEW_BYTES, file: str | None = None
+) -> View:
     """At most `max_bytes` of the output, the marker included: its beginning and its end, so that the last line of a
-    log is never lost. What the agent left out already (`reported`) is counted in."""
+    log is never lost. What the agent left out already (`reported`) is counted in; `file` is where it kept all of it."""
     data = text.encode("utf-8", "replace")
     if len(data) <= max_bytes:
         return View(text, reported)
     earlier = reported.omitted_bytes if reported is not None else 0
     total = len(data) + earlier if reported is None else max(reported.original_bytes, len(data))
     # The marker's length depends on the number in it; the longest it can be is reserved.
-    room = max_bytes - len(_marker(total))
+    room = max_bytes - len(_marker(total, file).encode("utf-8", "replace"))
     head = cut_utf8(data, room // 2)
     tail = _tail(data, room - room // 2)
     kept = len(head) + len(tail)
     omitted = total - kept
-    shown = head.decode() + _marker(omitted) + tail.decode()
+    shown = head.decode() + _marker(omitted, file) + tail.decode()
     return View(shown, Truncated(original_bytes=total, retained_bytes=kept, omitted_bytes=omitted))
 
 
-def _marker(omitted: int) -> str:
-    return f"\n... [{omitted} bytes omitted] ...\n"
+def _marker(omitted: int, file: str | None) -> str:
+    where = f"; the output is in {file}" if file else ""
+    return f"\n... [{omitted} bytes omitted{where}] ...\n"
 
 
 def _tail(data: bytes, size: int) -> bytes:

@@ -21,7 +21,7 @@ from rookery.tools.durations import BadDuration
 from rookery.tools.live_output import LiveTail
 from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
 from rookery.workspaces.answers import Output, ProcessInfo, StartProcess
-from rookery.workspaces.conn import MAX_WAIT_SECONDS, AgentConn, StartedProcess
+from rookery.workspaces.conn import MAX_WAIT_SECONDS, StartedProcess
 from rookery.workspaces.errors import AgentError, AgentUnreachable, WorkspaceError
 
 # What a call gets on top of its own timeout, for the requests around it.
@@ -30,6 +30,8 @@ SLACK_SECONDS = 120.0
 SNAPSHOT_SECONDS = 30.0
 TERMINATE_SECONDS = 5.0
 MAX_INTENT = 100
+MAX_UNTIL = 500
+UNTIL_SINCE_API = 2
 LOST = (
     "The workspace was restarted while this command ran, so its outcome is unknown. Check what it did before you "
     "repeat it."
@@ -56,6 +58,16 @@ class Execute(msgspec.Struct):
 class ProcessOutput(msgspec.Struct):
     process_id: str
     wait_timeout: Annotated[str, Meta(description="How long to wait for its end; 0s for a look.")] = "10s"
+    cursor: (
+        Annotated[int, Meta(description="Get only what was printed after the `cursor` of an earlier result.")] | None
+    ) = None
+    until: (
+        Annotated[
+            str,
+            Meta(description="Wait only until a line matches this regular expression, such as `ready in|listening`."),
+        ]
+        | None
+    ) = None
     model_intent: Intent | None = None
 
 
@@ -84,7 +96,8 @@ def tools() -> list[Tool]:
         ),
         make_tool(
             "process_output",
-            "Get the output of a command that goes on in the background, after waiting for its end for a while.",
+            "Get the output of a command that goes on in the background, after waiting for its end for a while. With "
+            "cursor only what is new, as soon as there is something; with until as soon as a line matches.",
             arguments=ProcessOutput,
             handler=process_output,
             amend=_with_text_timeout,
@@ -191,7 +204,11 @@ async def _started(
     """Cancelled by the user while the request is under way, it waits for its answer: the process has to be ended."""
     key = uuid5(ctx.replay_token, suffix) if suffix else ctx.replay_token
     starting = asyncio.create_task(
-        ask_agent(turn.workspace, lambda conn: conn.start_process(wanted, key=key)), name="process-start"
+        ask_agent(
+            turn.workspace,
+            lambda conn: conn.start_process(wanted, key=key, result_name=commands.result_name(ctx.call_id)),
+        ),
+        name="process-start",
     )
     try:
         return await asyncio.shield(starting)
@@ -295,16 +312,17 @@ def _timed_out(output: Output, process_id: str, seconds: float) -> dict[str, Any
         **_shown_output(output),
         "error": f"timed out after {durations.shown(seconds)}",
         "background_process_id": process_id,
+        "cursor": output.cursor,
     }
 
 
 def _shown_output(output: Output) -> dict[str, Any]:
-    view = commands.view(output.output, output.truncated)
+    view = commands.view(output.output, output.truncated, file=output.file)
     value: dict[str, Any] = {}
     if view.text:
         value["output"] = view.text
     if view.truncated is not None:
-        value["truncated"] = msgspec.to_builtins(view.truncated)
+        value["truncated"] = msgspec.to_builtins(view.truncated) | ({"file": output.file} if output.file else {})
     return value
 
 
@@ -341,14 +359,27 @@ async def process_output(ctx: ToolContext, given: ProcessOutput) -> ToolOutput:
     turn = turn_of(ctx)
     process_id = _process_id(given.process_id)
     seconds, notes = _timeout(given.wait_timeout, "wait_timeout", may_be_zero=True)
+    until = await _checked_until(turn, given.until)
+    since = None if given.cursor is None else max(given.cursor, 0)
     ctx.set_deadline(seconds + SLACK_SECONDS)
     latest = ctx.clock.monotonic() + seconds
     while True:
         wait = min(max(latest - ctx.clock.monotonic(), 0.0), MAX_WAIT_SECONDS)
-        output = await ask_agent(turn.workspace, _output_of(process_id, wait))
-        if not output.running or ctx.clock.monotonic() >= latest:
+        output = await _asked(turn, process_id, wait=wait, since=since, until=until)
+        is_found = output.matched or (until is None and since is not None and bool(output.output))
+        if is_found or not output.running or ctx.clock.monotonic() >= latest:
             break
     value: dict[str, Any] = {"success": True, **_shown_output(output), "command": output.command}
+    value["cursor"] = output.cursor
+    if until is not None:
+        value["matched"] = output.matched
+        if output.match is not None:
+            value["match"] = output.match
+        elif output.match_slow:
+            notes.append("The expression in `until` takes too long to match. Use a simpler one.")
+    if since is not None and output.gap:
+        value["gap_bytes"] = int(output.gap)
+        notes.append(f"What came before is in {output.file}." if output.file else "What came before is not kept.")
     if output.running:
         value["running"] = True
         notes.append("It still runs. Ask again for the rest, or end it with process_signal.")
@@ -358,11 +389,31 @@ async def process_output(ctx: ToolContext, given: ProcessOutput) -> ToolOutput:
     return ToolOutput(_noted(value, notes))
 
 
-def _output_of(process_id: str, wait: float) -> Any:
-    async def ask(conn: AgentConn) -> Output:
-        return await conn.process_output(process_id, wait=wait)
+async def _checked_until(turn: WorkspaceTurn, until: str | None) -> str | None:
+    """The expression, if there is one and the workspace's agent is new enough to match it."""
+    if until is None or not until.strip():
+        return None
+    if len(until) > MAX_UNTIL:
+        raise Refused(f"The expression in `until` is longer than {MAX_UNTIL} characters. Use a shorter one.")
+    _, health = await turn.workspace.dial()
+    if health.api < UNTIL_SINCE_API:
+        raise Refused(
+            "The agent of this workspace is too old for `until`. Leave it out, or restart the workspace with "
+            "stop_workspace and start_workspace to update its agent."
+        )
+    return until
 
-    return ask
+
+async def _asked(turn: WorkspaceTurn, process_id: str, *, wait: float, since: int | None, until: str | None) -> Output:
+    try:
+        return await ask_agent(
+            turn.workspace, lambda conn: conn.process_output(process_id, wait=wait, since=since, until=until)
+        )
+    except AgentError as error:
+        # What the agent calls `since`, the tool calls `cursor`.
+        if any(each.field == "since" for each in error.fields):
+            raise Refused(error.message.replace("`since`", "`cursor`")) from error
+        raise
 
 
 async def process_list(ctx: ToolContext, given: ProcessList) -> ToolOutput:

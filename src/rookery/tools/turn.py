@@ -16,7 +16,7 @@ import msgspec
 from rookery.chat.blocks import Mode, Skill
 from rookery.chat.parts import WorkspaceContext
 from rookery.log import get_logger
-from rookery.loop.tools import Services, Tool, ToolSet, ToolSource, ToolSpec
+from rookery.loop.tools import KeepResult, Services, Tool, ToolSet, ToolSource, ToolSpec, keep_nowhere
 from rookery.store.generation import Step
 
 log = get_logger("tools.turn")
@@ -37,6 +37,8 @@ class TurnTools:
     trace: WorkspaceContext | None = None
     # Done beside everything else when this step ends the turn; what it raises is logged.
     on_turn_end: Callable[[], Awaitable[None]] | None = None
+    # Where results that are too large for the model are kept for it to read.
+    keep_result: KeepResult = keep_nowhere
 
 
 class ToolsUnavailable(Exception):

@@ -202,6 +202,7 @@ class Acts:
                 on_progress=handle.tool_progress,
                 refused=decision.refused,
                 stats=parts.tool_stats,
+                keep_result=prepared.turn_tools.keep_result,
             )
             results = await handle.read(lambda: execute_batch(pending, setup))
             await self._commit(tool_rows(results, model_config_id=prepared.asked.ready.config.id))

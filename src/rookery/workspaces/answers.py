@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-# The protocol this server speaks. It also accepts the one before.
-API_VERSION = 1
+# The protocol this server speaks. It also accepts the one before, which cannot wait for words (`until`).
+API_VERSION = 2
 ACCEPTED_APIS = frozenset({API_VERSION, API_VERSION - 1})
 
 T = TypeVar("T")
@@ -30,6 +30,8 @@ class BadAnswer(ValueError):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent says of itself. Bytes of the disk are those of the last look; a limit of 0 is none."""
+
     generation: int
     api: int
     version: Word = ""
@@ -44,6 +46,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     processes: Count = 0
     context_version: Count = 0
     startup_exit_code: int | None = None
+    disk_used: Count = 0
+    disk_limit: Count = 0
 
 
 class ScriptLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +128,11 @@ class Truncated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process printed and how it stands. With `gap`, bytes between the cursor asked for and these are lost."""
+    """What a process printed and how it stands. With `gap`, bytes between the cursor asked for and these are lost.
+
+    `file` in the workspace has everything it printed, when that is more than `output` can show. `match` is the line
+    that was waited for; with `match_slow` the expression took so long that nobody knows.
+    """
 
     running: bool
     output: View = ""
@@ -136,6 +144,10 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     command: Annotated[str, Meta(max_length=1024 * 1024)] = ""
     started_at: float | None = None
     exited_at: float | None = None
+    file: Line | None = None
+    matched: bool = False
+    match: Line | None = None
+    match_slow: bool = False
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):

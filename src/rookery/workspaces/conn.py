@@ -122,6 +122,21 @@ class AgentConn:
         answer = await self._json(self._post("/v1/files/edit", body, key=key, seconds=UPLOAD_SECONDS), _EditedFiles)
         return answer.files
 
+    async def keep_result(
+        self, name: str, data: bytes, *, key: UUID | None = None, seconds: float = UPLOAD_SECONDS
+    ) -> str:
+        """Write a result that is too large for the model into a file of the workspace; its path."""
+        request = Request(
+            method="PUT",
+            path="/v1/results",
+            query={"name": name},
+            body=data,
+            content_type="application/octet-stream",
+            key=key,
+            seconds=seconds,
+        )
+        return (await self._json(request, _Resolved)).path
+
     async def list_dir(self, path: str | None = None, *, base: str = "root", parts: Sequence[str] = ()) -> Listing:
         body: dict[str, Any] = {"path": path} if path is not None else {"parts": list(parts), "base": base}
         return await self._json(self._post("/v1/files/list", body), Listing)
@@ -132,15 +147,28 @@ class AgentConn:
 
     # Processes
 
-    async def start_process(self, wanted: StartProcess, *, key: UUID | None = None) -> StartedProcess:
-        """Start it; with a key that the agent has seen, the process of the first time."""
-        answer = await self._http.call(self._post("/v1/processes", wanted, key=key), self._chat)
+    async def start_process(
+        self, wanted: StartProcess, *, key: UUID | None = None, result_name: str | None = None
+    ) -> StartedProcess:
+        """Start it; with a key that the agent has seen, the process of the first time.
+
+        Output that is more than a view shows is kept in a file of the workspace, which gets this name.
+        """
+        request = self._post("/v1/processes", wanted, key=key)
+        request.result_name = result_name
+        answer = await self._http.call(request, self._chat)
         return StartedProcess(self._decoded(answer.body, _Started).id, answer.is_replay)
 
-    async def process_output(self, process_id: str, *, wait: float = 0.0, since: int | None = None) -> Output:
-        """One consistent snapshot, after at most `wait` seconds (300 at most). Longer waits are chains of these."""
+    async def process_output(
+        self, process_id: str, *, wait: float = 0.0, since: int | None = None, until: str | None = None
+    ) -> Output:
+        """One consistent snapshot, after at most `wait` seconds (300 at most). Longer waits are chains of these.
+
+        `until` is a regular expression: the wait is over when a line of the output matches it.
+        """
         wait = min(max(wait, 0.0), MAX_WAIT_SECONDS)
         query = {"wait_s": f"{wait:g}"} | ({} if since is None else {"since": str(since)})
+        query |= {} if until is None else {"until": until}
         path = f"/v1/processes/{_segment(process_id)}/output"
         request = Request(method="GET", path=path, query=query, seconds=_waiting_seconds(wait))
         return await self._json(request, Output)

@@ -9,6 +9,10 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
+
+from rookery.workspaces.agent import disk as disks
+from rookery.workspaces.agent.config import Config
 from tests.waiting import until
 from tests.workspaces.agent import rig as rigs
 from tests.workspaces.agent.rig import Answer, Rig
@@ -244,3 +248,22 @@ def forget_the_end(rig: Rig) -> None:
     journal = rig.run_dir / "journal"
     kept = [line for line in journal.read_text().splitlines() if '"line":"done"' not in line]
     journal.write_text("".join(f"{line}\n" for line in kept))
+
+
+async def test_disk_is_looked_at_by_itself_and_the_log_says_when_it_is_nearly_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disks, "WATCH_S", 0.01)
+    disk = disks.Disk(Config(generation=1, home=str(tmp_path), directory=str(tmp_path), disk_mb=1), lambda: 0.0)
+    told: list[str] = []
+    watching = asyncio.create_task(disk.watch(told.append))
+    try:
+        ballast = tmp_path / "ballast"
+        ballast.write_bytes(os.urandom(1000 * 1024))
+        await until(lambda: told)
+        assert disk.used >= 0.9 * disk.limit
+        ballast.unlink()
+        await until(lambda: disk.used < 100_000)
+    finally:
+        watching.cancel()
+    assert "bytes are used" in told[0]

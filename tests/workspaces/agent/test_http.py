@@ -67,7 +67,7 @@ async def test_malformed_request_is_answered_and_the_connection_ends(shared: Rig
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status), answer
     assert set(json.loads(body)) >= {"code", "message"}
-    assert (await shared.get("/v1/health"))["api"] == 1
+    assert (await shared.get("/v1/health"))["api"] == 2
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ async def test_client_that_leaves_in_the_middle_costs_nothing(shared: Rig) -> No
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
 
-    assert (await shared.get("/v1/health"))["api"] == 1
+    assert (await shared.get("/v1/health"))["api"] == 2
     assert "Traceback" not in shared.log()
 
 

@@ -53,8 +53,10 @@ async def test_health_says_who_answers(rig: Rig) -> None:
         "uptime_s",
         "processes",
         "context_version",
+        "disk_used",
+        "disk_limit",
     }
-    assert health["api"] == 1
+    assert health["api"] == 2
     assert health["generation"] == 1
     assert health["os"] == "linux"
     assert health["home"] == str(rig.home)

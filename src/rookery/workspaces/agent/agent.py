@@ -19,7 +19,7 @@ from rookery.workspaces.agent.scripts import Scripts
 from rookery.workspaces.agent.touched import Touched
 
 VERSION = "0.1.0"
-API = 1  # the wire's number; the server accepts its own and the one before
+API = 2  # the wire's number; the server accepts its own and the one before
 
 
 @dataclass

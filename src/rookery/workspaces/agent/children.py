@@ -67,14 +67,21 @@ class Children:
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
 
     def spawn(
-        self, arguments: Sequence[str], *, cwd: str, env: Mapping[str, str], out: int, err: int | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        out: int,
+        err: int | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> Child:
-        """Start a program with an empty input. Raises OSError when it cannot be started."""
+        """Start a program, with an empty input unless there is one. Raises OSError when it cannot be started."""
         popen = subprocess.Popen(  # noqa: S603 - running programs is what a workspace is for
             list(arguments),
             cwd=cwd,
             env=dict(env),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=out,
             stderr=out if err is None else err,
             start_new_session=True,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rookery.workspaces.agent import config, editing, files, git, health, process_routes
+from rookery.workspaces.agent import config, editing, files, git, health, process_routes, results
 from rookery.workspaces.agent import context as contexts
 from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.children import Children, adopt_orphans
@@ -51,12 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def build_router(agent: Agent, ending: Ending, context: Context) -> Router:
     """Every route of the agent."""
     router = Router()
-    health.register(router, agent, context)
     disk = Disk(agent.config, agent.clock.monotonic)
+    health.register(router, agent, context, disk)
     agent.background(disk.watch(agent.log))
     files.register(router, agent, disk)
     editing.register(router, agent, disk)
-    process_routes.register(router, agent)
+    process_routes.register(router, agent, disk)
+    results.register(router, agent, disk)
     git.register(router, agent)
     contexts.register(router, context)
     router.add("POST", "/v1/scripts/startup", agent.scripts.show_startup)

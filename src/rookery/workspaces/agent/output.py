@@ -28,6 +28,19 @@ class View:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """The file that has what was printed from the first byte on, and whether that is all of it."""
+
+    path: str
+    size: int
+    is_whole: bool
+
+    def described(self) -> str:
+        what = "all of it is" if self.is_whole else f"the first {self.size} bytes are"
+        return f"; {what} in {self.path}"
+
+
+@dataclass(frozen=True)
 class Piece:
     """The text after a cursor. `gap` counts bytes between the cursor asked for and this text that were dropped."""
 
@@ -77,8 +90,15 @@ class Output:
             self._tail = bytearray(data[-SMALL_BYTES:])
         return before - self.held
 
-    def view(self, *, ended: bool) -> View:
-        """First and last part with a marker between them, or everything when it is short enough."""
+    def everything(self) -> bytes:
+        """All that is held; all there is as long as nothing was dropped."""
+        return bytes(self._head + self._tail)
+
+    def view(self, *, ended: bool, kept: Kept | None = None) -> View:
+        """First and last part with a marker between them, or everything when it is short enough.
+
+        The marker names the file in which the rest was kept.
+        """
         if self.dropped == 0:
             clean = _clean(bytes(self._head + self._tail), ended=ended)
             whole = _cut_lines(clean)
@@ -88,10 +108,11 @@ class Output:
         else:
             first = _cut_lines(_clean(bytes(self._head), ended=False))
             last = _cut_lines(_clean(_from_character(bytes(self._tail)), ended=ended))
-        half = (VIEW_BYTES - _MARKER_ROOM) // 2
+        where = b"" if kept is None else kept.described().encode("utf-8", "replace")
+        half = max((VIEW_BYTES - _MARKER_ROOM - len(where)) // 2, 0)
         first, last = _first(first, half), _last(last, half)
         truncated = self._truncated(len(first) + len(last))
-        marker = b"\n[... %d bytes omitted ...]\n" % truncated["omitted_bytes"]
+        marker = b"\n[... %d bytes omitted%b ...]\n" % (truncated["omitted_bytes"], where)
         return View((first + marker + last).decode(), truncated)
 
     def after(self, since: int, *, ended: bool) -> Piece:
@@ -150,7 +171,7 @@ def _first(data: bytes, size: int) -> bytes:
 
 
 def _last(data: bytes, size: int) -> bytes:
-    return _from_character(data[-size:])
+    return _from_character(data[-size:]) if size > 0 else b""
 
 
 def _cut_lines(data: bytes) -> bytes:

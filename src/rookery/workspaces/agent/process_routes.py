@@ -9,22 +9,29 @@ from typing import Any
 
 from rookery.workspaces.agent import config, processes, readonly
 from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.errors import AgentError, invalid
-from rookery.workspaces.agent.http import ChatHeaders, Request, Response
+from rookery.workspaces.agent.http import Request, Response
 from rookery.workspaces.agent.journal import Attempt, hash_of
 from rookery.workspaces.agent.processes import Order, Process
 from rookery.workspaces.agent.routing import Router
+from rookery.workspaces.agent.spill import Spill, is_name
+from rookery.workspaces.agent.until import WordWaits
 
 MAX_WAIT_S = 300.0
 MAX_LISTED = 10
 KIND = "process"
+# What the file with the whole output is to be called: an opaque id of the server, like those of chats.
+RESULT_HEADER = "x-rookery-result"
 _FIELDS = ("command", "workdir", "env", "background", "read_only")
 
 
 class ProcessRoutes:
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, disk: Disk) -> None:
         self._agent = agent
+        self._disk = disk
         self._processes = agent.processes
+        self._word_waits = WordWaits(agent.children)
         self._lost: dict[str, str | None] = {}  # the chat of each process that a restart ended
         self._restore()
 
@@ -50,7 +57,7 @@ class ProcessRoutes:
         _check(body)
 
         async def run(attempt: Attempt) -> Response:
-            order = await self._order(body, request.chat)
+            order = await self._order(body, request)
             process_id = processes.new_id()
             attempt.note({"id": process_id, "chat_id": request.chat.chat_id})
             process = self._processes.start(order, process_id, on_end=lambda ended: self._ended(ended, attempt.key))
@@ -60,7 +67,8 @@ class ProcessRoutes:
         body_hash = hash_of(json.dumps(body, sort_keys=True))
         return await self._agent.journal.once(request.idempotency_key, KIND, body_hash, run, lost=_lost)
 
-    async def _order(self, body: Mapping[str, Any], chat: ChatHeaders) -> Order:
+    async def _order(self, body: Mapping[str, Any], request: Request) -> Order:
+        chat = request.chat
         workdir = self._workdir(body.get("workdir"))
         env = {**config.environment(self._agent.config), **(body.get("env") or {})}
         if chat.chat_id is not None:
@@ -68,7 +76,12 @@ class ProcessRoutes:
         arguments = processes.shell(body["command"])
         if body.get("read_only"):
             arguments = await readonly.wrap(self._agent, arguments, workdir=workdir)
-        return Order(body["command"], arguments, workdir, env, chat, bool(body.get("background")))
+        spill = self._spill(request.headers.get(RESULT_HEADER, ""))
+        return Order(body["command"], arguments, workdir, env, chat, bool(body.get("background")), spill)
+
+    def _spill(self, name: str) -> Spill | None:
+        """A bad name counts as absent, as a bad id does."""
+        return Spill(self._agent.config.home, name, self._disk.claim) if is_name(name) else None
 
     def _workdir(self, wanted: str | None) -> str:
         if wanted:
@@ -98,6 +111,12 @@ class ProcessRoutes:
         wait_s = request.seconds("wait_s", cap=MAX_WAIT_S)
         if since is not None and since > process.output.total:
             raise invalid("since", f"is beyond the {process.output.total} bytes that were printed")
+        pattern = request.query.get("until")
+        if pattern is not None:
+            verdict = await self._word_waits.wait(process, pattern, since=since or 0, wait_s=wait_s, gone=request.gone)
+            answer = processes.snapshot(process, since)
+            answer.update({"matched": verdict.line is not None, "match": verdict.line, "match_slow": verdict.is_slow})
+            return Response.json(answer)
         if wait_s > 0 and process.running:
             await processes.wait(process, since, wait_s, request.gone)
         return Response.json(processes.snapshot(process, since))
@@ -170,9 +189,9 @@ def _is_plain(text: str) -> bool:
     return "\x00" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def register(router: Router, agent: Agent) -> None:
-    routes = ProcessRoutes(agent)
+def register(router: Router, agent: Agent, disk: Disk) -> None:
+    routes = ProcessRoutes(agent, disk)
     router.add("POST", "/v1/processes", routes.start)
     router.add("GET", "/v1/processes", routes.list)
-    router.add("GET", "/v1/processes/{id}/output", routes.output, query=("wait_s", "since"))
+    router.add("GET", "/v1/processes/{id}/output", routes.output, query=("wait_s", "since", "until"))
     router.add("POST", "/v1/processes/{id}/signal", routes.signal)

@@ -19,6 +19,7 @@ from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.http import ChatHeaders
 from rookery.workspaces.agent.output import Output, View
+from rookery.workspaces.agent.spill import Spill
 
 MAX_RUNNING = 64
 MAX_ENDED = 256
@@ -32,7 +33,10 @@ SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be run. `arguments` is the whole command line, `command` what people and models know it by."""
+    """What is to be run. `arguments` is the whole command line, `command` what people and models know it by.
+
+    `spill` keeps the output that is more than a view shows.
+    """
 
     command: str
     arguments: Sequence[str]
@@ -40,6 +44,7 @@ class Order:
     env: Mapping[str, str]
     chat: ChatHeaders
     background: bool = False
+    spill: Spill | None = None
 
 
 class Process:
@@ -57,6 +62,7 @@ class Process:
         self.ended = asyncio.Event()
         self._readers: set[asyncio.Future[None]] = set()
         self._recorded: View | None = None
+        self._recorded_file: str | None = None
 
     @property
     def running(self) -> bool:
@@ -65,7 +71,20 @@ class Process:
     def view(self) -> View:
         if self._recorded is not None:
             return self._recorded
-        return self.output.view(ended=not self.running)
+        kept = self.order.spill.kept if self.order.spill is not None else None
+        return self.output.view(ended=not self.running, kept=kept)
+
+    @property
+    def file(self) -> str | None:
+        """Where everything it printed can be read, if that is more than a view shows."""
+        kept = self.order.spill.kept if self.order.spill is not None else None
+        return self._recorded_file if kept is None else kept.path
+
+    def take(self, data: bytes) -> int:
+        """More output; gives by how many bytes the memory held has grown."""
+        if self.order.spill is not None:
+            self.order.spill.take(self.output, data)
+        return self.output.append(data)
 
     def wake_readers(self) -> None:
         for reader in self._readers:
@@ -85,6 +104,8 @@ class Process:
 
     def close(self, code: int, now: float) -> None:
         """The shell has ended and the output is complete."""
+        if self.order.spill is not None:
+            self.order.spill.finish(self.output)
         self.exit_code = code if code >= 0 else 128 - code
         self.signal = -code if code < 0 else None
         self.exited_at = now
@@ -107,6 +128,7 @@ class Process:
             "total": self.output.total,
             "output": view.text,
             "truncated": view.truncated,
+            "file": self.file,
         }
 
     @classmethod
@@ -121,6 +143,8 @@ class Process:
         process.output.total = int(record["total"])
         truncated = record["truncated"]
         process._recorded = View(str(record["output"]), truncated if isinstance(truncated, dict) else None)
+        file = record.get("file")  # journals of older agents have none
+        process._recorded_file = file if isinstance(file, str) else None
         process.ended.set()
         return process
 
@@ -151,7 +175,7 @@ class Processes:
         process = Process(process_id, order, self._clock.now())
 
         def take(data: bytes) -> None:
-            self._held += process.output.append(data)
+            self._held += process.take(data)
             process.wake_readers()
             if self._held > MAX_HELD_BYTES:
                 self._make_room()
@@ -275,6 +299,8 @@ def snapshot(process: Process, since: int | None) -> dict[str, Any]:
         answer["output"], answer["cursor"] = piece.text, piece.cursor
         if piece.gap:
             answer["gap"] = piece.gap
+    if process.file is not None:
+        answer["file"] = process.file
     return answer
 
 

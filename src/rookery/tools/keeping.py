@@ -1,0 +1,65 @@
+"""Results that are too large for the model, kept in the chat's workspace for it to read (tools.md, "Beyond").
+
+Only where a workspace is bound and answers; everything else goes on as if there were none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from uuid import UUID, uuid5
+
+from rookery.clock import Clock, DeadlineExceeded
+from rookery.log import get_logger
+from rookery.loop.tools import ToolOutput
+from rookery.tools.commands import result_name
+from rookery.tools.workspace_turn import ask_agent
+from rookery.workspaces.dialing import TurnWorkspace
+from rookery.workspaces.errors import WorkspaceError
+
+log = get_logger("tools.keeping")
+
+KEEP_SECONDS = 20.0
+# What the agent takes of one file.
+MAX_BYTES = 16 * 1024 * 1024
+
+
+class ResultKeeper:
+    """Of one chat."""
+
+    def __init__(self, workspace: TurnWorkspace, clock: Clock) -> None:
+        self._workspace = workspace
+        self._clock = clock
+
+    async def __call__(self, call_id: str, token: UUID, output: ToolOutput) -> str | None:
+        if self._workspace.workspace_id is None or output.media is not None or is_kept(output):
+            return None
+        data = await asyncio.to_thread(as_text, output)
+        if len(data) > MAX_BYTES:
+            return None
+        name, key = result_name(call_id), uuid5(token, "result")
+        try:
+            async with self._clock.deadline(KEEP_SECONDS, "keep-result"):
+                return await ask_agent(self._workspace, lambda conn: conn.keep_result(name, data, key=key))
+        except (WorkspaceError, DeadlineExceeded) as error:
+            log.info("result_not_kept", call_id=call_id, error=str(error) or type(error).__name__)
+            return None
+
+
+def is_kept(output: ToolOutput) -> bool:
+    """Whether the result names a file of its own, as that of a command does."""
+    cut = output.value.get("truncated") if isinstance(output.value, Mapping) else None
+    return isinstance(cut, Mapping) and bool(cut.get("file"))
+
+
+def as_text(output: ToolOutput) -> bytes:
+    """The output as a file that can be read by lines. Of an object with one text that is most of it, that text."""
+    value = output.value
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace")
+    whole = json.dumps(value, ensure_ascii=False, indent=1, default=str)
+    longest = max((each for each in value.values() if isinstance(each, str)), key=len, default="")
+    return (longest if 2 * len(longest) > len(whole) else whole).encode("utf-8", "replace")

@@ -1,0 +1,53 @@
+"""Results of tools that are too large for a model, kept as files of the workspace: `PUT /v1/results`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from rookery.workspaces.agent import paths, spill
+from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.errors import invalid
+from rookery.workspaces.agent.http import Request, Response
+from rookery.workspaces.agent.journal import Attempt, hash_of
+from rookery.workspaces.agent.routing import Router
+
+MAX_RESULT_BYTES = 16 * 1024 * 1024
+
+
+class Results:
+    """Takes results of other tools that are too large for the model: the server has them, the workspace keeps them."""
+
+    def __init__(self, agent: Agent, disk: Disk) -> None:
+        self._agent = agent
+        self._disk = disk
+
+    async def write(self, request: Request) -> Response:
+        name = request.text("name")
+        if not spill.is_name(name):
+            raise invalid("name", "must be letters, digits, hyphens and underscores")
+        data = await request.read(MAX_RESULT_BYTES)
+
+        async def run(attempt: Attempt) -> Response:
+            return Response.json({"path": await asyncio.to_thread(self._write, name, data)})
+
+        digest = hash_of(name, data) if request.idempotency_key is not None else ""
+        return await self._agent.journal.once(request.idempotency_key, "result", digest, run)
+
+    def _write(self, name: str, data: bytes) -> str:
+        self._disk.require(len(data))
+        folder = os.path.join(self._agent.config.home, spill.FOLDER)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            spill.make_room(folder)
+            descriptor, path = spill.new_file(folder, name)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+        except OSError as error:
+            raise paths.refusal(error, folder) from error
+        return path
+
+
+def register(router: Router, agent: Agent, disk: Disk) -> None:
+    router.add("PUT", "/v1/results", Results(agent, disk).write, query=("name",))

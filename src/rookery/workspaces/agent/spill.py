@@ -1,0 +1,137 @@
+"""Everything a command printed, in a file of the workspace, once it is more than a model is shown of it.
+
+The model reads a range of the file instead of running the command again. The file is begun with the byte that no view
+can show any more, so most commands leave none. It is a help and no promise: when the disk is full or the folder is
+in the way, the command goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable
+
+from rookery.workspaces.agent import output as outputs
+from rookery.workspaces.agent.output import Kept, Output
+
+FOLDER = ".rookery/results"
+# The most that the tool for reading files reads.
+MAX_BYTES = 64 * 1024 * 1024
+# Chosen: what all of them may take together. The oldest go first.
+MAX_KEPT_BYTES = 256 * 1024 * 1024
+MAX_KEPT_FILES = 100
+_MAX_SAME_NAME = 99
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+Claim = Callable[[int], bool]
+
+
+def is_name(name: str) -> bool:
+    """Whether a file may be called that: letters, digits, hyphens and underscores."""
+    return _NAME.fullmatch(name) is not None
+
+
+class Spill:
+    """The file of one command. `claim` says whether so many bytes more fit the workspace's disk."""
+
+    def __init__(self, home: str, name: str, claim: Claim) -> None:
+        self._folder = os.path.join(home, FOLDER)
+        self._name = name
+        self._claim = claim
+        self._descriptor = -1
+        self._size = 0
+        self._path: str | None = None
+        self._is_over = False
+        self._is_whole = True
+
+    @property
+    def kept(self) -> Kept | None:
+        return None if self._path is None else Kept(self._path, self._size, self._is_whole)
+
+    def take(self, output: Output, data: bytes) -> None:
+        """The command has printed this, which `output` does not hold yet."""
+        if self._is_over:
+            return
+        if self._path is None:
+            if output.total + len(data) <= outputs.VIEW_BYTES:
+                return
+            self._begin()
+            self._write(output.everything())
+        self._write(data)
+
+    def finish(self, output: Output) -> None:
+        """The command is over. Lines that are too long for a view make a file of an output that is not."""
+        if self._path is None and not self._is_over and output.view(ended=True).truncated is not None:
+            self._begin()
+            self._write(output.everything())
+        self._end()
+
+    def _begin(self) -> None:
+        try:
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            make_room(self._folder)
+            self._descriptor, self._path = new_file(self._folder, self._name)
+        except OSError:
+            self._end()
+
+    def _write(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        room = MAX_BYTES - self._size
+        piece = memoryview(data)[:room]
+        try:
+            if not self._claim(len(piece)):
+                raise OSError("the disk of the workspace is full")
+            while piece:
+                written = os.write(self._descriptor, piece)
+                self._size += written
+                piece = piece[written:]
+        except OSError:
+            self._is_whole = False
+            self._end()
+            return
+        if len(data) > room:
+            self._is_whole = False
+            self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self._path is not None and self._size == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            self._path = None
+
+
+def new_file(folder: str, name: str) -> tuple[int, str]:
+    """A file that was not there before: two chats may have calls of one name, and each marker means its own file."""
+    for number in range(1, _MAX_SAME_NAME + 1):
+        path = os.path.join(folder, name if number == 1 else f"{name}-{number}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o600), path
+        except FileExistsError:
+            continue
+    raise FileExistsError(name)
+
+
+def make_room(folder: str) -> None:
+    """Delete the oldest results until there is room for one more. Only files that are directly in the folder."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime, status.st_size, entry.path))
+    found.sort()
+    count, size = len(found), sum(each[1] for each in found)
+    for _, length, path in found:
+        if count < MAX_KEPT_FILES and size + MAX_BYTES <= MAX_KEPT_BYTES:
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        count, size = count - 1, size - length

@@ -1,0 +1,157 @@
+"""Waiting for words in the output of a process, by a regular expression of the caller's choice.
+
+An expression can take for ever over thirty characters, and nobody can stop it from within. So it is matched in a
+program of its own, which reads the output as it comes and is killed when the wait is over: the agent answers meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.streams import FlowControlMixin
+from dataclasses import dataclass
+from typing import Any
+
+from rookery.workspaces.agent.children import Child, Children, Collector, Pipe
+from rookery.workspaces.agent.errors import AgentError, invalid
+from rookery.workspaces.agent.processes import Process
+
+MAX_PATTERN_CHARS = 1000
+# Chosen: each is an interpreter of its own.
+MAX_AT_ONCE = 8
+# What the program has to judge what it was given last, at the end of the wait.
+VERDICT_S = 3.0
+
+# Complete lines are looked at once, the last one whenever it grows: a prompt has no end of line.
+_PROGRAM = r"""
+import codecs, re, sys
+try:
+    pattern = re.compile(sys.argv[1])
+except Exception as error:
+    sys.stdout.write("bad " + str(error)[:300])
+    sys.exit()
+decoder = codecs.getincrementaldecoder("utf-8")("replace")
+line = ""
+while True:
+    data = sys.stdin.buffer.read1(65536)
+    line += decoder.decode(data, final=not data)
+    *whole, line = line.split("\n")
+    for each in (*whole, line):
+        if pattern.search(each):
+            sys.stdout.buffer.write(("found " + each[:1000]).encode("utf-8", "replace"))
+            sys.exit()
+    line = line[-8192:]
+    if not data:
+        break
+"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`line` matched. `is_slow`: the expression took so long that nothing is known."""
+
+    line: str | None = None
+    is_slow: bool = False
+
+
+class WordWaits:
+    """The waits of one agent."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._count = 0
+
+    async def wait(self, process: Process, pattern: str, *, since: int, wait_s: float, gone: asyncio.Event) -> Verdict:
+        """Until a line after the cursor matches, the process has ended, the client has left, or the time is over."""
+        if not pattern or len(pattern) > MAX_PATTERN_CHARS or "\0" in pattern:
+            raise invalid("until", f"must be a regular expression of 1 to {MAX_PATTERN_CHARS} characters")
+        if self._count >= MAX_AT_ONCE:
+            message = f"The output of {MAX_AT_ONCE} processes is waited for already. Try again in a moment."
+            raise AgentError(429, "too_many_waits", message)
+        self._count += 1
+        try:
+            return await self._wait(process, pattern, since, wait_s, gone)
+        finally:
+            self._count -= 1
+
+    async def _wait(self, process: Process, pattern: str, since: int, wait_s: float, gone: asyncio.Event) -> Verdict:
+        said = Collector(64 * 1024)
+        answer = Pipe(said.take)
+        reader, writer = os.pipe()
+        try:
+            child = self._start(pattern, answer, reader)
+        except OSError as error:
+            answer.close()
+            os.close(writer)
+            raise AgentError(500, "cannot_match", f"The expression cannot be matched: {error}.") from error
+        finally:
+            os.close(reader)
+        answer.start()
+        into = await _opened(writer)
+        feeding = asyncio.ensure_future(_feed(process, since, into))
+        leaving, answered = asyncio.ensure_future(gone.wait()), asyncio.shield(answer.closed)
+        try:
+            either: set[asyncio.Future[Any]] = {leaving, answered, feeding}
+            await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            # What it was given is judged to its end, whatever ended the wait.
+            feeding.cancel()
+            if not gone.is_set():
+                await asyncio.wait({answer.closed}, timeout=VERDICT_S)
+            is_slow = not answer.closed.done()
+        finally:
+            for each in (feeding, leaving, answered):
+                each.cancel()
+            into.close()  # what is still in it goes with the program
+            child.signal_group(signal.SIGKILL)
+            answer.close()
+        return _verdict(bytes(said.data), is_slow)
+
+    def _start(self, pattern: str, answer: Pipe, stdin: int) -> Child:
+        arguments = [sys.executable, "-I", "-S", "-c", _PROGRAM, pattern]
+        return self._children.spawn(arguments, cwd="/", env={"LANG": "C.UTF-8"}, out=answer.writer, stdin=stdin)
+
+
+def _verdict(said: bytes, is_slow: bool) -> Verdict:
+    word, _, rest = said.decode("utf-8", "replace").partition(" ")
+    if word == "bad":
+        raise invalid("until", f"is not a regular expression: {rest}")
+    return Verdict(rest) if word == "found" else Verdict(is_slow=is_slow)
+
+
+async def _opened(descriptor: int) -> asyncio.StreamWriter:
+    """What is written to it goes to the program, as fast as that reads."""
+    loop = asyncio.get_running_loop()
+    pipe = os.fdopen(descriptor, "wb", buffering=0)
+    transport, protocol = await loop.connect_write_pipe(lambda: FlowControlMixin(loop), pipe)
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+async def _feed(process: Process, cursor: int, into: asyncio.StreamWriter) -> None:
+    """Give the program what the process prints. At the end its input is closed, once it has read what is there."""
+    try:
+        while True:
+            is_over = not process.running
+            piece = process.output.after(cursor, ended=is_over)
+            cursor = piece.cursor
+            if piece.text:
+                into.write(piece.text.encode("utf-8", "replace"))
+                await into.drain()
+            elif is_over:
+                return
+            else:
+                await _more(process, cursor)
+    except ConnectionError:
+        pass  # it has found what it looked for, or cannot look
+    finally:
+        into.close()
+
+
+async def _more(process: Process, cursor: int) -> None:
+    either = [asyncio.ensure_future(process.more(cursor)), asyncio.ensure_future(process.ended.wait())]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in either:
+            each.cancel()

@@ -1,0 +1,140 @@
+"""Waiting for words: whatever the expression is, the agent goes on, and what was printed is judged to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from rookery.workspaces.agent import until as waiting_words
+from rookery.workspaces.agent.children import Child, Children
+from rookery.workspaces.agent.errors import AgentError
+from rookery.workspaces.agent.http import ChatHeaders
+from rookery.workspaces.agent.processes import Order, Process
+from rookery.workspaces.agent.until import Verdict, WordWaits
+
+PATIENCE_S = 60.0
+
+
+def running(output: bytes = b"") -> Process:
+    process = Process("p1", Order("serve", ["serve"], "/", {}, ChatHeaders()), 0.0)
+    process.take(output)
+    return process
+
+
+def ended(output: bytes) -> Process:
+    process = running(output)
+    process.close(0, 1.0)
+    return process
+
+
+def say(process: Process, data: bytes) -> None:
+    process.take(data)
+    process.wake_readers()
+
+
+class Reaped(Children):
+    """Here nobody waits for the children of the agent, so the test does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[Any] = []
+
+    def spawn(self, *arguments: Any, **fields: Any) -> Child:
+        child = super().spawn(*arguments, **fields)
+        self.started.append(child._popen)
+        return child
+
+    async def reap(self) -> None:
+        for popen in self.started:
+            await asyncio.to_thread(popen.wait)
+
+
+@pytest.fixture
+async def children() -> AsyncIterator[Reaped]:
+    made = Reaped()
+    yield made
+    await made.reap()
+
+
+Wait = Callable[..., Coroutine[Any, Any, Verdict]]
+
+
+@pytest.fixture
+def wait(children: Reaped) -> Wait:
+    async def wait(process: Process, pattern: str, *, since: int = 0, wait_s: float = PATIENCE_S) -> Verdict:
+        return await WordWaits(children).wait(process, pattern, since=since, wait_s=wait_s, gone=asyncio.Event())
+
+    return wait
+
+
+async def test_wait_is_over_with_the_line_that_matches(wait: Wait) -> None:
+    process = running(b"starting\n")
+
+    waiting = asyncio.create_task(wait(process, r"ready in \d+"))
+    say(process, "gr\u00fcn\nserver ready".encode())
+    say(process, b" in 3")
+    say(process, b" ms\n")
+
+    # A last line is looked at whenever it has grown: it may be a prompt that nobody ends.
+    assert (await waiting).line in ("server ready in 3", "server ready in 3 ms")
+
+
+@pytest.mark.parametrize(
+    ("process", "pattern", "since", "line"),
+    [
+        (running(b"one\ntwo\n"), "two", 0, "two"),  # what is there counts, however short the wait
+        (running(b"one\ntwo\n"), "one", 4, None),
+        (ended(b"one\nlast words"), "words$", 0, "last words"),
+        (ended(b"one\n"), "two", 0, None),
+        (ended(b"a\xffb\n"), "a.b", 0, "a\ufffdb"),
+    ],
+)
+async def test_what_was_printed_before_is_judged(
+    wait: Wait, process: Process, pattern: str, since: int, line: str | None
+) -> None:
+    assert await wait(process, pattern, since=since, wait_s=0) == Verdict(line)
+
+
+async def test_end_of_the_process_ends_the_wait(wait: Wait) -> None:
+    process = running(b"nothing of interest\n")
+
+    waiting = asyncio.create_task(wait(process, "ready"))
+    await asyncio.sleep(0)
+    process.close(1, 1.0)
+
+    assert await waiting == Verdict(None)
+
+
+async def test_expression_without_an_end_is_given_up_and_holds_up_nobody(
+    wait: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_words, "VERDICT_S", 0.2)
+    process = ended(b"a" * 60 + b"!\n")
+
+    assert await wait(process, r"^(a+)+$", wait_s=0) == Verdict(is_slow=True)
+
+
+@pytest.mark.parametrize("pattern", ["(", "", "x" * 1001, "a\0"])
+async def test_what_is_no_expression_is_refused(wait: Wait, pattern: str) -> None:
+    with pytest.raises(AgentError, match="regular expression") as error:
+        await wait(running(), pattern)
+    assert error.value.status == 400
+
+
+async def test_client_that_leaves_ends_the_wait_and_its_place_is_free(children: Reaped) -> None:
+    waits, gone = WordWaits(children), asyncio.Event()
+    many = [
+        asyncio.create_task(waits.wait(running(), "x", since=0, wait_s=PATIENCE_S, gone=gone))
+        for _ in range(waiting_words.MAX_AT_ONCE)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(AgentError) as error:
+        await waits.wait(running(), "x", since=0, wait_s=0, gone=gone)
+    gone.set()
+    await asyncio.gather(*many)
+
+    assert error.value.status == 429
+    assert (await waits.wait(ended(b"x"), "x", since=0, wait_s=0, gone=asyncio.Event())).line == "x"
