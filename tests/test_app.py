@@ -6,6 +6,7 @@ import asyncio
 import re
 import socket
 import stat
+import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
@@ -16,14 +17,20 @@ from rookery import app, installation, settings
 from rookery.app import Choices
 from rookery.chat.messages import ChatId, Role
 from rookery.chat.parts import Text
+from rookery.chat.rights import UserActor
 from rookery.cli import metrics
 from rookery.llm.secrets import KeyRing, new_key
 from rookery.settings import Settings, SettingsError
 from rookery.store.embedded.data_dir import DataDirLock, Use
 from rookery.store.errors import DatabaseUnsuitable, DataDirInUse, EmbeddedServerError
 from rookery.store.pool import Database
+from rookery.store.workspace_requests import Requested
 from rookery.worker.parts import EpisodeKey
+from rookery.workspaces.agent_http import ChatHeaders
+from rookery.workspaces.dialing import Reach
 from tests.certificates import make_certificate
+from tests.waiting import until
+from tests.workspaces.fake_driver import FakeDriver
 
 
 def settings_of(home: Path, **flags: str) -> Settings:
@@ -212,3 +219,43 @@ def mode_of(path: str) -> int | None:
         return stat.S_IMODE(Path(path).stat().st_mode)
     except FileNotFoundError:
         return None
+
+
+async def test_workspace_of_one_machine_is_used_from_another(tmp_path: Path, database_url: str) -> None:
+    """Two machines, as far as replicas know: each has a data directory, and so sockets, of its own."""
+    ring = KeyRing.parse(new_key("k1"))
+    async with AsyncExitStack() as stack:
+
+        async def machine(name: str) -> tuple[app.Replica, AsyncExitStack]:
+            (tmp_path / name).mkdir()
+            config = settings_of(tmp_path / name, database_url=database_url, relay_bind="127.0.0.1:0")
+            config.data_dir.mkdir(mode=0o700)
+            driver = FakeDriver(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rkm"))))
+            stack.push_async_callback(driver.close)
+            life = await stack.enter_async_context(AsyncExitStack())
+            connecting = Database.connect(installation.database_config(config, database_url))
+            database = await life.enter_async_context(await connecting)
+            choices = Choices(ring=ring, drivers={"local": driver})
+            return await life.enter_async_context(app.running_replica(config, database, choices)), life
+
+        (here, _), (there, its_life) = await machine("here"), await machine("there")
+        pool = there.database.api
+        await until(lambda: pool.fetchval("SELECT count(*) > 0 FROM templates WHERE name = 'blank'"))
+        owner = await pool.fetchval("INSERT INTO users (username) VALUES ('ada') RETURNING id")
+        made = await there.workspaces.service.request_create(
+            there.store.as_actor(UserActor(owner)), owner, template="blank"
+        )
+        assert isinstance(made, Requested)
+        assert made.operation is not None
+        await there.workspaces.service.wait_operation(made.operation.id, seconds=60)
+
+        place = await here.workspaces.places.find(made.workspace.id)
+        assert place is not None
+        assert (place.status, place.reach) == ("running", Reach.RELAYED)
+        health = await here.workspaces.places.connect(place, ChatHeaders()).health()
+        assert health.generation == place.generation
+
+        await its_life.aclose()
+        place = await here.workspaces.places.find(made.workspace.id)
+        assert place is not None
+        assert place.reach is Reach.OFFLINE

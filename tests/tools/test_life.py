@@ -178,6 +178,24 @@ async def test_workspace_that_once_ran_is_never_abandoned(life: Life) -> None:
     assert idle.value["no_operation"] is True
 
 
+async def test_tools_say_to_start_a_workspace_that_was_stopped(life: Life) -> None:
+    await life.run("create_workspace", template_id="plain")
+    await life.run("stop_workspace")
+
+    refused = await life.run("read_file", path="/home/agent/project/a")
+
+    assert "start_workspace" in refused.error
+    assert "Files are kept" in refused.error
+
+
+async def test_questions_and_plans_end_a_planning_turn(life: Life) -> None:
+    async with AsyncExitStack() as stack:
+        planning = await life.toolbox.open(await life.step(), mode=Mode.PLAN, stack=stack)
+
+    assert planning.tools.stop_after_names & planning.tools.active == {"ask_user_question", "propose_plan"}
+    assert not (await life.open()).tools.stop_after_names & (await life.open()).tools.active
+
+
 @pytest.mark.parametrize(("limit", "advice"), [("max_per_user", "Delete one"), ("max_running_per_user", "Stop one")])
 async def test_quota_is_told_with_numbers_and_what_to_do(life: Life, limit: str, advice: str) -> None:
     await settings.write_setting(life.yard.world.conn, "workspaces", value={limit: 1})

@@ -153,6 +153,20 @@ async def test_chat_made_before_the_first_start_is_pinned_when_there_is_somethin
     assert await rig.pinned(chat) == ["Be kind."]
 
 
+async def test_child_has_what_its_parents_workspace_tells(rig: Rig) -> None:
+    workspace = await rig.workspace()
+    parent = await rig.chat(workspace)
+    await rig.keep(workspace, instructions(), skill())
+    child = await rig.world.chat(rig.owner, parent=parent)
+    await workspace_context.bind(rig.world.conn, child, workspace)
+
+    assert await rig.contexts.pin(child)
+
+    of_both = [await workspace_context.list_resources(rig.world.conn, each) for each in (parent, child)]
+    assert of_both[0] == of_both[1]
+    assert len(of_both[0]) == 2
+
+
 async def test_changed_instructions_mark_the_chat_and_leave_its_pin(rig: Rig) -> None:
     workspace = await rig.workspace()
     chat = await rig.chat(workspace)
