@@ -45,6 +45,8 @@ class Unbroken(Generic[T]):
                 if awaited is None or not awaited.cancelled() or _is_cancelled():
                     # It came while we waited, and is told only now that the wait is over.
                     self.cancelled = error
+            except Exception:  # noqa: S112 -- what was waited for failed, and tells the steps so itself
+                continue
 
 
 class _Deaf:

@@ -100,6 +100,35 @@ async def test_lost_link_costs_neither_part_nor_repeats_one(pair: Rig) -> None:
     assert here.hub.stats.dials >= 2
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_resync_shows_the_running_preview_again_from_its_first_part(pair: Rig, is_elsewhere: bool) -> None:
+    owner = pair.sites[is_elsewhere]
+    chat_id, chat = await pair.running(worker=owner.id)
+    viewer = await pair.sites[0].view(chat_id)
+    episode = owner.episode(chat)
+    say(episode, "a ", "b ")
+    await viewer.until("message_part", 2)
+    viewer.fresh()
+
+    viewer.transport.say(type="resync")
+    await viewer.until("message_part", 4)
+    cut_links(pair)
+    say(episode, "c")
+    await viewer.until("message_part", 5)
+
+    events = viewer.fresh()
+    assert [event["type"] for event in events[:5]] == [
+        "history_reset",
+        "message",
+        "queue_update",
+        "preview_reset",
+        "synced",
+    ]
+    assert events[3]["reason"] == "rebase"
+    assert [event["seq"] for event in events[5:]] == [1, 2, 3]
+    assert viewer.preview() == "a b c"
+
+
 async def test_death_of_the_owner_brings_the_next_attempt(pair: Rig) -> None:
     here, there = pair.sites
     chat_id, chat = await pair.running(worker=there.id)

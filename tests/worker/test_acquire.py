@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -430,14 +430,20 @@ async def test_chat_won_after_the_close_is_let_go_of_at_once(site: Site, replica
     assert replica.works.runs == []
 
 
+@pytest.mark.parametrize("is_at_once", [False, True], ids=["by a bundle", "at once"])
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["answer lost", "cancelled"])
-async def test_chat_that_may_have_been_won_is_let_go_of(site: Site, is_cancelled: bool) -> None:
+async def test_chat_that_may_have_been_won_is_let_go_of(site: Site, is_cancelled: bool, is_at_once: bool) -> None:
     """Nobody is going to drive it here; without this it would lie until its lease has run out."""
     async with Proxy(site.url).listen() as door:
         pool = await asyncpg.create_pool(door.url, min_size=0, max_size=4)
         replica = await site.replica(pool=pool)
         chat_id = await site.rig.create()
         door.fault = Fault.HOLD_ANSWER if is_cancelled else Fault.LOSE_ANSWER
+        if is_at_once:
+            door.statement = chat_id.bytes
+        else:  # somebody had it, which takes more than one statement
+            await site.rig.run(chat_id, machine.acquire, worker_id=uuid4(), runner_id=uuid4())
+            await site.rig.sql("DELETE FROM chat_heartbeats")
 
         looking = asyncio.ensure_future(replica.acquirer.run_pass())
         await door.committed.wait()

@@ -490,7 +490,7 @@ async def test_normal_steps_cost_no_extra_read(site: Site) -> None:
     reads: list[str] = []
 
     async def note(conn: asyncpg.Connection) -> None:
-        conn.add_query_logger(lambda query: reads.append(query.query) if "READ ONLY" in query.query else None)
+        conn.add_query_logger(lambda query: reads.append(query.query) if "false AS leased" in query.query else None)
 
     async with asyncpg.create_pool(site.url, min_size=0, max_size=4, init=note) as pool:
         replica = await site.replica(pool=pool)

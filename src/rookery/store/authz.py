@@ -100,13 +100,17 @@ class How(StrEnum):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What a method says about itself. `actions` asks the arguments when they decide which rights are needed."""
+    """What a method says about itself. `actions` asks the arguments when they decide which rights are needed.
+
+    `locks_own`: the first that it does is to lock the chat, so that for its owner the check can do it.
+    """
 
     resource: Resource
     action: Action
     via: Via
     how: How
     actions: Callable[..., frozenset[Action]] | None = None
+    locks_own: bool = False
 
 
 class Grant:
@@ -263,7 +267,11 @@ class Context:
         bundle: Bundle | None = None,
     ) -> Grant:
         grant = Grant(conn, self.actor, now=self.clock.now(), request=self._request, bundle=bundle)
-        facts = await self._chat_facts(grant, target) if rule.via is Via.CHAT else None
+        facts = None
+        if rule.locks_own:
+            facts = await self._own_facts(grant, target)
+        if facts is None and rule.via is Via.CHAT:
+            facts = await self._chat_facts(grant, target)
         if isinstance(self.actor, SystemActor):
             if not all(rights.is_granted(self.actor, rule.resource, action) for action in actions):
                 raise Forbidden(f"The {self.actor.name} of Rookery may not do this.")
@@ -307,6 +315,17 @@ class Context:
                 raise missing
             case _:
                 raise Forbidden
+
+    async def _own_facts(self, grant: Grant, chat_id: UUID | None) -> ChatFacts | None:
+        """Those of a chat of the actor's own, which is locked by this; None for any other."""
+        if isinstance(self.actor, SystemActor):
+            return None
+        chat = await grant.bundle.lock_own(_required(chat_id), self.actor.id)
+        if chat is None:
+            return None
+        grant.owner_id, grant.root_id = chat.owner_id, chat.root_chat_id or chat.id
+        grant.snapshot_version = chat.snapshot_version
+        return ChatFacts(chat.owner_id, is_shared=False)
 
     async def _chat_facts(self, grant: Grant, chat_id: UUID | None) -> ChatFacts:
         user_id = None if isinstance(self.actor, SystemActor) else self.actor.id
@@ -392,11 +411,13 @@ def authz(
     via: Via = Via.NOTHING,
     how: How = How.READ,
     actions: Callable[..., frozenset[Action]] | None = None,
+    locks_own: bool = False,
 ) -> Callable[
     [Callable[Concatenate[S, Grant, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]:
     """Marks a method of a part. It gets a `Grant` before its own arguments, the first of which `via` explains."""
-    rule = Rule(resource, action, via, how, actions)
+    assert not locks_own or (via is Via.CHAT and how is How.BUNDLE), "only a bundle locks chats"
+    rule = Rule(resource, action, via, how, actions, locks_own)
 
     def decorate(
         fn: Callable[Concatenate[S, Grant, P], Coroutine[Any, Any, T]],

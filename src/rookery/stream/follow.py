@@ -24,7 +24,7 @@ from rookery.store.errors import StoreError
 from rookery.store.hints import MiscHint
 from rookery.store.pubsub import Bus
 from rookery.store.pubsub import Subscription as BusSubscription
-from rookery.stream import events
+from rookery.stream import events, sync
 from rookery.stream.errors import CloseCode, StreamEnded
 from rookery.stream.events import DebugUpdate, Hello
 from rookery.stream.inbox import Inbox, Registry
@@ -222,15 +222,16 @@ class ChatStream:
         if is_forced:
             self._start(self._read(BEGUN_LATER))
         elif hint is not None and verdict is Verdict.READ:
-            self._start(self._read(hint.snapshot_version))
+            self._start(self._read(hint.snapshot_version, expects_rows=sync.has_rows(hint, self._loop.place)))
 
     def _start(self, reading: Coroutine[None, None, _Applied]) -> None:
         self._reading = asyncio.create_task(reading, name="stream-read")
         self._reading.add_done_callback(lambda _: self._rouse())
 
-    async def _read(self, at_least: int) -> _Applied:
+    async def _read(self, at_least: int, *, expects_rows: bool = True) -> _Applied:
         reader, place = self._around.reader, self._loop.place
-        return _Applied(await self._patiently(lambda: reader.read(place, at_least=at_least)), is_resync=False)
+        snapshot = await self._patiently(lambda: reader.read(place, at_least=at_least, expects_rows=expects_rows))
+        return _Applied(snapshot, is_resync=False)
 
     async def _reload(self) -> _Applied:
         reader, place = self._around.reader, self._loop.place
@@ -260,16 +261,17 @@ class ChatStream:
         shown = self._loop.episode
         durable = self._loop.apply(applied.snapshot, is_resync=applied.is_resync)
         if durable:
-            is_void = self._loop.episode != shown
+            is_void = applied.is_resync or self._loop.episode != shown
             self._outbox.put(durable, cursor=self._loop.last_message_id, clears_preview=is_void)
             self._is_lagged = self._is_lagged and not is_void
-        self._retarget()
+        self._retarget(is_anew=applied.is_resync)
 
     # Parts
 
-    def _retarget(self) -> None:
+    def _retarget(self, *, is_anew: bool = False) -> None:
+        """Follow what the last snapshot names. `is_anew`: the same parts are shown again, from the first."""
         target = self._loop.target
-        if target == self._target:
+        if target == self._target and not is_anew:
             return
         self._target = target
         self._subscribe()

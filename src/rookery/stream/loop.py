@@ -151,7 +151,8 @@ class StreamLoop:
         """The events that take the client to this snapshot, in the order they are sent. None for an older one.
 
         `is_first` is for the first of a connection; `is_resync` for one that a client asked for, which holds a whole
-        window. Afterwards `target` says which parts to follow.
+        window, and behind which a running preview begins again. Afterwards `target` says which parts to follow, and
+        `last_seq` from where.
         """
         chat = snapshot.chat
         is_whole = is_first or is_resync
@@ -173,7 +174,7 @@ class StreamLoop:
         self._apply_action(snapshot, out)
         if chat.retry_state_version > self.retry_version and (chat.retry_state is not None or not is_first):
             out.append(events.encode(RetryChanged(views.retry(chat.retry_state))))
-        self._apply_episode(chat, out, is_history_newer=is_history_newer)
+        self._apply_episode(chat, out, is_history_newer=is_history_newer, is_resync=is_resync)
         self._store(chat)
         if out or is_whole:
             out.append(self._synced())
@@ -236,10 +237,13 @@ class StreamLoop:
         )
         out.append(events.encode(ActionRequired(action.kind, action.tool_calls, action.deadline_at)))
 
-    def _apply_episode(self, chat: Chat, out: list[bytes], *, is_history_newer: bool) -> None:
+    def _apply_episode(self, chat: Chat, out: list[bytes], *, is_history_newer: bool, is_resync: bool) -> None:
         episode = self._episode_of(chat)
         if episode is not None and episode != self.episode:
             reason = "history" if is_history_newer else "attempt"
+        elif episode is not None and is_resync:
+            # Whoever asks for everything may have lost parts, too. It also gets past a source that was given up.
+            reason = "rebase"
         elif episode is None and self.episode is not None:
             reason = "history" if is_history_newer else "retry" if chat.retry_state is not None else "ended"
         else:

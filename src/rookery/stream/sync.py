@@ -17,6 +17,7 @@ from rookery.chat.messages import ChatId, MessageId
 from rookery.chat.prompt import PromptRow
 from rookery.chat.states import Status
 from rookery.store import streaming
+from rookery.store.hints import ChatHint
 from rookery.store.machine import Machine, View
 from rookery.store.messages import WINDOW_MAX_BYTES
 from rookery.store.streaming import PendingCall
@@ -113,10 +114,11 @@ class Reader:
         self._stats.reads += 1
         return await self._machine.read(place.chat_id, read)
 
-    async def read(self, place: Place, *, at_least: int = 0) -> Snapshot:
+    async def read(self, place: Place, *, at_least: int = 0, expects_rows: bool = True) -> Snapshot:
         """What changed since the client's place. `at_least` is the snapshot version of a hint, or BEGUN_LATER.
 
-        A shared read may have begun before that commit. The next one cannot: it begins after the hint came.
+        A shared read may have begun before that commit. The next one cannot: it begins after the hint came. Where
+        neither messages nor the queue are expected to have changed, the chat alone is read; if they have, all is.
         """
         flight = self._flights.get(place)
         if flight is not None:
@@ -124,7 +126,7 @@ class Reader:
             snapshot = await asyncio.shield(flight)
             if snapshot.chat.snapshot_version >= at_least:
                 return snapshot
-        flight = self._flights.get(place) or self._start(place)
+        flight = self._flights.get(place) or self._start(place, expects_rows)
         return await asyncio.shield(flight)
 
     async def close(self) -> None:
@@ -133,9 +135,9 @@ class Reader:
             flight.cancel()
         await asyncio.gather(*flights, return_exceptions=True)
 
-    def _start(self, place: Place) -> asyncio.Task[Snapshot]:
+    def _start(self, place: Place, expects_rows: bool) -> asyncio.Task[Snapshot]:
         self._stats.reads += 1
-        flight = asyncio.create_task(self._fly(place), name="stream-sync")
+        flight = asyncio.create_task(self._fly(place, expects_rows), name="stream-sync")
         self._flights[place] = flight
         flight.add_done_callback(lambda _: self._landed(place, flight))
         return flight
@@ -145,7 +147,10 @@ class Reader:
         if not flight.cancelled():
             flight.exception()  # whoever asked may be gone; then nobody else looks at it
 
-    async def _fly(self, place: Place) -> Snapshot:
+    async def _fly(self, place: Place, expects_rows: bool) -> Snapshot:
+        if not expects_rows and not has_rows(chat := await self._machine.peek(place.chat_id), place):
+            return Snapshot(chat)
+
         async def read(view: View) -> Snapshot:
             chat = view.chat
             batch = await _batch(view, place) if chat.history_version > place.history_version else None
@@ -153,6 +158,15 @@ class Reader:
             return Snapshot(chat, batch, queue, await _pending_calls(view))
 
         return await self._machine.read(place.chat_id, read)
+
+
+def has_rows(state: Chat | ChatHint, place: Place) -> bool:
+    """Whether there is more to read than the chat itself: messages, the queue, or calls that wait for somebody."""
+    return (
+        state.history_version > place.history_version
+        or state.queue_version > place.queue_version
+        or state.status == Status.REQUIRES_ACTION
+    )
 
 
 def is_cut(rows: Iterable[PromptRow], last_message_id: int) -> bool:

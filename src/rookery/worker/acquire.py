@@ -16,6 +16,7 @@ from rookery.log import get_logger
 from rookery.store.errors import CommitOutcomeUnknown
 from rookery.store.hints import OwnershipHint
 from rookery.store.machine import ChatState, Machine, Tx, capacity, list_candidates, try_abandon, try_acquire
+from rookery.store.machine.at_once import take_free
 from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import Candidate, Takeover, find_takeover, has_peers
 from rookery.store.pubsub import Bus, Subscription
@@ -173,9 +174,9 @@ class Acquirer:
 
         runner_id = self._new_id()
         try:
-            chat = await try_acquire(
-                self._machine, chat_id, worker_id=self._worker_id, runner_id=runner_id, admit=admit
-            )
+            chat = await take_free(
+                self._machine, chat_id, worker_id=self._worker_id, runner_id=runner_id, limits=limits
+            ) or await try_acquire(self._machine, chat_id, worker_id=self._worker_id, runner_id=runner_id, admit=admit)
         except (asyncio.CancelledError, CommitOutcomeUnknown) as error:
             # It may be ours by now, and nobody is going to drive it.
             self._abandon(chat_id, runner_id)

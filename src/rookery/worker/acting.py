@@ -374,6 +374,8 @@ class Acts:
 
         async def begin_and_tell() -> int:
             # Nobody was promised an attempt; the commit of its step makes it durable as well.
+            if (counted := await self._handle.count_attempt(self._parts.retry.max_attempts)) is not None:
+                return counted
             chat, attempt = await self._handle.update(begin, lazily=True)
             if not attempt:
                 self._parts.effects.turn_failed(chat, ATTEMPTS_USED)

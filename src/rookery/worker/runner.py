@@ -19,7 +19,7 @@ from rookery.log import get_logger
 from rookery.loop.tools import CancelReason
 from rookery.store.errors import StoreError
 from rookery.store.hints import ChatHint
-from rookery.store.machine import ChatState, Machine, View
+from rookery.store.machine import ChatState, Machine
 from rookery.store.machine.ownership import LeaseKey
 from rookery.store.pubsub import Bus
 from rookery.worker.config import WorkerConfig
@@ -180,10 +180,7 @@ class Runner:
         self.deliver(ChatState.told(hint))
 
     async def _read(self) -> ChatState:
-        async def row(view: View) -> ChatState:
-            return ChatState.of(view.chat)
-
-        return await self._parts.machine.chat(self.chat_id).read(row)
+        return ChatState.of(await self._parts.machine.peek(self.chat_id))
 
     def _process(self, state: ChatState, *, is_forced: bool = False) -> None:
         """Take a state in. Synchronous: nothing can come between looking at it and acting on it.

@@ -28,7 +28,7 @@ from rookery.clock import Clock, Deadline, DeadlineExceeded
 from rookery.log import bind, get_logger
 from rookery.loop.tools import Cancellation, CancelReason
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
-from rookery.store.machine import ChatState, Machine, Tx, View
+from rookery.store.machine import ChatState, Machine, Tx, View, at_once
 from rookery.worker.config import WorkerConfig
 from rookery.worker.stats import WorkerStats
 
@@ -169,6 +169,20 @@ class TaskHandle:
         except Exception as error:
             self.claimed = None
             _raise_normalised(error)
+
+    async def count_attempt(self, max_attempts: int) -> int | None:
+        """Count an attempt in one statement and return its number. None when it needs the long way, by `update`.
+
+        One whose commit was never answered may be counted for nothing; the next try makes another.
+        """
+        self.progress()
+        try:
+            chat = await at_once.count_attempt(
+                self._machine, self.input.chat_id, fence=self.input.fence(), max_attempts=max_attempts
+            )
+        except Exception as error:
+            _raise_normalised(error)
+        return None if chat is None else chat.generation_attempt
 
     async def read(self, fn: Callable[[], Awaitable[T]]) -> T:
         """Run a read of the store; what it raises means the same as in `update`."""

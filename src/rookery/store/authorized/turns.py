@@ -1,7 +1,7 @@
 """What moves a chat: creating, sending, editing, stopping, retrying, compacting, tool results, and the queue.
 
-Each method checks the right and runs its transition in one transaction, the lock being taken after the check: somebody
-without the right never makes a chat wait.
+Each method checks the right and runs its transition in one transaction, the lock being taken after the check, or with
+it: somebody without the right never makes a chat wait.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Turns(Part):
             raise ChatNotFound(chat_id)
         return await _sent_before(at, sent, Chat(*record[:-1]))
 
-    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE, locks_own=True)
     async def send(
         self,
         at: Grant,

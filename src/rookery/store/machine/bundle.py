@@ -62,7 +62,17 @@ _LOCK_AND_BUMP = f"""
      WHERE id = $1
     RETURNING {CHAT_COLUMNS}
 """
+# The same for its owner alone; anybody else's chat is neither locked nor waited for.
+_LOCK_OWN = f"""
+    UPDATE chats
+       SET snapshot_version = snapshot_version + (NOT in_transition(id))::int
+     WHERE id = $1
+       AND owner_id = $2
+    RETURNING {CHAT_COLUMNS}
+"""
 READ_CHAT = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
+# For those who only show the chat, and never ask who drives it.
+PEEK_CHAT = f"SELECT {_CHAT_COLUMNS.format(leased='false')} FROM chats WHERE id = $1"
 
 _CHAT_WIDTH = len(Chat.__struct_fields__)
 
@@ -217,19 +227,35 @@ class Tx:
 class Bundle:
     """One transaction over one or more chats. Made by `Machine.bundle`; a callback never makes its own."""
 
-    __slots__ = ("_open", "clock", "conn", "refused")
+    __slots__ = ("_open", "_own", "clock", "conn", "refused")
 
     def __init__(self, conn: Connection, clock: Clock) -> None:
         self.conn = conn
         self.clock = clock
         self.refused: BaseException | None = None
         self._open: dict[UUID, Tx] = {}
+        self._own: Tx | None = None  # locked by `lock_own`, and not opened yet
+
+    async def lock_own(self, chat_id: UUID, owner_id: UUID) -> Chat | None:
+        """Lock the chat if it is this owner's: the check and the lock in one round trip, with `open` to follow.
+
+        None when it is not, or not there: then nothing is locked.
+        """
+        record = await self.conn.fetchrow(_LOCK_OWN, chat_id, owner_id)
+        if record is None:
+            return None
+        chat = Chat(*record)
+        self._own = self.enlist(chat, entered=chat)
+        return chat
 
     async def open(self, chat_id: UUID, *, fence: Fence | None = None) -> Tx:
         """Lock the chat and allocate its version. Opening it again in the same bundle shares both.
 
         Order of several chats: the root first, then members by (`created_at`, `id`); never a parent after a child.
         """
+        own, self._own = self._own, None
+        if own is not None and own.chat.id == chat_id and fence is None:
+            return own
         record = await self.conn.fetchrow(_LOCK_AND_BUMP, chat_id)
         if record is None:
             raise self.refuse(StaleFence(chat_id, "chat") if fence else ChatNotFound(chat_id))

@@ -28,7 +28,8 @@ _LEASED = """
       JOIN replicas owner ON owner.id = o.worker_id
      WHERE beat.heartbeat_at > clock_timestamp() - lease_ttl()
 """
-COUNT_OTHERS = f"SELECT count(*) {_LEASED} AND (o.parent_chat_id IS NULL) = $1 AND o.id <> $2"
+COUNT_OTHERS_OF = f"SELECT count(*) {_LEASED} AND (o.parent_chat_id IS NULL) = {{is_root}} AND o.id <> {{chat}}"
+COUNT_OTHERS = COUNT_OTHERS_OF.format(is_root="$1", chat="$2")
 
 # Index chats_acquire. Runnable ones that a worker would have to wait for: others than `running` are always admitted.
 _WAITS = """

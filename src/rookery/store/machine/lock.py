@@ -21,10 +21,11 @@ from rookery import log
 from rookery.chat.chats import Chat, Fence
 from rookery.chat.errors import ChatNotFound, InvalidInput, InvariantViolation
 from rookery.chat.messages import ChatId
+from rookery.chat.transitions import Transition, is_legal
 from rookery.clock import Clock, SystemClock
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.hints import Hint
-from rookery.store.machine.bundle import READ_CHAT, Bundle, Connection, Tx
+from rookery.store.machine.bundle import PEEK_CHAT, READ_CHAT, Bundle, Connection, Tx
 from rookery.waits import Unbroken, Within
 
 T = TypeVar("T")
@@ -182,6 +183,47 @@ class Machine:
 
         return await self.snapshot(run)
 
+    async def at_once(self, transition: Transition, statement: str, *args: object) -> Chat | None:
+        """Run a statement that is a whole bundle: it locks, allocates the version and changes, and commits by itself.
+
+        It must leave the chat in the state it found. None when its conditions do not hold, or the lock was in the way:
+        then nothing has happened. As for a bundle, what is committed is announced before a cancellation is passed on.
+        """
+        async with _Borrowed(self._pool) as conn:
+            run = Unbroken(conn.fetchrow(statement, *args, timeout=COMMIT_TIMEOUT_SECONDS).__await__())
+            try:
+                record = await _answer(run)
+            except Exception as error:
+                _drop_detail(error)
+                if run.cancelled is not None:
+                    raise run.cancelled from error
+                if not isinstance(error, asyncpg.PostgresError):
+                    raise
+                if error.sqlstate in _RETRYABLE:
+                    return None
+                if (judged := _judged(error)) is not None:
+                    raise judged from error
+                raise
+            chat = None
+            if record is not None:
+                chat = Chat(*record)
+                if not is_legal(transition, chat.state, chat.state):
+                    _log.error("transition_illegal", transition=transition, chat_id=chat.id, state=chat.state)
+                tx = Bundle(conn, self._clock).enlist(chat, entered=chat)
+                tx.acquired = transition is Transition.ACQUIRE
+                self._publish(tx.hints())
+        if run.cancelled is not None:
+            raise run.cancelled
+        return chat
+
+    async def peek(self, chat_id: UUID) -> Chat:
+        """The row alone, in one round trip: one statement is a snapshot of its own. It does not say who drives it."""
+        async with _Borrowed(self._pool) as conn:
+            record = await conn.fetchrow(PEEK_CHAT, chat_id)
+        if record is None:
+            raise ChatNotFound(ChatId(chat_id))
+        return Chat(*record)
+
     async def snapshot(self, fn: Callable[[Connection], Awaitable[T]]) -> T:
         """Like `read`, for those who read the chat together with something else."""
         attempt = 0
@@ -223,17 +265,16 @@ class ChatMachine:
         return await self._machine.read(self.chat_id, fn)
 
 
-class _Transaction:
-    """A connection with an open transaction, for `async with`. Its body ends it; an error rolls it back.
+class _Borrowed:
+    """A connection of the pool, for `async with`.
 
     What the database fails to do becomes `DatabaseUnavailable`; errors of the body's own pass as they are.
     """
 
-    __slots__ = ("_begin", "_conn", "_pool")
+    __slots__ = ("_conn", "_pool")
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], begin: str) -> None:
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
         self._pool = pool
-        self._begin = begin
 
     async def __aenter__(self) -> Connection:
         try:
@@ -243,6 +284,34 @@ class _Transaction:
             if isinstance(error, asyncpg.InterfaceError) and type(error) is not asyncpg.InterfaceError:
                 raise
             raise _unavailable(error) from error
+        return conn
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            if error is not None and _is_lost(error, self._conn):
+                raise _unavailable(error) from error
+        finally:
+            await self._release()
+
+    async def _release(self) -> None:
+        try:
+            await self._pool.release(self._conn)
+        except Exception as error:
+            # The pool gives such a connection up. What was done is done, and what failed is about to be raised.
+            _log.warning("release_failed", error=str(error))
+
+
+class _Transaction(_Borrowed):
+    """A connection with an open transaction. Its body ends it; an error rolls it back."""
+
+    __slots__ = ("_begin",)
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], begin: str) -> None:
+        super().__init__(pool)
+        self._begin = begin
+
+    async def __aenter__(self) -> Connection:
+        conn = await super().__aenter__()
         try:
             await conn.execute(self._begin)
         except BaseException as error:
@@ -260,13 +329,6 @@ class _Transaction:
                     raise _unavailable(error) from error
         finally:
             await self._release()
-
-    async def _release(self) -> None:
-        try:
-            await self._pool.release(self._conn)
-        except Exception as error:
-            # The pool gives such a connection up. What was done is done, and what failed is about to be raised.
-            _log.warning("release_failed", error=str(error))
 
 
 def _is_lost(error: BaseException, conn: Connection) -> bool:
@@ -331,7 +393,7 @@ async def _commit(conn: Connection) -> asyncio.CancelledError | None:
     return commit.cancelled
 
 
-async def _answer(commit: Unbroken[str]) -> str:
+async def _answer(commit: Unbroken[T]) -> T:
     try:
         return await commit
     except asyncpg.PostgresError as error:
