@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute, iter_route_contexts
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from rookery.api import description, edge
@@ -187,3 +190,19 @@ def test_keys_and_passwords_go_in_and_never_out(document: dict[str, Any]) -> Non
 async def test_server_gives_the_document_to_whoever_is_logged_in(house: House, ada: Person) -> None:
     assert (await ada.http.get("/api/v1/openapi.json")).json() == json.loads(COMMITTED.read_text())
     assert (await house.nobody.get("/api/v1/openapi.json")).status_code == 401
+
+
+def test_nothing_of_a_request_runs_in_a_thread() -> None:
+    """In a busy process a thread waits for its turn, longer than most requests take."""
+
+    def all_of(dependant: Dependant) -> Iterator[Callable[..., Any]]:
+        if dependant.call is not None:
+            yield dependant.call
+        for each in dependant.dependencies:
+            yield from all_of(each)
+
+    routes = [each.original_route for each in iter_route_contexts(description.bare_api().routes)]
+    found = [each for route in routes if isinstance(route, APIRoute) for each in all_of(route.dependant)]
+
+    assert len(found) > 200
+    assert [each for each in found if not inspect.iscoroutinefunction(each)] == []

@@ -6,6 +6,8 @@ import dataclasses
 import json
 from typing import Any
 
+from fastapi import FastAPI
+
 from rookery.api import openapi
 from rookery.api.application import create_api
 from rookery.api.parts import ApiParts
@@ -13,12 +15,17 @@ from rookery.api.parts import ApiParts
 
 def describe() -> dict[str, Any]:
     """The document as every replica serves it."""
+    return openapi.document(bare_api())
+
+
+def bare_api() -> FastAPI:
+    """All operations, of a server that has nothing to do them with."""
     nothing: dict[str, Any] = {
         field.name: None
         for field in dataclasses.fields(ApiParts)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
-    return openapi.document(create_api(ApiParts(**nothing)))
+    return create_api(ApiParts(**nothing))
 
 
 def text() -> str:
