@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +16,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from rookery.chat.rights import Role, Scope
+from rookery.store import tokens
+from rookery.store.hints import AccessHint
+from rookery.store.pool import Connection
+from rookery.store.tokens import AuthenticatedToken
 from tests.api.doors import log_in, session_cookie
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk, said
@@ -183,3 +188,24 @@ async def test_stream_of_a_deleted_chat_ends(house: House, talk: Talk) -> None:
 
         await talk.http.delete(f"{CHATS}/{chat}")
         assert await close_code(socket) == 4404
+
+
+@pytest.mark.parametrize("watches", [True, False])
+async def test_credential_that_ends_behind_the_login_check_shows_nothing(
+    house: House, talk: Talk, monkeypatch: pytest.MonkeyPatch, watches: bool
+) -> None:
+    chat = await talk.create("secret")
+    authenticate = tokens.authenticate
+
+    async def ending(conn: Connection, text: str, *, now: datetime) -> AuthenticatedToken:
+        found = await authenticate(conn, text, now=now)
+        await tokens.delete_token(conn, found.token.id)
+        house.replica.bus.dispatch(AccessHint(kind="token", id=str(found.token.id)))
+        return found
+
+    monkeypatch.setattr(tokens, "authenticate", ending)
+    async with opened(house, WATCH if watches else f"{CHATS}/{chat}/stream", **bearer(talk.person)) as socket:
+        with pytest.raises(ConnectionClosedError):
+            await socket.recv()
+
+    assert socket.close_code == 4401

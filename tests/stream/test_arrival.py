@@ -23,6 +23,10 @@ class Hasty(TimelyRequests):
     _arrival_seconds = 0.3
 
 
+class Reserved(TimelyRequests):
+    _max_guests = 2
+
+
 class Counter:
     """An application that reads the body and says how long it was; None when the client left before its end."""
 
@@ -32,6 +36,8 @@ class Counter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.got = 0
+        if scope["path"] == "/known":
+            scope["rookery.known"]()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -66,6 +72,14 @@ class Client:
 
     def close(self) -> None:
         self._writer.close()
+
+    @asynccontextmanager
+    async def beside(self) -> AsyncIterator[Client]:
+        """Another connection to the same server."""
+        client = Client(*await asyncio.open_connection(*self._writer.get_extra_info("peername")))
+        yield client
+        client.close()
+        await client._writer.wait_closed()
 
 
 @asynccontextmanager
@@ -149,3 +163,38 @@ async def test_long_body_may_take_longer_if_it_keeps_coming(monkeypatch: pytest.
         assert await client.answer() == (200, b"ok")
 
     assert counter.bodies == [2001]
+
+
+async def test_address_has_room_for_so_many_connections_of_strangers() -> None:
+    options: dict[str, Any] = {"http": Reserved, "forwarded_allow_ips": []}
+    known = b"GET /known HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with open_door(Counter(), **options) as first:
+        await first.send(known.replace(b"known", b"x"))
+        await first.answer()
+        async with first.beside() as second, first.beside() as third:
+            await third.send(known)
+            refused = await third.rest()
+            await second.send(known)
+            assert (await second.answer())[0] == 200
+            async with first.beside() as fourth:
+                await fourth.send(known)
+                assert (await fourth.answer())[0] == 200
+            async with first.beside() as fifth:
+                await fifth.send(known)
+                assert (await fifth.answer())[0] == 200
+
+    head, _, body = refused.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 429 ")
+    assert b"retry-after: 5" in head.lower()
+    assert json.loads(body)["code"] == "rate_limited"
+
+
+async def test_trusted_proxy_speaks_for_many() -> None:
+    async with (
+        open_door(Counter(), http=Reserved, forwarded_allow_ips=["127.0.0.0/8"]) as first,
+        first.beside() as second,
+        first.beside() as third,
+    ):
+        for client in (first, second, third):
+            await client.send(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await client.answer())[0] == 200

@@ -30,6 +30,7 @@ class Caller:
     __slots__ = (
         "_limits",
         "_store",
+        "access_changes",
         "actor",
         "connection",
         "credential_id",
@@ -51,6 +52,7 @@ class Caller:
         connection: HTTPConnection,
         store: Store,
         limits: RateLimits,
+        access_changes: int = 0,
         max_body: int = MAX_BODY_BYTES,
         read_seconds: float = READ_SECONDS,
     ) -> None:
@@ -60,6 +62,9 @@ class Caller:
         self.session_id = session_id
         self.info = info
         self.connection = connection
+        # How often rights had changed before the credential was looked at: a stream that is opened with it asks again
+        # if they have since.
+        self.access_changes = access_changes
         self.max_body = max_body
         self.read_seconds = read_seconds
         self._store = store
@@ -118,7 +123,8 @@ class Caller:
         return lambda: self.store.chats.require(ChatId(chat), action)
 
 
-def _caller(connection: HTTPConnection) -> Caller:
+async def _caller(connection: HTTPConnection) -> Caller:
+    # `async`, or it would be run in a thread: see `routes`.
     caller = connection.scope.get("rookery.caller")
     assert isinstance(caller, Caller), "the edge lets nobody through without one"
     return caller

@@ -22,7 +22,7 @@ from rookery import http_stats
 from rookery.api import cookies
 from rookery.api.caller import Caller
 from rookery.api.errors import NO_STORE, ApiError, explain, internal
-from rookery.api.limits import Limit, address_key
+from rookery.api.limits import Limit
 from rookery.api.parts import ApiParts
 from rookery.chat.rights import UserActor
 from rookery.http_stats import HttpStats
@@ -32,6 +32,7 @@ from rookery.store.access_errors import Unauthenticated
 from rookery.store.audit import RequestInfo
 from rookery.store.users import User
 from rookery.stream import ws
+from rookery.stream.guests import address_key
 
 log = get_logger("api")
 
@@ -155,6 +156,8 @@ class Edge:
             limits.take(Limit.API, address_key(info.ip))
             return
         caller = await self._authenticate(connection, info, answer)
+        if (known := scope.get("rookery.known")) is not None:
+            known()  # the connection is not one of a stranger any more
         limits.take(Limit.API, str(caller.user.id))
         scope["rookery.caller"] = caller
 
@@ -175,13 +178,15 @@ class Edge:
 
     async def _authenticate(self, connection: HTTPConnection, info: RequestInfo, answer: _Answer) -> Caller:
         """Who asks: by bearer token alone if there is one, else by the cookie."""
-        now = self.parts.clock.now()
+        now, changes = self.parts.clock.now(), self.parts.streams.guard.changes
         try:
             sent = bearer(connection)
             async with self.parts.pool.acquire() as conn:
                 if sent is not None:
                     token = await tokens.authenticate(conn, sent, now=now)
-                    return self._caller(connection, info, token.user, token.actor, token.token.id, session=None)
+                    return self._caller(
+                        connection, info, token.user, token.actor, token.token.id, session=None, changes=changes
+                    )
                 secure = is_secure(connection, self.parts)
                 cookie = cookies.find(connection.headers.get("cookie"), secure=secure)
                 if cookie is None:
@@ -196,7 +201,7 @@ class Edge:
         if found.renewed:
             answer.cookie = cookies.keep(found.session, cookie, secure=secure)
         session = found.session.id
-        return self._caller(connection, info, found.user, found.actor, session, session=session)
+        return self._caller(connection, info, found.user, found.actor, session, session=session, changes=changes)
 
     def _caller(
         self,
@@ -207,6 +212,7 @@ class Edge:
         credential_id: UUID,
         *,
         session: UUID | None,
+        changes: int,
     ) -> Caller:
         parts = self.parts
         return Caller(
@@ -218,6 +224,7 @@ class Edge:
             connection=connection,
             store=parts.store,
             limits=parts.limits,
+            access_changes=changes,
             max_body=parts.max_body,
             read_seconds=parts.read_seconds,
         )

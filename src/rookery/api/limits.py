@@ -5,7 +5,6 @@ Each replica counts for itself; a user's share is divided by how many there are.
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -72,18 +71,3 @@ class RateLimits:
             f"Too many requests. Try again in {seconds} s.",
             headers={"Retry-After": str(seconds)},
         )
-
-
-def address_key(address: str | None) -> str:
-    """One key per address; a network of 64 bits where somebody owns that many addresses."""
-    if address is None:
-        return "unknown"
-    try:
-        parsed = ipaddress.ip_address(address.split("%")[0])
-    except ValueError:
-        return address[:64]
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:  # a socket for both families shows the other one like this
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))

@@ -38,12 +38,12 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
             raise InvalidInput(name, f"There is no parameter {name!r} here.")
         if not has_scope(caller.actor, Resource.CHAT, Action.LIST):
             raise ScopeMissing(Scope.CHAT_READ)
-        return streams.open_watch(Grant(user_id=caller.user.id, credential=str(caller.credential_id)))
+        grant = Grant(user_id=caller.user.id, credential=str(caller.credential_id))
+        return streams.open_watch(grant, since=caller.access_changes)
 
     async def open_chat(caller: Caller, connection: HTTPConnection) -> Opened:
         wanted = params.parse(dict(connection.query_params), last_event_id=connection.headers.get("last-event-id"))
         chat_id = _chat_id(connection)
-        since = streams.guard.changes
         root_id = await caller.store.chats.require(chat_id, Action.READ)
         if wanted.debug:  # what is recorded shows prompts that readers do not see
             await caller.store.chats.require(chat_id, Action.PATCH)
@@ -54,20 +54,19 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
             root_id=root_id,
             has_reason=caller.reason is not None,
         )
-        return await streams.open_chat(grant, wanted, since=since)
+        return await streams.open_chat(grant, wanted, since=caller.access_changes)
 
     async def open_git(caller: Caller, connection: HTTPConnection) -> Opened:
         """The owner's alone: it works in their workspace, and what it shows was never said in the chat."""
         for name in connection.query_params:
             raise InvalidInput(name, f"There is no parameter {name!r} here.")
         chat_id = _chat_id(connection)
-        since = streams.guard.changes
         root_id = await caller.store.chats.require(chat_id, Action.PATCH)
         grant = Grant(user_id=caller.user.id, credential=str(caller.credential_id), chat_id=chat_id, root_id=root_id)
         watch = await workspaces.git.watch(chat_id)
         source = GitSource(chat_id, watch, partial(caller.store.contexts.write_diffs, chat_id))
         try:
-            return streams.open_source(grant, source, since=since)
+            return streams.open_source(grant, source, since=caller.access_changes)
         except BaseException:
             await source.close()
             raise

@@ -1,16 +1,22 @@
 """How long, and how large, a request may be until it has arrived; the server itself would wait for ever.
 
 A client that opens connections and sends a byte now and then would otherwise keep them all. What the application does
-with a request, and how fast it reads it, is not counted: only what the client owes.
+with a request, and how fast it reads it, is not counted: only what the client owes. Nor may one address have any number
+of connections on which nobody has said who they are: the application says who has, by `rookery.known` of the scope.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rookery.stream import guests
+from rookery.stream.guests import Guests
 
 ARRIVAL_SECONDS = 30.0
 # Behind those seconds a body must come at least this fast; chosen, slower than any line people work on.
@@ -18,16 +24,23 @@ BYTES_PER_SECOND = 32 * 1024
 MAX_HEAD_BYTES = 32 * 1024
 # So much of a head is looked at in one go; its length is known that exactly.
 _SLICE_BYTES = 4 * 1024
+_RETRY_SECONDS = 5
 
 _TOO_LARGE = "The header block is longer than 32 KiB."
 _MALFORMED = "This is not an HTTP request."
 _TOO_SLOW = "The request took too long to arrive."
+_TOO_MANY = "Too many connections from this address are open without a login. Close some, or try again in a moment."
+
+# By the state of their server, with which they go.
+_GUESTS: WeakKeyDictionary[Any, Guests] = WeakKeyDictionary()
 
 
 class TimelyRequests(H11Protocol):
     """HTTP of the public port. Its options bound what may gather: `h11_max_incomplete_event_size`."""
 
     _arrival_seconds = ARRIVAL_SECONDS
+    _max_guests = guests.MAX_GUESTS
+    _guest_key: str | None = None
     _timer: asyncio.TimerHandle | None = None
     _since = 0.0
     _received = 0
@@ -35,11 +48,40 @@ class TimelyRequests(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect()
+        if self._is_guest():
+            self._expect()
+        else:
+            self._refuse(429, _TOO_MANY, code="rate_limited", retry_after=_RETRY_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
+        self._become_known()
         super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self._guest_key is not None and self.scope is not None:
+            # The request runs in a task, which has not begun yet.
+            self.scope["rookery.known"] = self._become_known  # type: ignore[typeddict-unknown-key]
+
+    def _is_guest(self) -> bool:
+        """Count the connection. False when its address has too many of them already."""
+        address, config = self.client[0] if self.client else None, self.config
+        is_proxy = config.proxy_headers and guests.is_trusted(address, config.forwarded_allow_ips)
+        if address is None or is_proxy:
+            return True  # a unix socket, or somebody who speaks for many
+        known = _GUESTS.setdefault(self.server_state, Guests(self._max_guests))
+        key = guests.address_key(address)
+        if not known.admit(key):
+            return False
+        self._guest_key = key
+        return True
+
+    def _become_known(self) -> None:
+        """Somebody on it is logged in, or it is gone. May be called more than once."""
+        key, self._guest_key = self._guest_key, None
+        if key is not None:
+            _GUESTS[self.server_state].leave(key)
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
@@ -55,6 +97,7 @@ class TimelyRequests(H11Protocol):
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._expect_nothing()
+        self._become_known()  # or refused: either way it does not stay as it is
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
@@ -95,13 +138,15 @@ class TimelyRequests(H11Protocol):
         else:
             self.transport.close()
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, status: int, message: str, *, code: str = "invalid", retry_after: int | None = None) -> None:
         self._expect_nothing()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
-        body = msgspec.json.encode({"code": "invalid", "message": message})
+        body = msgspec.json.encode({"code": code, "message": message})
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        if retry_after is not None:
+            headers.append(("retry-after", str(retry_after)))
         for part in (
             h11.Response(status_code=status, headers=headers),
             h11.Data(data=body),

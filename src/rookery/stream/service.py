@@ -131,7 +131,8 @@ class Streams:
         )
 
     async def open_chat(self, grant: Grant, params: StreamParams, *, since: int | None = None) -> Opened:
-        """A stream of one chat. The caller has checked that the user may read it, and says what `guard.changes` was.
+        """A stream of one chat. The caller has checked that the user may read it; `since` is what `guard.changes`
+        was before the first look at the user's credential.
 
         Raises `StreamRefused`, `ChatNotFound`, or what the store raises when the database does not answer.
         """
@@ -147,10 +148,11 @@ class Streams:
             raise
         return Opened(self, slot, source, grant=grant, since=since)
 
-    def open_watch(self, grant: Grant) -> Opened:
-        """A stream of everything in the user's list."""
+    def open_watch(self, grant: Grant, *, since: int | None = None) -> Opened:
+        """A stream of everything in the user's list. `since` as for the stream of a chat."""
+        since = self.guard.changes if since is None else since
         slot = self.sessions.admit(grant.user_id)
-        return Opened(self, slot, self.watch.join(grant.user_id), grant=grant, since=self.guard.changes)
+        return Opened(self, slot, self.watch.join(grant.user_id), grant=grant, since=since)
 
     def open_source(self, grant: Grant, source: Source, *, since: int | None = None) -> Opened:
         """A stream of something else, under the same roof. `since` as for the stream of a chat."""
