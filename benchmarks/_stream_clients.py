@@ -63,7 +63,7 @@ class Clients:
                 self.viewers.clear()
                 return {}
             case "first":
-                return await self._first(asked["sends"], asked["url"])
+                return await self._first(asked["sends"], asked["url"], asked["provider"], asked["model"])
             case _:
                 raise ValueError(asked["do"])
 
@@ -91,11 +91,17 @@ class Clients:
 
         return {"ms": await asyncio.gather(*(open_one(*stream) for stream in streams))}
 
-    async def _first(self, sends: list[tuple[str, str, str]], url: str) -> dict[str, Any]:
-        """Send to one (chat, model, token) after the other, and wait for the first live part of each answer."""
-        seen = []
+    async def _first(
+        self, sends: list[tuple[str, str, str]], url: str, provider: str, name: str
+    ) -> dict[str, list[float]]:
+        """Send to one (chat, model, token) after the other, and wait for the first live part of each answer.
+
+        Before each, the provider itself is asked for the same: what anybody would wait for who asks it. In ms.
+        """
+        seen, own = [], []
         async with aiohttp.ClientSession() as session:
             for chat, model, token in sends:
+                own.append(await self._ask(session, provider, name))
                 async with watched(
                     f"{url.replace('http', 'ws', 1)}/api/v1/chats/{chat}/stream?tail=0", token
                 ) as viewer:
@@ -108,9 +114,19 @@ class Clients:
                     ) as response:
                         assert response.status == 200, await response.text()
                         async with asyncio.timeout(30):
-                            seen.append((chat, sent, await viewer.first))
+                            seen.append((await viewer.first - sent) * 1000)
                     await asyncio.sleep(0.1)  # nobody sends into the end of the last turn
-        return {"seen": seen}
+        return {"seen": seen, "own": own}
+
+    async def _ask(self, session: aiohttp.ClientSession, provider: str, name: str) -> float:
+        """How long the provider takes until its first token is here."""
+        asked = time.monotonic()
+        first = None
+        async with session.post(provider, data=json.dumps({"model": name})) as response:
+            async for _ in response.content.iter_any():
+                first = first or time.monotonic()
+        assert first is not None, "the provider said nothing"
+        return (first - asked) * 1000
 
 
 @asynccontextmanager

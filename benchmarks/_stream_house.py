@@ -183,11 +183,6 @@ class House:
         await asyncio.gather(*map(stop_one, chats))
         await self.rest(chats)
 
-    async def requests(self) -> list[tuple[str, float, float]]:
-        """What the provider was asked since the last time: chat, when the request came, when the first token went."""
-        async with self.session.get(f"{self.base}/requests") as response:
-            return [tuple(each) for each in await response.json()]
-
 
 class FloorApplication:
     """The least that brings tokens to a client: aiohttp, one typed decode, a merge, and a send on the same server."""
