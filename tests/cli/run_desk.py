@@ -17,6 +17,7 @@ from rookery.cli.admin_run_screen import Screen
 from rookery.cli.output import Output
 from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import Say, Script, Step
+from rookery.llm.secrets import KeyRing
 from rookery.llm.types import Call
 from rookery.loop.tools import Tool
 from rookery.store import model_configs, providers
@@ -25,6 +26,7 @@ from rookery.store.model_options import ProviderType
 from rookery.store.pool import Database
 from rookery.store.providers import ProviderDraft
 from rookery.tools.turn import PlainToolbox
+from rookery.workspaces.drivers.protocol import Driver
 
 HELLO = (Say("Good morning."),)
 
@@ -97,6 +99,7 @@ class Desk:
         interrupts: Interrupts | None = None,
         stdout: Stream | None = None,
         stderr: Stream | None = None,
+        driver: Driver | None = None,
         **request: Any,
     ) -> Done:
         stdout, stderr = stdout or Stream(is_terminal=is_terminal), stderr or Stream(is_terminal=is_terminal)
@@ -106,6 +109,10 @@ class Desk:
         screen = Screen(out, quiet=asked.quiet, environ={"NO_COLOR": "1"})
         usual = admin_run.choices_for(out, ring=None, environ={})
         choices = replace(usual, scripts=scripts, toolbox=PlainToolbox(tools))
+        if driver is not None:
+            ring = KeyRing([("test", bytes(32))])
+            made = admin_run.choices_for(out, ring=ring, environ={}, has_workspace=asked.has_workspace)
+            choices = replace(made, scripts=scripts, drivers={"local": driver})
         with scripts.registered("test", lambda call: steps_of(script, call)):
             code = await admin_run.converse(
                 self.settings, self.database, asked, out=out, screen=screen, choices=choices, interrupts=interrupts

@@ -61,6 +61,7 @@ def _add_run(tasks: Any, add: Add, run: Run) -> None:
                 system=arguments.system,
                 timeout=arguments.timeout,
                 quiet=arguments.quiet,
+                has_workspace=arguments.workspace,
             )
             return run(admin_run.run(loaded.settings, out, request=request, environ=os.environ), loaded, out)
         return outcome.code
@@ -72,6 +73,9 @@ def _add_run(tasks: Any, add: Add, run: Run) -> None:
     command.add_argument("--system", metavar="TEXT", help="instructions for a new chat, besides the usual ones")
     command.add_argument("--timeout", metavar="DURATION", help="stop after this long, for example 30m; exit 1")
     command.add_argument("--quiet", action="store_true", help="show the answer and errors only")
+    command.add_argument(
+        "--workspace", action="store_true", help="give the agent its tools; a workspace it starts is stopped at the end"
+    )
 
 
 def _add_secrets(tasks: Any, add: Add, run: Run) -> None:

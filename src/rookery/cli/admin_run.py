@@ -24,12 +24,13 @@ from rookery.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage,
 from rookery.chat.parts import ContentError, Text
 from rookery.chat.states import Status
 from rookery.chat.transitions import BusyBehavior
-from rookery.cli import admin_input, admin_run_models
+from rookery.cli import admin_input, admin_run_models, admin_run_workspace
 from rookery.cli.admin_input import Refused
 from rookery.cli.admin_run_follow import AT_REST, PAGE, Follower, Stop
 from rookery.cli.admin_run_models import Named
 from rookery.cli.admin_run_request import Request
 from rookery.cli.admin_run_screen import Screen
+from rookery.cli.admin_run_workspace import Life
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output, OutputClosed
 from rookery.clock import Clock, SystemClock
@@ -37,6 +38,7 @@ from rookery.llm.secrets import KeyRing
 from rookery.settings import Settings
 from rookery.store import chats, machine, messages, offline_model, operator, providers, usage
 from rookery.store import settings as runtime_settings
+from rookery.store.embedded.data_dir import prepare_data_dir
 from rookery.store.machine import Bundle, ChatSpec
 from rookery.store.pool import Database
 from rookery.store.usage import Figures
@@ -117,7 +119,7 @@ async def _run(
             async with installation.visited_database(settings, progress, may_create=True) as database:
                 await installation.prepare_schema(settings, database)
                 ring = await installation.prepare_models(settings, database, environ)
-                choices = choices_for(out, ring=ring, environ=environ)
+                choices = choices_for(out, ring=ring, environ=environ, has_workspace=request.has_workspace)
                 outcome.code = await converse(
                     settings, database, request, out=out, screen=screen, choices=choices, interrupts=interrupts
                 )
@@ -132,13 +134,15 @@ def _say_nothing(_: str) -> None:
     return
 
 
-def choices_for(out: Output, *, ring: KeyRing | None, environ: Mapping[str, str]) -> Choices:
+def choices_for(
+    out: Output, *, ring: KeyRing | None, environ: Mapping[str, str], has_workspace: bool = False
+) -> Choices:
     """A replica that drives what it is handed, and takes nothing that belongs to others.
 
-    Without workspaces: one that a command starts would outlive it, with nobody to stop it.
+    Tools only on request: they act in workspaces, which take seconds to make and are not gone with the command.
     """
     return Choices(
-        toolbox=PlainToolbox(),
+        toolbox=None if has_workspace else PlainToolbox(),
         ring=ring,
         environ=environ,
         secrets=out.secrets,
@@ -160,6 +164,9 @@ async def converse(
     """The turn over a database that is ready: start a replica, drive the chat in it, tell how it ended."""
     failure: Exception | None = None
     code = int(Exit.FAILED)
+    if request.has_workspace:
+        # It says which machine this is: without it, nobody could ever start what the turn makes again.
+        prepare_data_dir(settings.data_dir)
     async with app.running_replica(settings, database, choices) as replica:
         try:
             run = Run(replica, request, out=out, screen=screen, clock=choices.clock, interrupts=interrupts)
@@ -180,6 +187,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     model: Named
     first_id: int
     spent: Figures | None
+    life: Life | None = None
 
 
 class Run:
@@ -224,7 +232,9 @@ class Run:
             self._screen.mute()
             follower.stop(Stop.NOBODY_READS)
             await follower.follow()
+            await self._stop_workspace(started)
             raise
+        await self._stop_workspace(started)
         return await self._report(started, chat, follower.stopped, seconds=self._clock.monotonic() - started_at)
 
     # Starting
@@ -236,6 +246,8 @@ class Run:
             found = await admin_run_models.list_models(conn)
         if made is not None:
             await admin_input.announce(self._database, "model", made)
+        if self._request.has_workspace:
+            await self._replica.workspaces.push_templates()
         if self._request.chat_id is not None:
             return await self._go_on(self._request.chat_id, found, owner_id)
         model = await admin_run_models.choose(
@@ -310,8 +322,17 @@ class Run:
             return await machine.acquire(tx, worker_id=self._replica.id, runner_id=runner_id), sent.inserted[-1].id
 
         chat, first_id = await self._replica.machine.bundle(send)
+        life = await admin_run_workspace.find_life(self._replica, chat_id)
+        if life is not None and not self._request.has_workspace:
+            self._screen.note("the chat's workspace is out of reach without --workspace")
         self._drive(chat, runner_id)
-        return Started(chat=chat, model=model, first_id=first_id, spent=spent)
+        return Started(chat=chat, model=model, first_id=first_id, spent=spent, life=life)
+
+    async def _stop_workspace(self, started: Started) -> None:
+        if self._request.has_workspace:
+            await admin_run_workspace.stop_started(
+                self._replica, started.chat, before=started.life, say=self._screen.note
+            )
 
     def _drive(self, chat: Chat, runner_id: UUID) -> None:
         is_driven = self._replica.worker.manager.spawn(chat.id, runner_id)

@@ -25,10 +25,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     system: str | None = None
     timeout: timedelta | None = None
     quiet: bool = False
+    has_workspace: bool = False
 
 
 def read_request(
-    prompt: str, *, model: str | None, chat: str | None, system: str | None, timeout: str | None, quiet: bool
+    prompt: str,
+    *,
+    model: str | None,
+    chat: str | None,
+    system: str | None,
+    timeout: str | None,
+    quiet: bool,
+    has_workspace: bool = False,
 ) -> Request:
     """Check the arguments; `-` reads the prompt from stdin, before an event loop would keep Ctrl-C from ending that."""
     if chat is not None and system is not None:
@@ -40,6 +48,7 @@ def read_request(
         system=system,
         timeout=None if timeout is None else _duration(timeout),
         quiet=quiet,
+        has_workspace=has_workspace,
     )
 
 

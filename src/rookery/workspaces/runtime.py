@@ -47,7 +47,7 @@ class WorkspaceRuntime:
         loops: list[asyncio.Task[Any]] = [group.create_task(self.executor.run(), name="workspace-operations")]
         if is_server:
             loops += [
-                group.create_task(self._push_templates(), name="templates"),
+                group.create_task(self.push_templates(), name="templates"),
                 group.create_task(announcing.announce(self.parts.drivers.values()), name="workspace-machine"),
                 group.create_task(self.reconciler.run(), name="workspace-reconciler"),
                 group.create_task(self.reconciler.run_idle(), name="workspace-idle"),
@@ -72,7 +72,7 @@ class WorkspaceRuntime:
             if isinstance(driver, SshDriver):
                 await driver.close()
 
-    async def _push_templates(self) -> None:
+    async def push_templates(self) -> None:
         """Templates that come with Rookery. A failure leaves those of the version before."""
         try:
             async with self.parts.pool.acquire() as conn:
