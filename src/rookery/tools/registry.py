@@ -29,6 +29,8 @@ class Column(StrEnum):
 _ALL = frozenset(Column)
 _ROOT = frozenset({Column.ROOT, Column.ROOT_PLAN})
 _NORMAL = frozenset({Column.ROOT, Column.CHILD})
+# Where tools of MCP servers of the workspace may be used.
+NORMAL = _NORMAL
 
 # In the order of registration. `write_file` and `edit_files` take only the plan file while planning.
 ACTIVE: dict[str, frozenset[Column]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,12 +23,23 @@ from rookery.chat.parts import WorkspaceContext
 from rookery.chat.rights import OwnerActor
 from rookery.clock import Clock
 from rookery.log import get_logger
-from rookery.loop.tools import Services, Tool, ToolSet
+from rookery.loop.tools import Services, Tool, ToolSet, ToolSpec
 from rookery.store import workspace_context, workspaces
 from rookery.store.authorized.store import Store
 from rookery.store.generation import Step
 from rookery.store.workspaces import Status, Workspace
-from rookery.tools import attach, files, plan, process, questions, registry, skills, templates, workspace_life
+from rookery.tools import (
+    attach,
+    files,
+    plan,
+    process,
+    questions,
+    registry,
+    skills,
+    templates,
+    workspace_life,
+    workspace_mcp,
+)
 from rookery.tools.diffs import note_diffs
 from rookery.tools.keeping import ResultKeeper
 from rookery.tools.pinned import Pinned, Pins
@@ -107,8 +118,9 @@ class WorkspaceToolbox:
             stack.callback(self._parts.watches.release, row.id)
         pinned = await self._pinned(step, kept, row)
         tools = registry.ordered(await self._tools(step, pinned))
+        of_workspace = workspace_mcp.tools(pinned.resources) if pinned is not None and at in registry.NORMAL else []
         declared = dynamic_tools(step, mode=mode) if at is Column.ROOT else ()
-        active = registry.active_names(tools, at) | {spec.name for spec in declared}
+        active = registry.active_names(tools, at) | {each.name for each in (*_specs(of_workspace), *declared)}
         turn = WorkspaceTurn(
             chat_id=step.chat.id,
             owner_id=step.chat.owner_id,
@@ -119,7 +131,7 @@ class WorkspaceToolbox:
             found_yard=self._yard(step, kept),
         )
         return TurnTools(
-            tools=ToolSet(tools, active=active, declared=declared, aliases=registry.ALIASES),
+            tools=ToolSet([*tools, *of_workspace], active=active, declared=declared, aliases=registry.ALIASES),
             services=Services(turn),
             workspace_context=_block(row, pinned),
             skills=() if pinned is None else pinned.index(),
@@ -223,6 +235,10 @@ class WorkspaceToolbox:
             return False
         async with self._parts.pool.acquire() as conn:
             return (await workspace_context.read_pin(conn, step.chat.id)).dirty_since is not None
+
+
+def _specs(tools: Sequence[Tool]) -> list[ToolSpec]:
+    return [tool.spec for tool in tools]
 
 
 def _begins_turn(step: Step) -> bool:

@@ -186,6 +186,14 @@ class ContextSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     resources: Annotated[tuple[Resource, ...], Meta(max_length=600)] = ()
 
 
+class McpResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool of an MCP server gave. Its parts are as the server wrote them: whoever reads them looks twice."""
+
+    content: Annotated[tuple[dict[str, Any], ...], Meta(max_length=1000)] = ()
+    is_error: bool = False
+    structured: dict[str, Any] | None = None
+
+
 class Repository(msgspec.Struct, frozen=True, kw_only=True):
     root: Line
     branch: Line | None = None

@@ -31,6 +31,7 @@ from rookery.workspaces.answers import (
     Health,
     Lines,
     Listing,
+    McpResult,
     Output,
     ProcessInfo,
     ScriptLog,
@@ -41,6 +42,8 @@ from rookery.workspaces.errors import AgentError
 
 MAX_WAIT_SECONDS = 300.0
 MAX_CONTEXT_WAIT_SECONDS = 60.0
+# The agent gives a server 30 s to start again, and 60 to answer.
+MCP_SECONDS = 105.0
 # A file that is read whole: what a chat may store, and a little more to notice that it is too large.
 MAX_READ_BYTES = 64 * 1024 * 1024
 _MAX_LINE_BYTES = 8 * 1024 * 1024
@@ -183,6 +186,13 @@ class AgentConn:
     async def script_log(self, *, since: int = 0) -> ScriptLog:
         """What the startup script has printed after the first `since` bytes."""
         return await self._json(Request(method="GET", path="/v1/scripts/log", query={"since": str(since)}), ScriptLog)
+
+    async def call_mcp_tool(
+        self, server: str, tool: str, arguments: Mapping[str, Any], *, key: UUID | None = None
+    ) -> McpResult:
+        """Call a tool of an MCP server of the workspace."""
+        body = {"server": server, "tool": tool, "arguments": arguments}
+        return await self._json(self._post("/v1/mcp/call", body, key=key, seconds=MCP_SECONDS), McpResult)
 
     # Context and git
 

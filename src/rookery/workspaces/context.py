@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -34,6 +35,7 @@ FRESH_SECONDS = 30.0
 FETCH_SECONDS = 2.0
 # Chosen: more than any workspace of one process is looked at for.
 MAX_REMEMBERED = 4096
+MAX_TOOLS = 500
 
 _KINDS = frozenset({"instruction_file", "skill", "mcp_config", "mcp_server"})
 _STATUSES = frozenset({"ok", "truncated", "oversize", "unreadable", "invalid", "excluded"})
@@ -63,6 +65,7 @@ def _kept(resource: Resource, ordinal: int, names: set[str]) -> ContextResource:
         size=resource.size,
         status=status,
         error=_text(resource.error),
+        tools=_tools(resource.tools) if resource.kind == "mcp_server" and status == "ok" else None,
     )
     return _named(kept, names) if resource.kind == "skill" and has_body else kept
 
@@ -79,6 +82,16 @@ def _named(kept: ContextResource, names: set[str]) -> ContextResource:
         return msgspec.structs.replace(kept, name=name, status="excluded", error=reason, body=None)
     names.add(name)
     return msgspec.structs.replace(kept, name=name, description=description)
+
+
+def _tools(tools: object) -> list[dict[str, Any]]:
+    """Definitions of tools, as far as they are some."""
+    found = tools if isinstance(tools, list) else []
+    kept = [each for each in found[:MAX_TOOLS] if isinstance(each, dict) and isinstance(each.get("name"), str)]
+    # The database takes no zero bytes.
+    encoded = msgspec.json.encode(kept).replace(b"\\u0000", b"\\ufffd")
+    cleaned: list[dict[str, Any]] = msgspec.json.decode(encoded)
+    return cleaned
 
 
 def _text(text: str | None) -> str | None:

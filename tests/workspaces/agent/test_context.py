@@ -330,9 +330,3 @@ async def test_versions_go_on_after_a_restart_in_the_same_generation(rig: Rig) -
 @pytest.mark.parametrize("query", ["after=-1", "after=x", "wait_s=-1", "wait_s=soon", "since=1"])
 async def test_wrong_query_of_the_context_is_refused(shared: Rig, query: str) -> None:
     assert (await shared.ask("GET", f"/v1/context?{query}")).status == 400
-
-
-async def test_servers_of_the_workspace_cannot_be_called_yet(shared: Rig) -> None:
-    answer = await shared.ask("POST", "/v1/mcp/call", json={"server": "a", "tool": "b", "arguments": {}})
-
-    assert (answer.status, answer.code) == (501, "not_supported")

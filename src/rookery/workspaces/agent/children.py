@@ -13,6 +13,7 @@ import fcntl
 import os
 import signal
 import subprocess
+from asyncio.streams import FlowControlMixin
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -210,6 +211,14 @@ class Pipe:
             self.writer = -1
         if not self.closed.done():
             self.closed.set_result(None)
+
+
+async def open_writer(descriptor: int) -> asyncio.StreamWriter:
+    """What is written to it goes to the reader of a pipe, as fast as that reads."""
+    loop = asyncio.get_running_loop()
+    pipe = os.fdopen(descriptor, "wb", buffering=0)
+    transport, protocol = await loop.connect_write_pipe(lambda: FlowControlMixin(loop), pipe)
+    return asyncio.StreamWriter(transport, protocol, None, loop)
 
 
 def descendants() -> list[int]:

@@ -13,13 +13,15 @@ from typing import Any
 
 from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.discovery import Discovery, Found
-from rookery.workspaces.agent.errors import AgentError
 from rookery.workspaces.agent.http import Request, Response
+from rookery.workspaces.agent.mcp import McpServers
 from rookery.workspaces.agent.routing import Router
 
 POLL_S = 2.0
 DEBOUNCE_S = 0.25
 MAX_WAIT_S = 60.0
+# How long the first word waits for MCP servers.
+SETTLE_S = 10.0
 # A file that is written to all the time is taken as it is after this many looks.
 _MAX_LOOKS = 8
 _RECORD = "context.json"
@@ -32,6 +34,7 @@ class Context:
         self._discovery = Discovery(settings.home, settings.directory, settings.context_sources)
         self._found: Found | None = None
         self._waiters: set[asyncio.Future[None]] = set()
+        self.servers = McpServers(agent, self._heard)
         self.version = 0
 
     async def follow(self) -> None:
@@ -44,7 +47,12 @@ class Context:
                 looked = await self._in_thread(self._discovery.signature)
                 if looked != signature:
                     signature = await self._settled(looked)
-                    self._take(await self._in_thread(self._discovery.find), earlier)
+                    found = await self._in_thread(self._discovery.find)
+                    self.servers.update(found.servers())
+                    if self._found is None:
+                        # Chats pin the first word: it should have the tools in it.
+                        await self.servers.settle(SETTLE_S)
+                    self._take(found, earlier)
             except Exception as error:
                 self._agent.log(f"context: {error!r}")
             await asyncio.sleep(POLL_S)
@@ -65,7 +73,16 @@ class Context:
         if found == self._found:
             return
         self._found = found
-        self.version = max(self.version, earlier) + 1
+        self.version = max(self.version, earlier)
+        self._tell()
+
+    def _heard(self) -> None:
+        """A server of the workspace has other tools."""
+        if self._found is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        self.version += 1
         self._remember()
         for waiter in self._waiters:
             if not waiter.done():
@@ -98,7 +115,8 @@ class Context:
         answer: dict[str, Any] = {"version": self.version, "hash": self._found.hash()}
         if self._found.error is not None:
             answer["error"] = self._found.error
-        answer["resources"] = [item.described(ordinal) for ordinal, item in enumerate(self._found.resources)]
+        resources = [item.described(ordinal) for ordinal, item in enumerate(self._found.resources)]
+        answer["resources"] = resources + self.servers.described(len(resources))
         return answer
 
     async def _in_thread(self, work: Any) -> Any:
@@ -118,12 +136,5 @@ class Context:
         os.replace(temporary, self._agent.run_dir / _RECORD)
 
 
-async def call_mcp(request: Request) -> Response:
-    """The servers of a workspace are reported, not spoken to yet."""
-    message = "This workspace agent cannot call MCP servers of the workspace. Use another tool."
-    raise AgentError(501, "not_supported", message)
-
-
 def register(router: Router, context: Context) -> None:
     router.add("GET", "/v1/context", context.show, query=("after", "wait_s"))
-    router.add("POST", "/v1/mcp/call", call_mcp)

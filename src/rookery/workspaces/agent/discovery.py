@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from rookery.workspaces.agent import mcp_config
+from rookery.workspaces.agent.mcp_config import BadConfig, ServerConfig
 
 FILE_BYTES = 64 * 1024
 TOTAL_BYTES = 2 * 1024 * 1024
@@ -35,7 +37,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Resource:
-    """One thing that was found. `body` is there for what a model may be shown."""
+    """One thing that was found. `body` is there for what a model may be shown; `servers` never leave the workspace."""
 
     kind: str
     source: str
@@ -45,6 +47,7 @@ class Resource:
     hash: str = ""
     body: str | None = None
     error: str | None = None
+    servers: tuple[ServerConfig, ...] = ()
 
     def described(self, ordinal: int) -> dict[str, Any]:
         value: dict[str, Any] = {
@@ -69,6 +72,14 @@ class Found:
 
     resources: tuple[Resource, ...]
     error: str | None
+
+    def servers(self) -> tuple[ServerConfig, ...]:
+        """The MCP servers, the first of a name."""
+        found: dict[str, ServerConfig] = {}
+        for item in self.resources:
+            for server in item.servers:
+                found.setdefault(server.name, server)
+        return tuple(found.values())
 
     def hash(self) -> str:
         """Of what ends up in prompts: a changed list of MCP servers does not make a chat's instructions stale."""
@@ -232,8 +243,11 @@ def _read(item: Candidate) -> Resource:
     if too_large:
         return item.with_status("oversize", f"It has {size} bytes; {FILE_BYTES} are the most.", size=size)
     if item.kind == MCP_CONFIG:
-        problem = _problem_of_mcp(data)
-        return item.with_status("invalid" if problem else "ok", problem, size=size, data=data)
+        try:
+            servers = mcp_config.parse(data, os.path.dirname(item.path))
+        except BadConfig as error:
+            return item.with_status("invalid", str(error), size=size, data=data)
+        return replace(item.with_status("ok", size=size, data=data), servers=servers)
     return item.with_status("ok", size=size, data=data)
 
 
@@ -253,21 +267,6 @@ def _cut(data: bytes) -> bytes:
     while size > FILE_BYTES - 4 and data[size] & 0xC0 == 0x80:
         size -= 1
     return data[:size]
-
-
-def _problem_of_mcp(data: bytes) -> str | None:
-    try:
-        value = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        return f"It is not valid JSON: {str(error)[:200]}."
-    servers = value.get("mcpServers") if isinstance(value, dict) else None
-    if not isinstance(servers, dict):
-        return "It has no object `mcpServers`."
-    for name, server in servers.items():
-        has_way = isinstance(server, dict) and any(isinstance(server.get(key), str) for key in ("command", "url"))
-        if not has_way:
-            return f"The server {name[:100]} has neither `command` nor `url`."
-    return None
 
 
 def _once_per_file(roots: list[Root]) -> list[Candidate]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rookery.workspaces.agent import config, editing, files, git, health, process_routes, results
+from rookery.workspaces.agent import config, editing, files, git, health, mcp, process_routes, results
 from rookery.workspaces.agent import context as contexts
 from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.children import Children, adopt_orphans
@@ -60,6 +60,7 @@ def build_router(agent: Agent, ending: Ending, context: Context) -> Router:
     results.register(router, agent, disk)
     git.register(router, agent)
     contexts.register(router, context)
+    mcp.register(router, context.servers)
     router.add("POST", "/v1/scripts/startup", agent.scripts.show_startup)
     router.add("GET", "/v1/scripts/log", agent.scripts.show_log, query=("name", "since", "wait_s"))
     router.add("POST", "/v1/shutdown", ending.shutdown)

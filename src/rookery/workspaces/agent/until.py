@@ -10,11 +10,10 @@ import asyncio
 import os
 import signal
 import sys
-from asyncio.streams import FlowControlMixin
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.workspaces.agent.children import Child, Children, Collector, Pipe
+from rookery.workspaces.agent.children import Child, Children, Collector, Pipe, open_writer
 from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.processes import Process
 
@@ -89,7 +88,7 @@ class WordWaits:
         finally:
             os.close(reader)
         answer.start()
-        into = await _opened(writer)
+        into = await open_writer(writer)
         feeding = asyncio.ensure_future(_feed(process, since, into))
         leaving, answered = asyncio.ensure_future(gone.wait()), asyncio.shield(answer.closed)
         try:
@@ -118,14 +117,6 @@ def _verdict(said: bytes, is_slow: bool) -> Verdict:
     if word == "bad":
         raise invalid("until", f"is not a regular expression: {rest}")
     return Verdict(rest) if word == "found" else Verdict(is_slow=is_slow)
-
-
-async def _opened(descriptor: int) -> asyncio.StreamWriter:
-    """What is written to it goes to the program, as fast as that reads."""
-    loop = asyncio.get_running_loop()
-    pipe = os.fdopen(descriptor, "wb", buffering=0)
-    transport, protocol = await loop.connect_write_pipe(lambda: FlowControlMixin(loop), pipe)
-    return asyncio.StreamWriter(transport, protocol, None, loop)
 
 
 async def _feed(process: Process, cursor: int, into: asyncio.StreamWriter) -> None:

@@ -1,0 +1,125 @@
+"""Tools of MCP servers that the workspace itself names (tools.md, "Workspace servers"), called through its agent.
+
+Names and definitions come from the pinned context, so a chat keeps its tools as it keeps its instructions. Everything
+about them was written by a stranger: names are made safe, definitions are bounded, results are text or one picture.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rookery.chat import parts
+from rookery.loop.tools import Media, Replay, ToolCall, ToolContext, ToolOutput, ToolSource, ToolSpec, object_schema
+from rookery.store.workspace_context import ContextResource
+from rookery.tools.workspace_turn import Refused, ask_agent, turn_of
+from rookery.workspaces.answers import McpResult
+from rookery.workspaces.conn import MCP_SECONDS
+from rookery.workspaces.errors import WorkspaceError
+
+MAX_NAME = 64
+MAX_TOOLS = 500
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class WorkspaceMcpTool:
+    """One tool; `server` and `tool` are the names that its server knows."""
+
+    def __init__(self, spec: ToolSpec, server: str, tool: str) -> None:
+        self._spec = spec
+        self._server = server
+        self._tool = tool
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self._spec
+
+    async def run(self, ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        given = parts.json_value(call.input)
+        arguments = given if isinstance(given, dict) else {}
+        try:
+            result = await ask_agent(
+                turn_of(ctx).workspace,
+                lambda conn: conn.call_mcp_tool(self._server, self._tool, arguments, key=ctx.replay_token),
+            )
+        except (Refused, WorkspaceError) as error:
+            return ToolOutput(str(error), is_error=True)
+        return as_output(result)
+
+
+def tools(resources: Iterable[ContextResource]) -> list[WorkspaceMcpTool]:
+    """The tools of the servers among the resources, by name."""
+    offered = [
+        (each.source, definition)
+        for each in resources
+        if each.kind == "mcp_server" and each.status == "ok"
+        for definition in each.tools or ()
+        if isinstance(definition.get("name"), str)
+    ]
+    offered.sort(key=lambda item: (item[0], item[1]["name"]))
+    taken: set[str] = set()
+    made = []
+    for server, definition in offered[:MAX_TOOLS]:
+        schema = definition.get("inputSchema")
+        spec = ToolSpec(
+            name=_name(server, definition["name"], taken),
+            description=str(definition.get("description") or ""),
+            input_schema=object_schema(schema if isinstance(schema, dict) else {}),
+            source=ToolSource.WORKSPACE_MCP,
+            needs_workspace=True,
+            replay=Replay.TOKEN,
+            deadline_seconds=MCP_SECONDS + 15,
+        )
+        made.append(WorkspaceMcpTool(spec, server, definition["name"]))
+    return sorted(made, key=lambda tool: tool.spec.name)
+
+
+def _name(server: str, tool: str, taken: set[str]) -> str:
+    """Both made safe and joined; one that is taken gets a number."""
+    base = f"{_UNSAFE.sub('_', server)}__{_UNSAFE.sub('_', tool)}"[:MAX_NAME]
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        suffix = f"_{number}"
+        name = base[: MAX_NAME - len(suffix)] + suffix
+    taken.add(name)
+    return name
+
+
+def as_output(result: McpResult) -> ToolOutput:
+    """All texts together; a picture only where there is no text."""
+    texts = [text for each in result.content if (text := _text_of(each))]
+    if result.structured is not None and not texts:
+        texts.append(json.dumps(result.structured, ensure_ascii=False))
+    if not texts and (media := _media_of(result.content)) is not None:
+        return ToolOutput(is_error=result.is_error, media=media)
+    return ToolOutput("\n".join(texts), is_error=result.is_error)
+
+
+def _text_of(content: Mapping[str, Any]) -> str:
+    resource = content.get("resource")
+    match content.get("type"):
+        case "text":
+            return str(content.get("text") or "")
+        case "resource" if isinstance(resource, dict) and isinstance(resource.get("text"), str):
+            return str(resource["text"])
+        case "resource_link" | "resource":
+            named = resource if isinstance(resource, dict) else content
+            return f"[resource: {named.get('uri') or named.get('name') or ''}]"
+        case _:
+            return ""
+
+
+def _media_of(contents: Sequence[Mapping[str, Any]]) -> Media | None:
+    for content in contents:
+        data, media_type = content.get("data"), content.get("mimeType")
+        if content.get("type") == "image" and isinstance(data, str) and isinstance(media_type, str):
+            try:
+                return Media(base64.b64decode(data, validate=True), media_type)
+            except (binascii.Error, ValueError):
+                continue
+    return None

@@ -1,0 +1,72 @@
+"""The MCP servers that a `.mcp.json` names. What it says stays in the workspace: it may hold secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_NAME = 64
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_TYPES = ("stdio", "http", "sse")
+
+
+class BadConfig(ValueError):
+    """The text says what is wrong, without saying what is in the file."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """One server: a command to run, or an address. `folder` is where its file lies."""
+
+    name: str
+    folder: str
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """That of the workspace and its own, with `${VAR}` taken from the workspace's."""
+        own = {name: _VARIABLE.sub(lambda found: base.get(found[1], ""), text) for name, text in self.env.items()}
+        return {**base, **own}
+
+
+def parse(data: bytes, folder: str) -> tuple[ServerConfig, ...]:
+    """The servers of one file, in its order. Raises `BadConfig`: one bad entry spoils the file."""
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        reason = str(error)[:200] if not isinstance(error, UnicodeDecodeError) else "it is no text"
+        raise BadConfig(f"It is not valid JSON: {reason}.") from None
+    servers = value.get("mcpServers") if isinstance(value, dict) else None
+    if not isinstance(servers, dict):
+        raise BadConfig("It has no object `mcpServers`.")
+    return tuple(_server(str(name), entry, folder) for name, entry in servers.items())
+
+
+def is_name(name: str) -> bool:
+    """Names and tools are joined by `__`, so a name holds none and has no underscore at its ends."""
+    return 0 < len(name) <= MAX_NAME and "__" not in name and not name.startswith("_") and not name.endswith("_")
+
+
+def _server(name: str, entry: Any, folder: str) -> ServerConfig:
+    if not is_name(name):
+        raise BadConfig(f"The name {name[:100]} of a server has `__` in it, an underscore at an end, or is too long.")
+    if not isinstance(entry, dict):
+        raise BadConfig(f"The server {name} is not an object.")
+    command, url = entry.get("command"), entry.get("url")
+    if not isinstance(command, str) and not isinstance(url, str):
+        raise BadConfig(f"The server {name} has neither `command` nor `url`.")
+    if entry.get("type", "stdio") not in _TYPES:
+        raise BadConfig(f"The type of the server {name} is none of stdio, http and sse.")
+    args, env = entry.get("args", []), entry.get("env", {})
+    if not isinstance(args, list) or not all(isinstance(each, str) and "\0" not in each for each in args):
+        raise BadConfig(f"`args` of the server {name} is not a list of texts.")
+    if not isinstance(env, dict) or not all(isinstance(each, str) and "\0" not in each for each in env.values()):
+        raise BadConfig(f"`env` of the server {name} does not map names to texts.")
+    if isinstance(command, str):
+        return ServerConfig(name, folder, command, tuple(args), {str(key): text for key, text in env.items()})
+    return ServerConfig(name, folder, url=url)
