@@ -256,3 +256,19 @@ async def test_user_who_wants_it_gets_changes_with_the_next_turn_and_not_before(
     assert "Be quick." in middle.workspace_context
     assert "Be brave." in third.workspace_context
     assert not await life.is_dirty()
+
+
+async def test_tools_of_the_project_are_offered_where_something_may_be_changed(life: Life) -> None:
+    search = {"name": "search", "description": "Look it up.", "inputSchema": {"type": "object"}}
+    resource = {"kind": "mcp_server", "source": "docs", "tools": [search]}
+    life.driver.context = {"version": 1, "hash": "h1", "resources": [resource]}
+    await life.run("create_workspace", template_id="plain")
+
+    normal = await life.begin_turn()
+    async with AsyncExitStack() as stack:
+        planning = await life.toolbox.open(await life.step(), mode=Mode.PLAN, stack=stack)
+
+    assert "docs__search" in {each.name for each in normal.tools.definitions()}
+    assert "docs__search" not in planning.tools.active
+    assert normal.trace is not None
+    assert normal.trace.mcp_servers == ("docs",)
