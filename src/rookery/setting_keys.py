@@ -137,7 +137,8 @@ KEYS: tuple[Key, ...] = (
         "User and group of local workspaces when the server runs as root; better one that nothing else uses.",
         check=_UID),
     Key("drivers.local.cgroup", PATH, None,
-        "Directory of a cgroup (v2) that the server may write to; limits of templates are enforced below it.",
+        "Directory of a cgroup (v2), or of the hierarchies (v1), that the server may write to; limits of templates are "
+        "enforced below it.",
         "none: only limits for each process"),
     Key("drivers.local.network_max", _NETWORK, "full", "Most network that a template may give a local workspace."),
     Key("drivers.local.tmp_mb", INTEGER, 1024, "Most that a local workspace may hold in `/tmp`, in MiB of memory.",

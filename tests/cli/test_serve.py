@@ -52,6 +52,8 @@ def test_first_start_serves_and_a_normal_stop_leaves_nothing_behind(home: Path, 
         assert status == 200
         assert "<title>Rookery</title>" in page
         assert served.get("/nothing/here")[0] == 404
+        limits = Path("/proc", str(served.process.pid), "limits").read_text()
+        assert re.search(r"Max core file size +0 +0 ", limits)
 
         assert served.stop() == 0
 

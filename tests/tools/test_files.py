@@ -57,6 +57,46 @@ async def test_path_that_cannot_be_read_is_an_error_in_words(hands: Hands, path:
     assert "http" not in done.error
 
 
+EDITS = [{"old_text": "x", "new_text": "y"}]
+BAD_PATHS = {
+    "relative": ("notes.md", "absolute"),
+    "a directory": ("HOME/folder", "director"),
+    "missing": ("HOME/missing", "does not exist"),
+    "a link to nothing": ("HOME/dangling", "does not exist"),
+    "links in a circle": ("HOME/circle", "symbolic links"),
+    "below a file": ("HOME/binary/x", "not a directory"),
+    "a pipe": ("HOME/pipe", "not a regular file"),
+    "the kernel's": ("/proc/version", "/proc/version"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_PATHS)
+async def test_bad_path_is_an_error_in_words_for_every_tool_and_changes_nothing(hands: Hands, kind: str) -> None:
+    given, words = BAD_PATHS[kind]
+    (hands.home / "folder").mkdir(exist_ok=True)
+    (hands.home / "binary").write_bytes(b"\0x")
+    for name, target in (("dangling", "nowhere"), ("circle", "circle")):
+        (hands.home / name).unlink(missing_ok=True)
+        (hands.home / name).symlink_to(target)
+    if not (hands.home / "pipe").exists():
+        os.mkfifo(hands.home / "pipe")
+    path, before = given.replace("HOME", str(hands.home)), sorted(os.listdir(hands.home))
+    told = {
+        "read_file": await hands.run("read_file", path=path),
+        "edit_files": await hands.run("edit_files", files=[{"path": path, "edits": EDITS}]),
+        # One that is missing, or at the end of a link to nothing, is made.
+        "write_file": await hands.run("write_file", path=path, content="x") if "does not" not in words else None,
+    }
+    if kind == "the kernel's":
+        del told["read_file"]
+
+    for tool, done in told.items():
+        if done is not None:
+            assert words in done.error, tool
+            assert "http" not in done.error
+    assert sorted(os.listdir(hands.home)) == before
+
+
 async def test_image_is_shown_to_the_model(hands: Hands) -> None:
     (hands.home / "pic.png").write_bytes(png())
 

@@ -184,11 +184,34 @@ async def test_result_too_large_for_the_model_is_kept_in_the_workspace(hands: Ha
         ({"command": "&"}, "empty"),
         ({"command": "ls", "timeout": "soon"}, "1h30m"),
         ({"command": "ls", "timeout": "0s"}, "more than 0"),
+        ({"command": "pwd", "workdir": "relative"}, "absolute"),
+        ({"command": "pwd", "workdir": "/no/such/place"}, "/no/such/place"),
+        ({"command": "a\0b"}, "command"),
         ({}, "command"),
     ],
 )
 async def test_call_that_makes_no_sense_is_refused(hands: Hands, args: dict[str, Any], words: str) -> None:
     assert words in (await hands.run("execute", **args)).error
+
+
+async def test_signal_that_nobody_knows_is_refused_and_sent_to_nobody(hands: Hands) -> None:
+    started = await hands.run("execute", command="sleep 1000", run_in_background=True)
+    process = started.value["background_process_id"]
+
+    told = [await hands.run("process_signal", process_id=process, signal=each) for each in ("HUP", "9", "")]
+    running = await hands.run("process_output", process_id=process, wait_timeout="0s")
+    await hands.run("process_signal", process_id=process, signal="kill")
+
+    assert all("terminate" in done.error for done in told)
+    assert running.value["running"]
+
+
+async def test_daemon_does_not_hold_up_the_command_that_made_it(hands: Hands) -> None:
+    command = "(setsid sh -c 'exec >/dev/null 2>&1; sleep 1000' &); echo started"
+
+    done = await hands.run("execute", command=command, timeout="60s")
+
+    assert (done.value["exit_code"], done.value["output"]) == (0, "started\n")
 
 
 async def test_notes_tell_of_long_timeouts_and_better_tools(hands: Hands) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
 import pytest
@@ -87,7 +88,14 @@ async def test_file_is_never_longer_than_asked_for() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"nonsense", b"[]", b'{"generation": "x", "api": 1}', b'{"api": 1, "generation": 1, "home": 5}', b"\xff"],
+    [
+        *(b"", b"nonsense", b"[]", b"\xff", b"[" * 100_000),
+        *(b'{"generation": "x", "api": 1}', b'{"api": 1, "generation": 1, "home": 5}'),
+        # What no column of the database takes.
+        b'{"api": 1, "generation": 1, "os": "a\\u0000b"}',
+        b'{"api": 1, "generation": 1, "arch": "\\ud800"}',
+        b'{"api": 1, "generation": 1, "startup_exit_code": 99999999999}',
+    ],
 )
 async def test_answer_that_is_not_the_protocol_is_an_error_of_the_agent(body: bytes) -> None:
     async with connected() as (agent, conn):
@@ -105,6 +113,69 @@ async def test_text_longer_than_the_protocol_allows_is_refused() -> None:
 
         with pytest.raises(AgentError, match="cannot be read"):
             await conn.process_output("p")
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+LIES = {
+    "no HTTP": b"\x00\x01\x02\r\n\r\n",
+    "an endless line": b"HTTP/1.1 200 " + b"x" * 1_000_000,
+    "an endless header": HEAD + b"X: " + b"y" * 1_000_000,
+    "headers without end": HEAD + b"X: y\r\n" * 200_000,
+    "a negative length": HEAD + b"Content-Length: -1\r\n\r\n",
+    "two lengths": HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    "less than it said": HEAD + b"Content-Length: 99\r\n\r\n{}",
+    "chunks without end": CHUNKED + b"1\r\nx\r\n" * 200_000,
+    "a chunk that is no number": CHUNKED + b"zz\r\n",
+    "trailers without end": CHUNKED + b"0\r\n" + b"X: y\r\n" * 200_000,
+    "a body that is packed": HEAD + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+    "another protocol": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    "nothing to say": b"HTTP/1.1 204 No Content\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_agent_that_was_replaced_gets_an_error_for_an_answer_whatever_it_sends(lie: str) -> None:
+    async def answer_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(LIES[lie])
+        with suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    with tempfile.TemporaryDirectory(prefix="rk") as folder:
+        server = await asyncio.start_unix_server(answer_all, f"{folder}/liar")
+        http = AgentHttp(UnixPath(f"{folder}/liar"), token="secret", generation=1, clock=SystemClock())
+        with pytest.raises((AgentError, AgentUnreachable)) as caught:
+            await AgentConn(http).health(seconds=60)
+        await http.close()
+        server.close()
+
+    # Not by the time that it takes: what does not fit is known at once.
+    assert not getattr(caught.value, "timed_out", False)
+    assert folder not in str(caught.value)
+
+
+async def test_answer_that_comes_byte_by_byte_has_the_time_of_any_other() -> None:
+    clock = FakeClock()
+    dripped = asyncio.Event()
+
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(3):
+            await response.write(b" ")
+        dripped.set()
+        return await never(request)
+
+    async with connected(clock) as (agent, conn):
+        agent.answers["/v1/health"] = drip
+        asking = asyncio.create_task(conn.health())
+        await dripped.wait()
+        await clock.fire("agent-request")
+
+        with pytest.raises(AgentUnreachable, match="within 30 s"):
+            await asking
 
 
 async def test_redirect_is_not_followed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 
 from rookery import __version__, app, installation, log
@@ -28,6 +29,8 @@ _log = log.get_logger("serve")
 
 async def run(settings: Settings, out: Output) -> int:
     """Serve until told to stop. Exit 0 after an orderly end, 130 when it was cut off."""
+    # Keys are in the memory of this process, its replicas and the database: no crash may leave them on a disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     is_alone = settings.replicas == 1
     patience = (settings.shutdown_delay + settings.drain_timeout).total_seconds() + HARD_END_SECONDS
     stop = Stop(patience if is_alone else patience + PARENT_SECONDS, on_asked=lambda: out.progress("stopping"))

@@ -18,11 +18,15 @@ ACCEPTED_APIS = frozenset({API_VERSION, API_VERSION - 1})
 
 T = TypeVar("T")
 
-Word = Annotated[str, Meta(max_length=256)]
-Line = Annotated[str, Meta(max_length=4096)]
+# Names and paths hold no zero byte, and the database takes none.
+_NO_ZERO = r"\A[^\x00]*\Z"
+Word = Annotated[str, Meta(max_length=256, pattern=_NO_ZERO)]
+Line = Annotated[str, Meta(max_length=4096, pattern=_NO_ZERO)]
 # More than the agent's own view of 32 KiB: one that was replaced may send what it likes, up to here.
 View = Annotated[str, Meta(max_length=512 * 1024)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
+# Statuses and signals, as far as the database's columns go.
+Small = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class BadAnswer(ValueError):
@@ -45,7 +49,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float = 0.0
     processes: Count = 0
     context_version: Count = 0
-    startup_exit_code: int | None = None
+    startup_exit_code: Small | None = None
     disk_used: Count = 0
     disk_limit: Count = 0
 
@@ -139,8 +143,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     cursor: Count = 0
     truncated: Truncated | None = None
     gap: bool | Count = False
-    exit_code: int | None = None
-    signal: int | None = None
+    exit_code: Small | None = None
+    signal: Small | None = None
     command: Annotated[str, Meta(max_length=1024 * 1024)] = ""
     started_at: float | None = None
     exited_at: float | None = None
@@ -156,7 +160,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     workdir: Line = ""
     background: bool = False
     running: bool = False
-    exit_code: int | None = None
+    exit_code: Small | None = None
     started_at: float | None = None
     exited_at: float | None = None
 

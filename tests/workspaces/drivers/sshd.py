@@ -59,7 +59,13 @@ class Sshd:
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen([self._sshd, "-D", "-e", "-f", str(self._config)], stderr=log)
+            # Not the output of the tests: what it starts may outlive them, and whoever reads that waits for its end.
+            self._process = subprocess.Popen(
+                [self._sshd, "-D", "-e", "-f", str(self._config)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
         deadline = time.monotonic() + 60
         while True:
             try:

@@ -134,6 +134,21 @@ def test_group_gets_the_limits_of_the_template(tmp_path: Path) -> None:
     assert (group / "pids.max").read_text() == "32"
 
 
+def test_older_hierarchies_get_the_limits_of_the_template(tmp_path: Path) -> None:
+    for name in ("memory", "cpu", "pids"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.procs").write_text("")
+
+    assert cgroups.older_limits_of(plan(memory_mb=64, cpus=1.5, pids=32)) == {
+        "memory": {"memory.limit_in_bytes": str(64 * 1024**2), "memory.memsw.limit_in_bytes": str(64 * 1024**2)},
+        "cpu": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"},
+        "pids": {"pids.max": "32"},
+    }
+    (tmp_path / "cpu" / "cgroup.procs").unlink()
+    with pytest.raises(LaunchError, match="no controller for cpu"):
+        cgroups.prepare(plan(cgroup=str(tmp_path), cpus=1.5, pids=32))
+
+
 def test_group_without_the_controller_that_a_limit_needs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu")
 

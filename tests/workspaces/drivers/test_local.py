@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
 import stat
 import tarfile
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -401,16 +403,110 @@ async def test_binds_are_seen_as_the_template_says(yard: Yard, tmp_path: Path) -
         ("relative", "absolute path"),
         ("/usr/../root", "absolute path"),
         ("/no/such/place", "does not exist"),
+        ("LINK", "leads through a link"),
+        ("LINK/below", "leads through a link"),
     ],
 )
-async def test_bind_that_would_open_the_sandbox_is_refused(yard: Yard, bind: str, why: str) -> None:
-    path = bind.replace("DATA", str(yard.data_dir))
+async def test_bind_that_would_open_the_sandbox_is_refused(yard: Yard, tmp_path: Path, bind: str, why: str) -> None:
+    (tmp_path / "secret" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    path = bind.replace("DATA", str(yard.data_dir)).replace("LINK", str(tmp_path / "link"))
 
     with pytest.raises(DriverError) as refused:
         await yard.start(sandbox=Sandbox(ro_binds=(path,)))
 
     assert refused.value.code == "invalid_workspace"
     assert why in refused.value.message
+
+
+def writable_cgroup() -> Path:
+    """Where this machine lets the tests make groups with all three limits; skips where it does not."""
+    top = Path("/sys/fs/cgroup")
+    made = top / f"rookery-test-{os.getpid()}"
+    try:
+        if (top / "cgroup.controllers").exists():
+            wanted = {"memory", "cpu", "pids"}
+            if not wanted <= set((top / "cgroup.subtree_control").read_text().split()):
+                pytest.skip("the controllers of this machine are not delegated to anybody")
+            made.mkdir()
+            return made
+        for name in ("memory", "cpu", "pids"):
+            (top / name / made.name).mkdir()
+            (top / name / made.name).rmdir()
+        return top
+    except OSError as error:
+        pytest.skip(f"nobody may make control groups here: {error.strerror}")
+
+
+# Three processes that hold memory until they are told to end, and how many of them the kernel has ended.
+HOLD = """python3 -c "
+import subprocess as s
+hold = 'held = bytearray(90_000_000); print(1, flush=True); input()'
+all = [s.Popen(['python3', '-c', hold], stdin=s.PIPE, stdout=s.PIPE, stderr=s.DEVNULL) for _ in range(3)]
+for one in all: one.stdout.readline()
+for one in all: one.stdin.close()
+print([one.wait() for one in all].count(-9))
+" """
+
+
+async def test_control_group_limits_the_workspace_as_a_whole(tmp_path: Path) -> None:
+    """Memory of all processes together, which no limit of one process knows."""
+    cgroup = writable_cgroup()
+    driver = local_driver(tmp_path, machine=await asyncio.to_thread(known_machine), cgroup=cgroup)
+    ws = spec(limits=Limits(memory_mb=200, cpus=0.5, pids=30))
+    try:
+        await driver.start(ws, print)
+        _, output = await asyncio.to_thread(run, driver, ws, HOLD)
+        groups = list(cgroup.glob(f"**/rookery-{ws.id}"))
+        read = [
+            (group / name).read_text()
+            for group in groups
+            for name in ("pids.max", "cpu.max", "cpu.cfs_quota_us")
+            if (group / name).exists()
+        ]
+        await driver.stop(ws, 1)
+        left = list(cgroup.glob(f"**/rookery-{ws.id}"))
+    finally:
+        await driver.delete(ws)
+        if cgroup != Path("/sys/fs/cgroup"):
+            cgroup.rmdir()
+
+    assert output in ("1\n", "2\n")
+    assert sorted(each.split()[0] for each in read) == ["30", "50000"]
+    assert left == []
+
+
+async def test_folder_that_turns_into_a_link_while_it_is_bound_leads_nowhere_else(yard: Yard, tmp_path: Path) -> None:
+    """Somebody who may write to a shared folder swaps what is in it, again and again."""
+    shared, secret = tmp_path / "shared", tmp_path / "secret"
+    for folder in (shared / "project", secret):
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+    (secret / "key").write_text("a secret")
+    project, aside, link = shared / "project", shared / "aside", shared / "link"
+    link.symlink_to(secret)
+    is_over = threading.Event()
+
+    def swap() -> None:
+        while not is_over.is_set():
+            project.rename(aside)
+            link.rename(project)
+            project.rename(link)
+            aside.rename(project)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    seen = []
+    try:
+        for _ in range(6):
+            with contextlib.suppress(DriverError):
+                ws = await yard.start(sandbox=Sandbox(rw_binds=(str(project),)))
+                seen.append((await yard.run(ws, f"cat {project}/key"))[1])
+    finally:
+        is_over.set()
+        swapping.join()
+
+    assert not any("a secret" in each for each in seen)
 
 
 async def test_limits_hold_for_processes_files_and_memory(yard: Yard) -> None:

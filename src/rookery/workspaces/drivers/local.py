@@ -231,8 +231,7 @@ class LocalDriver:
     def _tidy(self, place: Layout) -> None:
         place.record.unlink(missing_ok=True)
         if self._config.cgroup is not None:
-            with contextlib.suppress(OSError):
-                os.rmdir(cgroups.path_of(str(self._config.cgroup), place.directory.name))
+            cgroups.remove(str(self._config.cgroup), place.directory.name)
 
 
 def _inside(place: Layout, found: Machine) -> Inside:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import Union
+from typing import NamedTuple, Union
 
 from rookery.workspaces.drivers.launcher import seccomp
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
@@ -23,8 +23,16 @@ FROM_ETC = ("alternatives", "ssl/certs", "ca-certificates", "pki", "localtime", 
 OWN_MOUNTS = ("/proc", "/dev", "/sys", "/run", RUN, HOME, "/usr", "/etc", "/tmp")  # noqa: S108 - compared only
 SEALED = ("/proc", "/dev", "/sys", RUN, AGENT, HOME)
 
-# Text is an argument; bytes are contents that bubblewrap reads from a descriptor, whose number takes their place.
-Arguments = list[Union[str, bytes]]
+
+class Handle(NamedTuple):
+    """A folder of the machine, by an open handle: whoever may write beside it could put a link in its place."""
+
+    path: str
+
+
+# Text is an argument; bytes are contents that bubblewrap reads from a descriptor, whose number takes their place. So
+# does that of a handle.
+Arguments = list[Union[str, bytes, Handle]]
 
 
 def build(plan: Plan) -> Arguments:
@@ -131,9 +139,9 @@ def _mounts(plan: Plan) -> Arguments:
         arguments += ["--perms", "1777", "--size", str(size_mb * MIB), "--tmpfs", target]
     # Behind the empty ones: a bind below /tmp or /run would be covered otherwise.
     for path in plan.ro_binds:
-        arguments += ["--ro-bind", path, path]
+        arguments += ["--ro-bind-fd", Handle(path), path]
     for path in plan.rw_binds:
-        arguments += ["--bind", path, path]
+        arguments += ["--bind-fd", Handle(path), path]
     arguments += ["--bind", plan.home, HOME, "--bind", plan.run, RUN]
     return [*arguments, "--ro-bind", plan.agent, AGENT]
 
@@ -178,6 +186,9 @@ def problem_of_bind(path: str, data_dir: str) -> str | None:
         return "leads to devices or processes of the machine"
     if not os.path.exists(real):
         return "does not exist on this machine"
+    if real != path:
+        # Whoever may write to a shared folder could make one in it, to any other folder of the machine.
+        return f"leads through a link; name the folder itself, which is {real}"
     return None
 
 

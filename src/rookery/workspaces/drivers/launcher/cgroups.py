@@ -1,7 +1,12 @@
-"""A control group (v2) for one workspace, below a directory that the deployment gives to the server."""
+"""Control groups for one workspace, below a directory that the deployment gives to the server.
+
+Of version 2 that directory is a group; of version 1 it holds the hierarchies, as `/sys/fs/cgroup` does: `memory`, `cpu`
+and `pids`, each with a group of its own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
@@ -26,32 +31,79 @@ def limits_of(plan: Plan) -> dict[str, str]:
     return limits
 
 
-def prepare(plan: Plan) -> int | None:
-    """Make the group and set its limits; the answer is where the number of a process is written to move it there.
+def older_limits_of(plan: Plan) -> dict[str, dict[str, str]]:
+    """The same in the words of version 1, by hierarchy. Memory with swap is no more than without."""
+    limits: dict[str, dict[str, str]] = {}
+    if plan.memory_mb:
+        most = str(plan.memory_mb * MIB)
+        limits["memory"] = {"memory.limit_in_bytes": most, "memory.memsw.limit_in_bytes": most}
+    if plan.cpus:
+        quota = str(int(plan.cpus * PERIOD_US))
+        limits["cpu"] = {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": quota}
+    if plan.pids:
+        limits["pids"] = {"pids.max": str(plan.pids)}
+    return limits
 
-    It is opened with the rights of the caller, and may be used after those are dropped.
+
+def prepare(plan: Plan) -> list[int]:
+    """Make the groups and set their limits; the answer is where the number of a process is written to move it there.
+
+    They are opened with the rights of the caller, and may be used after those are dropped.
     """
-    limits = limits_of(plan)
-    if plan.cgroup is None or not limits:
-        return None
-    group = path_of(plan.cgroup, plan.workspace_id)
+    if plan.cgroup is None or not limits_of(plan):
+        return []
     try:
-        wanted = {name.split(".")[0] for name in limits}
-        with open(f"{plan.cgroup}/cgroup.controllers") as file:
-            offered = set(file.read().split())
-        if missing := wanted - offered:
-            raise LaunchError(f"{plan.cgroup} has no controller for {', '.join(sorted(missing))}", "driver_unavailable")
-        _write(f"{plan.cgroup}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(wanted)))
-        os.makedirs(group, exist_ok=True)
-        for name, value in limits.items():
-            # Machines without swap have no file for it.
-            if name != "memory.swap.max" or os.path.exists(f"{group}/{name}"):
-                _write(f"{group}/{name}", value)
-        return os.open(f"{group}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        if os.path.exists(f"{plan.cgroup}/cgroup.controllers"):
+            return [_prepare(plan, plan.cgroup)]
+        return _prepare_older(plan, plan.cgroup)
     except OSError as error:
         raise LaunchError(
             f"the limits of this workspace cannot be set in {plan.cgroup}: {error.strerror}", "driver_unavailable"
         ) from error
+
+
+def remove(cgroup: str, workspace_id: str) -> None:
+    """Once nothing of the workspace runs any more."""
+    for parent in (cgroup, *(f"{cgroup}/{name}" for name in ("memory", "cpu", "pids"))):
+        with contextlib.suppress(OSError):
+            os.rmdir(path_of(parent, workspace_id))
+
+
+def _prepare(plan: Plan, cgroup: str) -> int:
+    limits = limits_of(plan)
+    with open(f"{cgroup}/cgroup.controllers") as file:
+        offered = set(file.read().split())
+    wanted = {name.split(".")[0] for name in limits}
+    _require(wanted - offered, cgroup)
+    _write(f"{cgroup}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(wanted)))
+    # Machines without swap have no file for it.
+    return _make(path_of(cgroup, plan.workspace_id), limits, may_lack="memory.swap.max")
+
+
+def _prepare_older(plan: Plan, cgroup: str) -> list[int]:
+    limits = older_limits_of(plan)
+    _require({name for name in limits if not os.path.exists(f"{cgroup}/{name}/cgroup.procs")}, cgroup)
+    found = []
+    for name, values in limits.items():
+        group = path_of(f"{cgroup}/{name}", plan.workspace_id)
+        # One that a crash has left could not be given a limit above that with swap.
+        with contextlib.suppress(OSError):
+            os.rmdir(group)
+        found.append(_make(group, values, may_lack="memory.memsw.limit_in_bytes"))
+    return found
+
+
+def _require(missing: set[str], cgroup: str) -> None:
+    if missing:
+        raise LaunchError(f"{cgroup} has no controller for {', '.join(sorted(missing))}", "driver_unavailable")
+
+
+def _make(group: str, limits: dict[str, str], *, may_lack: str) -> int:
+    os.makedirs(group, exist_ok=True)
+    for name, value in limits.items():
+        if name != may_lack or os.path.exists(f"{group}/{name}"):
+            _write(f"{group}/{name}", value)
+    return os.open(f"{group}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
 
 def _write(path: str, text: str) -> None:

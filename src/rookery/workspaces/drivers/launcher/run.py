@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 from typing import Any, NoReturn
@@ -42,7 +43,8 @@ def main() -> NoReturn:
 def launch(plan: Plan) -> dict[str, Any]:
     os.umask(0o022)
     files = _Files(plan)
-    group = cgroups.prepare(plan) if plan.bwrap else None
+    held = _hold_binds(plan) if plan.bwrap else {}
+    groups = cgroups.prepare(plan) if plan.bwrap else []
     if os.geteuid() == 0 and plan.uid is not None and plan.bwrap:
         sources = [plan.home, plan.run, plan.agent, plan.bwrap, plan.python_prefix, *plan.ro_binds, *plan.rw_binds]
         reach.make_reachable([path for path in sources if path], plan.uid)
@@ -53,7 +55,7 @@ def launch(plan: Plan) -> dict[str, Any]:
         return _start_plainly(plan, files)
     if os.geteuid() == 0:
         raise LaunchError("a sandbox of root is none: its user would be root for the kernel")
-    return _start_confined(plan, files, group)
+    return _start_confined(plan, files, groups, held)
 
 
 class _Files:
@@ -74,12 +76,46 @@ class _Files:
         return os.pread(self._readable, LOG_TAIL, max(0, size - LOG_TAIL)).decode("utf-8", "replace").strip()
 
 
-def _start_confined(plan: Plan, files: _Files, group: int | None) -> dict[str, Any]:
+def _hold_binds(plan: Plan) -> dict[str, int]:
+    """The folders that a template binds, each opened without following a link. What they are called may change from
+    now on: bubblewrap refuses to go on when the name leads somewhere else."""
+    paths = [*plan.ro_binds, *plan.rw_binds]
+    if paths and plan.bwrap and not _binds_by_handle(plan.bwrap):
+        message = "this bubblewrap is too old to bind folders safely; install one that has --bind-fd (0.10, or patched)"
+        raise LaunchError(message, "driver_unavailable")
+    return {path: _open_plainly(path) for path in paths}
+
+
+def _binds_by_handle(bwrap: str) -> bool:
+    told = subprocess.run([bwrap, "--help"], capture_output=True, check=False, env=ENVIRONMENT)  # noqa: S603
+    return b"--ro-bind-fd" in told.stdout + told.stderr
+
+
+def _open_plainly(path: str) -> int:
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    found = os.open("/", flags)
+    for name in path.strip("/").split("/"):
+        try:
+            below = os.open(name, flags, dir_fd=found)
+        finally:
+            os.close(found)
+        found = below
+        if stat.S_ISLNK(os.fstat(found).st_mode):
+            os.close(found)
+            raise LaunchError(f"the template's bind {path!r:.200} leads through a link", "invalid_workspace")
+    return found
+
+
+def _start_confined(plan: Plan, files: _Files, groups: list[int], held: dict[str, int]) -> dict[str, Any]:
     info, info_inside = os.pipe()
     gate_inside, gate = os.pipe()
-    inherited = [info_inside, gate_inside]
+    inherited = [info_inside, gate_inside, *held.values()]
     listed: list[str] = ["--info-fd", str(info_inside), "--block-fd", str(gate_inside)]
-    listed += [item if isinstance(item, str) else str(_held(item, inherited)) for item in arguments.build(plan)]
+    for item in arguments.build(plan):
+        if isinstance(item, arguments.Handle):
+            listed.append(str(held[item.path]))
+        else:
+            listed.append(item if isinstance(item, str) else str(_held(item, inherited)))
     command = plan.command or [plan.python, "-I", arguments.AGENT, "--run-dir", arguments.RUN]
     # By a descriptor: arguments of a process can be read by everybody on the machine.
     listed_in = _held(b"".join(item.encode() + b"\0" for item in listed), inherited)
@@ -103,7 +139,7 @@ def _start_confined(plan: Plan, files: _Files, group: int | None) -> dict[str, A
     child = int(json.loads(told)["child-pid"])
     _refuse_root(child, process)
     _limit(child, plan)
-    if group is not None:
+    for group in groups:
         os.write(group, str(child).encode())
     if plan.command:
         os.write(gate, b"1")
