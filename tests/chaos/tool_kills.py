@@ -1,6 +1,8 @@
-"""A replica with real workspaces that is killed again and again while agents work in them; then everything is judged.
+"""Replicas with real workspaces that are killed again and again while agents work in them; then everything is judged.
 
-`python -m tests.chaos.tool_kills --help`. One process at a time: what it began is found by the next one, or not at all.
+`python -m tests.chaos.tool_kills --help`. At first one process at a time: what it began is found by the next one, or
+not at all. Then two of them share the machine and its workspaces: whoever is left goes on with what the other one had
+in hand. Some are suspended instead, and wake up when their work is somebody else's.
 """
 
 from __future__ import annotations
@@ -9,11 +11,12 @@ import argparse
 import asyncio
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -55,7 +58,21 @@ BUSY_SECONDS = 120.0
 SETTLE_SECONDS = 180.0
 SHOWN = 50
 
-IS_BUSY = "SELECT EXISTS (SELECT FROM chats WHERE worker_id = $1)"
+# With a second replica: this part of the kills, and of those this part suspends.
+PAIRED = 0.5
+SUSPENDED = 0.1
+# A process that was suspended in the middle of a transaction is not waited for until its locks are broken.
+TAKEOVER_SECONDS = 20.0
+
+BUSY = "SELECT worker_id, array_agg(id) AS chats FROM chats WHERE worker_id = ANY ($1) GROUP BY worker_id"
+# In between a chat is nobody's: its owner is known to be dead, and it was not picked up yet.
+ORPHANS = """
+    SELECT id
+      FROM chats
+     WHERE id = ANY ($1)
+       AND status IN ('running', 'interrupting')
+       AND (worker_id IS NULL OR worker_id = $2)
+"""
 CHAT = "SELECT status, queue_len, last_error::text AS error, owner_id FROM chats WHERE id = $1"
 CONTENT = """
     SELECT content::text AS content
@@ -70,13 +87,17 @@ OPERATIONS = "SELECT kind, state FROM workspace_operations WHERE workspace_id = 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`struck` counts, by tool, the calls that had no result yet when their worker was killed."""
+    """`struck` counts, by tool, the calls that had no result yet when their worker was killed; `taken`, those of them
+    that another replica went on with before their own came back. `kills` includes those that were `suspended` first.
+    """
 
     faults: list[str]
     kills: int
+    suspended: int
     chats: int
     calls: int
     struck: Counter[str]
+    taken: Counter[str]
 
 
 @dataclass
@@ -90,7 +111,7 @@ class _Worker:
 
 
 class Yard:
-    """One replica over one database, and everybody who uses it."""
+    """Everybody who gives the replicas something to do."""
 
     def __init__(self, pool: asyncpg.Pool, machine: Machine, watch: Watch, *, model: UUID, data: Path) -> None:
         self._pool = pool
@@ -125,11 +146,11 @@ class Yard:
         rows = await self._pool.fetch(WORKSPACES, user)
         return sum([len(await sandboxes.find(Layout.of(self._data, str(row["id"])).directory)) for row in rows])
 
-    async def open_calls(self) -> Counter[str]:
-        """Calls without a result, by tool, while nobody runs any."""
+    async def open_calls(self, chats: Collection[UUID]) -> Counter[str]:
+        """Calls of these chats without a result, by tool."""
         found: Counter[str] = Counter()
-        for worker in self.workers:
-            calls, results = await self._conversation(worker.person.chat_id)
+        for chat_id in chats:
+            calls, results = await self._conversation(chat_id)
             answered = {result.call_id for result in results}
             found.update(tool for call_id, tool in calls if call_id not in answered)
         return found
@@ -172,30 +193,114 @@ def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+class Assassin:
+    """Ends replicas at random moments, and brings them back."""
+
+    def __init__(self, yard: Yard, pool: asyncpg.Pool, replicas: Sequence[ReplicaProcess], *, seed: int) -> None:
+        self._yard = yard
+        self._pool = pool
+        self._replicas = replicas
+        self._rng = Random(f"{seed} kills")
+        self.kills = 0
+        self.suspended = 0
+        self.struck: Counter[str] = Counter()
+        self.taken: Counter[str] = Counter()
+
+    async def strike_alone(self) -> None:
+        """Kill the only one there is; its successor finds what it left."""
+        first, *others = self._replicas
+        await asyncio.gather(*(each.end() for each in others))
+        await self._until_busy()
+        await self._moment()
+        _, chats = await self._until_busy()
+        await first.end()
+        self.kills += 1
+        self.struck += await self._yard.open_calls(chats)
+        await first.start()
+
+    async def strike_one_of_two(self) -> None:
+        """Kill one that has something to do, and bring it back when the other one has taken that over."""
+        await asyncio.gather(*(each.start() for each in self._replicas))
+        await self._until_busy()
+        await self._moment()
+        victim, chats = await self._until_busy()
+        old_id, is_suspended = victim.id, self._rng.random() < SUSPENDED
+        if is_suspended:
+            victim.send(signal.SIGSTOP)
+        else:
+            await victim.end()
+        struck = {chat_id: await self._yard.open_calls([chat_id]) for chat_id in chats}
+        orphans = await self._until_taken(chats, old_id, is_suspended=is_suspended)
+        if is_suspended:
+            # It goes on where it was, and finds out that its work is not its own any more.
+            victim.send(signal.SIGCONT)
+            self.suspended += 1
+            await self._moment()
+            await victim.end()
+        await victim.start()
+        self.kills += 1
+        for chat_id, calls in struck.items():
+            self.struck += calls
+            # Nobody but the other one could go on with it, or end it.
+            if chat_id not in orphans:
+                self.taken += calls
+
+    async def _until_busy(self) -> tuple[ReplicaProcess, list[UUID]]:
+        """One that has chats in hand, with them."""
+        up = {each.id: each for each in self._replicas if each.is_up}
+        found: list[asyncpg.Record] = []
+
+        async def look() -> bool:
+            found[:] = await self._pool.fetch(BUSY, list(up))
+            return bool(found)
+
+        await until(look, timeout=BUSY_SECONDS)
+        chosen = self._rng.choice(found)
+        return up[chosen["worker_id"]], chosen["chats"]
+
+    async def _until_taken(self, chats: Sequence[UUID], replica_id: UUID | None, *, is_suspended: bool) -> set[UUID]:
+        """Until the other one has all of them; those that it has not."""
+        orphans: set[UUID] = set()
+
+        async def look() -> bool:
+            orphans.clear()
+            orphans.update(row["id"] for row in await self._pool.fetch(ORPHANS, chats, replica_id))
+            return not orphans
+
+        try:
+            await until(look, timeout=TAKEOVER_SECONDS if is_suspended else BUSY_SECONDS)
+        except AssertionError:
+            if not is_suspended:
+                raise
+        return orphans
+
+    async def _moment(self) -> None:
+        # The moment is the point of it; nothing is waited for.
+        await asyncio.sleep(self._rng.uniform(0, MOMENT_SECONDS))
+
+
 async def kill_tools(
     database_url: str, folder: Path, *, seed: int, kills: int, chats: int, say: Progress, seconds: float = inf
 ) -> Outcome:
-    """Keep so many chats at work until the replica was killed so often, let everybody finish, and judge.
+    """Keep so many chats at work until replicas were killed so often, let everybody finish, and judge.
 
     After so many seconds no further kill begins: on a machine that is very busy a run is shorter, not later.
     """
     say(f"seed {seed}")
-    rng, struck, started = Random(f"{seed} kills"), Counter[str](), time.monotonic()
-    async with _open_yard(database_url, folder) as (yard, replica, pool, watch):
+    started = time.monotonic()
+    alone = kills - int(kills * PAIRED)
+    async with _open_yard(database_url, folder) as (yard, replicas, pool, watch):
         is_over, numbers = asyncio.Event(), count()
         crowd = [asyncio.create_task(yard.work(numbers, is_over)) for _ in range(chats)]
-        killed = 0
+        assassin = Assassin(yard, pool, replicas, seed=seed)
         try:
-            while killed < kills and (not killed or time.monotonic() - started < seconds):
-                await until(lambda: pool.fetchval(IS_BUSY, replica.id), timeout=BUSY_SECONDS)
-                # The moment is the point of it; nothing is waited for.
-                await asyncio.sleep(rng.uniform(0, MOMENT_SECONDS))
-                await replica.end()
-                killed += 1
-                struck += await yard.open_calls()
-                if killed % 10 == 0 or killed == kills:
-                    say(f"{killed} of {kills} kills, {len(yard.workers)} chats, {time.monotonic() - started:.0f} s")
-                await replica.start()
+            for number in range(1, kills + 1):
+                # One of each kind at least.
+                if number not in (1, alone + 1) and time.monotonic() - started >= seconds:
+                    continue
+                await (assassin.strike_alone() if number <= alone else assassin.strike_one_of_two())
+                if number % 10 == 0 or number == kills:
+                    say(f"{number} of {kills} kills, {len(yard.workers)} chats, {time.monotonic() - started:.0f} s")
             is_over.set()
             _, late = await asyncio.wait(crowd, timeout=SETTLE_SECONDS)
             stuck = [f"still at work after {SETTLE_SECONDS:g} s: {chat}" for chat in watch.unrested()] if late else []
@@ -209,18 +314,20 @@ async def kill_tools(
         found = [await yard.trace(worker) for worker in yard.workers]
         return Outcome(
             faults=[*stuck, *(fault for trace in found for fault in traces.find_faults(trace))],
-            kills=killed,
+            kills=assassin.kills,
+            suspended=assassin.suspended,
             chats=len(found),
             calls=sum(len(trace.calls) for trace in found),
-            struck=struck,
+            struck=assassin.struck,
+            taken=assassin.taken,
         )
 
 
 @asynccontextmanager
 async def _open_yard(
     database_url: str, folder: Path
-) -> AsyncIterator[tuple[Yard, ReplicaProcess, asyncpg.Pool, Watch]]:
-    """Whatever happens inside, no process of it is left, and no sandbox."""
+) -> AsyncIterator[tuple[Yard, list[ReplicaProcess], asyncpg.Pool, Watch]]:
+    """Two replicas, of which the first is up. Whatever happens inside, no process of it is left, and no sandbox."""
     data, ring = folder / "d", new_key("chaos")
     data.mkdir(mode=0o700)
     async with AsyncExitStack() as stack:
@@ -235,15 +342,17 @@ async def _open_yard(
             provider = await providers.create_provider(conn, offline, ring=KeyRing.parse(ring))
             draft = ModelConfigDraft(provider_id=provider.id, model=jobs.MODEL, context_limit=1_000_000)
             model = (await model_configs.create_model_config(conn, draft, by=None)).id
-        orders = Orders(
-            number=0, database_url=database_url, effects_port=None, ring=ring, data_dir=str(data), is_fast=True
-        )
-        replica = ReplicaProcess(orders, folder / "replica.log")
         stack.push_async_callback(_end_sandboxes, data)
-        stack.push_async_callback(replica.end)
-        await replica.start()
+        replicas = []
+        for number in range(2):
+            orders = Orders(
+                number=number, database_url=database_url, effects_port=None, ring=ring, data_dir=str(data), is_fast=True
+            )
+            replicas.append(ReplicaProcess(orders, folder / f"replica-{number}.log"))
+            stack.push_async_callback(replicas[-1].end)
+        await replicas[0].start()
         await until(lambda: pool.fetchval("SELECT count(*) > 0 FROM templates"), timeout=BUSY_SECONDS)
-        yield Yard(pool, Machine(pool, notifier), watch, model=model, data=data), replica, pool, watch
+        yield Yard(pool, Machine(pool, notifier), watch, model=model, data=data), replicas, pool, watch
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
@@ -264,7 +373,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None, help="repeat the decisions of an earlier run")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--chats", type=int, default=4, help="how many are going at any time")
-    parser.add_argument("--keep", type=Path, default=None, help="an empty folder for the log of the replica")
+    parser.add_argument("--keep", type=Path, default=None, help="an empty folder for the logs of the replicas")
     options = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     # A short path: the sockets of workspaces are below it.
@@ -275,9 +384,11 @@ def main() -> None:
             outcome = asyncio.run(_with_database(folder, seed=seed, kills=options.kills, chats=options.chats))
         if options.keep is not None:
             options.keep.mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / "replica.log", options.keep)
-    _say(f"{outcome.kills} kills, {outcome.chats} chats, {outcome.calls} calls; without a result at a kill:")
-    _say(", ".join(f"{tool} {times}" for tool, times in sorted(outcome.struck.items())) or "none")
+            for each in folder.glob("replica-*.log"):
+                shutil.copy(each, options.keep)
+    _say(f"{outcome.kills} kills ({outcome.suspended} after a pause), {outcome.chats} chats, {outcome.calls} calls")
+    _say(f"without a result at a kill: {_counted(outcome.struck)}")
+    _say(f"of those, taken over by the other replica: {_counted(outcome.taken)}")
     for fault in outcome.faults[:SHOWN]:
         _say(f"WRONG {fault}")
     _say(f"seed {seed}: {'nothing is wrong' if not outcome.faults else f'{len(outcome.faults)} things are wrong'}")
@@ -287,6 +398,10 @@ def main() -> None:
 async def _with_database(folder: Path, *, seed: int, kills: int, chats: int) -> Outcome:
     async with database_server(folder / "p") as server:
         return await kill_tools(server.url, folder, seed=seed, kills=kills, chats=chats, say=_say)
+
+
+def _counted(calls: Counter[str]) -> str:
+    return ", ".join(f"{tool} {times}" for tool, times in sorted(calls.items())) or "none"
 
 
 def _say(words: str) -> None:
