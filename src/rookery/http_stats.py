@@ -18,6 +18,8 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 OTHER = "other"
 UNMATCHED = "unmatched"
 
+# An approval, a denial, and approvals that also hold from now on: in the chat, or in all chats of the user.
+APPROVAL_ANSWERS = ("approve", "deny", "always_chat", "always_user")
 # What made a request too large: its body, or its address and headers.
 BODY = "body"
 
@@ -34,6 +36,7 @@ class HttpStats:
         self.limited: Counter[str] = Counter()
         self.unauthenticated: Counter[str] = Counter()
         self.denied: Counter[tuple[str, str]] = Counter()  # by resource and action
+        self.approvals: Counter[str] = Counter()  # people's answers about tool calls, by answer
 
     def observe(self, method: str, route: str | None, code: int, seconds: float) -> None:
         """A request was answered."""

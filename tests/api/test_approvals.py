@@ -12,10 +12,11 @@ from rookery.chat import parts, rights
 from rookery.chat.approvals import Offers
 from rookery.chat.messages import NewMessage, Role
 from rookery.chat.parts import ToolCall
-from rookery.store import machine
+from rookery.store import approvals, machine
 from rookery.store.machine import ChatSpec, Question, Tx
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk, fields
+from tests.api.test_stats import stats_of
 
 ARGS = {"command": "git push", "model_intent": "push it"}
 OFFERS = Offers({"command": "git *"}, {"command": "git push"})
@@ -120,6 +121,18 @@ async def test_a_denial_is_a_result_that_says_why(talk: Talk) -> None:
     part = newest["content"][0]
     assert (part["tool_call_id"], part["is_error"], part["result"]["reason"]) == ("2", True, "denied_by_user")
     assert "too early" in part["result"]["error"]
+    assert dict(stats_of(talk.house).approvals) == {"deny": 1, "approve": 1}
+
+
+async def test_open_questions_are_counted_with_the_age_of_the_oldest(talk: Talk) -> None:
+    first = await asking(talk, "1", "2")
+    await asking(talk, "3")
+    await answer(talk, first, yes("1", always="chat"), no("2"))
+    async with talk.house.replica.database.api.acquire() as conn:
+        found = await approvals.count_open(conn)
+
+    assert found.count == 1
+    assert 0 <= found.oldest_seconds < 3600
 
 
 @pytest.mark.parametrize(

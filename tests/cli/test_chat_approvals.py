@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from rookery.cli import chat_approvals, chat_talk
+from rookery.chat import parts
+from rookery.chat.messages import NewMessage, Role
+from rookery.cli import chat, chat_approvals, chat_questions, chat_rules, chat_talk
+from rookery.cli.chat_failures import Refused
 from rookery.cli.exits import Exit
 from rookery.client import ApprovalAnswer, DynamicTool
 from rookery.client.models import ActionCall
-from rookery.llm.scripted import CallTool, Say
-from tests.cli.chat_desk import open_chat_desk
+from rookery.llm.scripted import CallTool, Say, Step, Wait, last_user_text
+from rookery.llm.types import Call
+from rookery.store import machine
+from rookery.store.machine import Bundle, ChatSpec, Question
+from tests.cli.chat_desk import Desk, open_chat_desk
 from tests.worker.house import in_turn
 
 CALL = ActionCall(tool_call_id="1", tool_name="execute", args={"command": "ls"})
@@ -75,11 +81,101 @@ def test_the_arguments_are_shown_as_they_are_and_hide_nothing() -> None:
     ]
 
 
+def test_the_name_of_a_tool_hides_nothing_either() -> None:
+    (line,) = chat_approvals.told([{"tool_name": "ls\x1b[2K", "args": {}}])
+
+    assert line == "Asked to run ls\\u001b[2K:"
+
+
 def test_long_arguments_say_how_much_is_left_out() -> None:
     lines = list(chat_approvals.told([{"tool_name": "execute", "args": {"command": "a\n" * 100}}]))
 
     assert len(lines) == chat_approvals.MAX_LINES + 2
     assert "61 more lines" in lines[-1]
+
+
+def roots_script(call: Call) -> Sequence[Step]:
+    """Roots are done at once, or wait for ever."""
+    return (Say("One moment."), Wait(3600)) if last_user_text(call.prompt) == "wait" else (Say("Good morning."),)
+
+
+def test_a_question_of_a_subagent_is_asked_at_its_root(database_url: str, tmp_path: Path) -> None:
+    lines, prompts = typed("n not that one", "/quit"), []
+
+    def read_line(prompt: str) -> str:
+        prompts.append(prompt)
+        return next(lines)
+
+    with asyncio.Runner() as runner:
+        opened = open_chat_desk(database_url, tmp_path)
+        desk = runner.run(opened.__aenter__())
+        try:
+            with desk.script(roots_script):
+                busy = runner.run(asked_by_a_subagent(desk, "wait"))
+                # One that would show its root for ever leaves it.
+                left = runner.run(chat.turn(desk.terminal(), busy, since=0, until_asked=True))
+                runner.run(desk.client.chats.interrupt(busy))
+                root = runner.run(asked_by_a_subagent(desk, "hello"))
+                talk = chat_talk.Talk(desk.terminal(), runner, model=None, chat_id=root)
+                assert talk.run(read_line) == Exit.OK
+                answered = runner.run(chat_questions.find(desk.client, root))
+        finally:
+            runner.run(opened.__aexit__(None, None, None))
+
+    assert left == Exit.OK
+    assert prompts == ["Run read_file? [y/n/a] ", "> "]
+    assert [line for line in desk.notes if "subagent" in line] == ["A subagent (A child) waits for an answer."]
+    assert "  path: /red" in desk.notes
+    assert answered == []
+
+
+async def asked_by_a_subagent(desk: Desk, words: str) -> UUID:
+    """A root that was told this, with a subagent that asks."""
+    root = await desk.client.chats.create(words)
+    spec = ChatSpec(
+        owner_id=desk.person.id,
+        title="A child",
+        model_config_id=root.last_model_config_id,
+        messages=(NewMessage(role=Role.USER, content=(parts.Text("go"),)),),
+        parent_chat_id=root.id,
+        root_chat_id=root.id,
+    )
+    call = parts.ToolCall("1", "read_file", args=parts.json_raw({"path": "/red"}))
+
+    async def make(bundle: Bundle) -> None:
+        """All at once: nobody else gets to see it at work."""
+        child = await machine.create_chat(bundle, spec)
+        tx = await bundle.open(child.chat.id)
+        await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=(call,))])
+        await machine.ask_approvals(tx, [Question(each) for each in await machine.calls.turn_calls(tx)])
+
+    await desk.house.replica.machine.bundle(make)
+    return root.id
+
+
+async def test_rules_are_shown_and_replaced(database_url: str, tmp_path: Path) -> None:
+    rules = b'[{"tool": "execute", "match": {"command": "git *"}, "action": "ask"}]'
+    async with open_chat_desk(database_url, tmp_path) as desk:
+        with desk.script((Say("Good morning."),)):
+            made = await desk.client.chats.create("hello")
+        for whose in ({"reference": None}, {"reference": str(made.id)}):
+            await chat_rules.rules(desk.terminal(), **whose, server=False, given=rules)
+            assert desk.said.splitlines()[1].split() == ["ask", "execute", "command:", "git", "*"]
+            await chat_rules.rules(desk.terminal(), **whose, server=False, given=b"[]")
+            assert desk.said == "There are no rules.\n"
+        server = b'{"default": "ask", "rules": [{"tool": "rm", "action": "deny"}]}'
+        await chat_rules.rules(desk.terminal(), None, server=True, given=server)
+        await chat_rules.rules(desk.terminal(), None, server=True, given=None)
+
+        assert desk.said.splitlines()[-1].startswith("Any other call: ask. Questions are open until they are answered")
+
+
+@pytest.mark.parametrize(
+    "given", [b"", b"{}", b'[{"tool": "x"}]', b'[{"tool": "x", "action": "allow", "mach": {"a": "b"}}]', b"\xff"]
+)
+async def test_rules_that_cannot_be_meant_are_refused_before_they_are_sent(given: bytes) -> None:
+    with pytest.raises(Refused, match="not a list of rules"):
+        chat_rules._read_rules(given)
 
 
 def test_a_question_is_asked_at_the_prompt_and_its_answer_moves_the_chat(database_url: str, tmp_path: Path) -> None:

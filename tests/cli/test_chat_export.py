@@ -13,6 +13,7 @@ import pytest
 from rookery.cli import chat, chat_export
 from rookery.cli.exits import Exit
 from rookery.client import Chat, Message
+from rookery.llm.scripted import Say
 from tests.cli.chat_desk import HELLO, Desk, open_chat_desk
 
 ID = "6f7c1a4e-0000-4000-8000-000000000001"
@@ -49,6 +50,18 @@ async def test_whole_chat_is_printed(desk: Desk) -> None:
     document = json.loads(desk.said)
     assert document["chat"]["id"] == str(made.id)
     assert [each["role"] for each in document["messages"]] == ["user", "assistant"]
+
+
+async def test_on_a_terminal_nothing_is_obeyed(desk: Desk) -> None:
+    with desk.script((Say("red\x1b[2J\n\tgreen"),)):
+        await chat.new(desk.terminal(), "hello", model=None, wait=True)
+    (made,) = (await desk.client.chats.list()).items
+
+    at = desk.terminal()
+    desk.stdout._is_terminal = True
+    await chat_export.export(at, str(made.id))
+
+    assert desk.said.endswith("red\\u001b[2J\n\tgreen\n")
 
 
 def test_tools_stand_under_whoever_asked_them() -> None:

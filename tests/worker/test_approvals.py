@@ -69,6 +69,7 @@ async def test_an_approved_call_runs_and_the_turn_goes_on(database_url: str) -> 
         await house.set("approvals", ASK_RUN)
         chat_id = await asked(house)
         before = len(house.calls), len(tool.runs)
+        await until(lambda: house.worker.stats.approvals_asked == 1)
 
         await answer(house, chat_id)
         chat = await house.rested(chat_id)

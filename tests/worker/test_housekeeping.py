@@ -334,6 +334,7 @@ async def test_gauges_show_who_works_and_who_waits_in_each_pool(house: House) ->
 
     assert house.stats.agents_active == {"root": 1, "subagent": 1}
     assert house.stats.agents_queued == {"root": 1, "subagent": 0}
+    assert (house.stats.approvals_open, house.stats.approval_oldest_seconds) == (0, 0.0)
 
 
 # The loop

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cli import chat_follow
+from rookery.cli import chat_approvals, chat_follow, chat_questions
 from rookery.cli.admin_run_screen import Screen
 from rookery.cli.chat_failures import Refused
 from rookery.cli.chat_follow import Follower, Interrupts, Leaving
@@ -99,7 +99,8 @@ async def attach(at: Terminal, reference: str, *, tail: int) -> int:
     async with at.client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
         follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, lines=at.lines, prompts=True)
         try:
-            state = await follower.to_rest()
+            state = await _rest(at, chat_id, follower, until_asked=False)
+            assert state is not None
         except asyncio.CancelledError:
             at.screen.lines(f"The chat goes on: rookery chat attach {short(chat_id)}")
             raise
@@ -170,8 +171,11 @@ async def say(at: Terminal, chat_id: UUID, prompt: str, *, busy: BusyBehavior) -
     return sent, max([before, *(message.id for message in sent.messages)])
 
 
-async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0) -> int:
-    """Show a chat until it rests, stop it at Ctrl-C, and say what it took."""
+async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, until_asked: bool = False) -> int:
+    """Show a chat until it rests, stop it at Ctrl-C, and say what it took.
+
+    `until_asked`: leave it as well when a subagent of it asks something, which the caller answers.
+    """
     started_at = at.clock.monotonic()
     interrupts = Interrupts(at.client, chat_id, at.screen)
     try:
@@ -180,16 +184,40 @@ async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0) ->
                 follower = Follower(
                     live, screen=at.screen, out=at.out, clock=at.clock, after_id=after_id, lines=at.lines
                 )
-                state = await follower.to_rest(since)
+                state = await _rest(at, chat_id, follower, since=since, until_asked=until_asked)
             await interrupts.settle()
     except Leaving:
         return left(at, chat_id)
     finally:
         await interrupts.abandon()
+    if state is None:
+        return Exit.OK
     code = verdict(at, state, is_stopped=interrupts.is_stopped)
     seconds = at.clock.monotonic() - started_at
     at.screen.note(f"{chat_follow.figures(state, after_id)}{seconds:.1f} s, chat {short(chat_id)}")
     return code
+
+
+async def _rest(at: Terminal, chat_id: UUID, follower: Follower, *, since: int = 0, until_asked: bool) -> View | None:
+    """Show the chat until it rests: one that waits for a subagent does not, and may do so for ever. None: left for what
+    that one asks."""
+    if at.lines:
+        return await follower.to_rest(since)
+    showing = asyncio.create_task(follower.to_rest(since), name="showing")
+    listening = asyncio.create_task(chat_questions.until_a_subagent_asks(at.client, chat_id), name="subagents")
+    try:
+        await asyncio.wait({showing, listening}, return_when=asyncio.FIRST_COMPLETED)
+        asked = [] if showing.done() else listening.result()
+        if asked and until_asked:
+            return None
+        for each in asked:
+            at.screen.lines(*chat_approvals.told_of_subagent(each.title or "", each.calls))
+            at.screen.lines(f"Answer it with: rookery chat attach {short(chat_id)}")
+        return await showing
+    finally:
+        for task in (showing, listening):
+            task.cancel()
+        await asyncio.wait({showing, listening})
 
 
 async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
@@ -199,14 +227,15 @@ async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
         with interrupts.watching():
             async with at.client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
                 follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, prompts=True)
-                state = await follower.to_rest()
+                state = await _rest(at, chat_id, follower, until_asked=True)
             await interrupts.settle()
     except Leaving:
         left(at, chat_id)
         return
     finally:
         await interrupts.abandon()
-    verdict(at, state, is_stopped=interrupts.is_stopped)
+    if state is not None:
+        verdict(at, state, is_stopped=interrupts.is_stopped)
 
 
 def left(at: Terminal, chat_id: UUID) -> int:

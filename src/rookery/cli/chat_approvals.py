@@ -24,11 +24,17 @@ class Undecided(Exception):
 def told(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The lines of a question, from the event of a stream: every call with its exact arguments."""
     for call in calls:
-        yield f"Asked to run {call['tool_name']}:"
+        yield f"Asked to run {_visible(call['tool_name'])}:"
         shown = [line for name, value in _arguments(call["args"]) for line in _lines(name, value)]
         yield from shown[:MAX_LINES]
         if len(shown) > MAX_LINES:
             yield f"  ... {len(shown) - MAX_LINES} more lines; all of it is in the chat"
+
+
+def told_of_subagent(title: str, calls: Sequence[ActionCall]) -> Iterator[str]:
+    """The same for a question that no stream has shown, with whose it is."""
+    yield f"A subagent ({_visible(title)}) waits for an answer."
+    yield from told([{"tool_name": call.tool_name, "args": call.args} for call in calls])
 
 
 def ask(calls: Sequence[ActionCall], read_line: ReadLine) -> list[ApprovalAnswer]:

@@ -20,7 +20,8 @@ async def export(at: Terminal, reference: str) -> int:
     chat_id: UUID = await chat.find_chat(at.client, reference)
     found = await at.client.chats.get(chat_id)
     messages = [message async for message in at.client.messages.iterate(chat_id, page_size=PAGE)]
-    at.out.text(markdown(found, messages))
+    # Not as it is: on a terminal, what a tool has read must not be obeyed.
+    at.screen.text(markdown(found, messages))
     at.out.result({"chat": found, "messages": messages})
     return Exit.OK
 

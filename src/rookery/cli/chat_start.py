@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from rookery.cli import chat, chat_credentials, chat_export, chat_login, chat_talk
+from rookery.cli import chat, chat_credentials, chat_export, chat_login, chat_rules, chat_talk
 from rookery.cli.chat import Terminal
 from rookery.cli.chat_credentials import Credentials, CredentialsFile
 from rookery.cli.chat_failures import Attempt, Refused, failures
@@ -81,6 +81,19 @@ def export(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     return attempt.code
 
 
+def rules(arguments: argparse.Namespace, out: Output, run: Run) -> int:
+    with failures(out) as attempt:
+        given = None if arguments.file is None else chat_rules.read_file(arguments.file)
+        _act(
+            attempt,
+            arguments,
+            out,
+            run,
+            lambda at: chat_rules.rules(at, arguments.chat, server=arguments.server, given=given),
+        )
+    return attempt.code
+
+
 def login(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     file = CredentialsFile(os.environ)
     with failures(out) as attempt:
@@ -119,6 +132,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output, Run], int]] = {
     "list": list_chats,
     "models": list_models,
     "interrupt": interrupt,
+    "rules": rules,
     "export": export,
     "login": login,
     "logout": logout,

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from uuid import UUID
 
-from rookery.cli import chat, chat_approvals, chat_failures
+from rookery.cli import chat, chat_approvals, chat_failures, chat_questions
 from rookery.cli.chat import Terminal
+from rookery.cli.chat_questions import Asked
 from rookery.cli.exits import Exit
 from rookery.client import ApprovalAnswer, Conflict, RookeryError, errors
-from rookery.client.models import ActionCall
 
 PROMPT = "> "
 HELP = (
@@ -76,26 +76,27 @@ class Talk:
     def _answer_questions(self, read_line: ReadLine) -> None:
         """As long as the chat asks whether tools may run, whoever sits here says so."""
         with self._told():
-            while calls := self._runner.run(self._questions()):
+            while questions := self._runner.run(self._questions()):
+                first = questions[0]
+                if first.title is not None:
+                    self._at.screen.lines(*chat_approvals.told_of_subagent(first.title, first.calls))
                 try:
-                    answers = chat_approvals.ask(calls, read_line)
+                    answers = chat_approvals.ask(first.calls, read_line)
                 except chat_approvals.Undecided:
                     self._at.screen.lines("", "The question stays open. /stop drops it; any other message waits.")
                     return
-                self._runner.run(self._answer(answers))
+                self._runner.run(self._answer(first, answers))
 
-    async def _questions(self) -> tuple[ActionCall, ...]:
-        if self._chat_id is None:
-            return ()
-        action = (await self._at.client.chats.get(self._chat_id)).action
-        return () if action is None or action.kind != "approval" else action.tool_calls
+    async def _questions(self) -> list[Asked]:
+        return [] if self._chat_id is None else await chat_questions.find(self._at.client, self._chat_id)
 
-    async def _answer(self, answers: Sequence[ApprovalAnswer]) -> None:
+    async def _answer(self, asked: Asked, answers: Sequence[ApprovalAnswer]) -> None:
         assert self._chat_id is not None
         known = await self._at.client.messages.list(self._chat_id, limit=1)
-        since = known.snapshot_version + 1
+        # The answer moves whoever asked. A root goes on when its subagent is done, and may rest meanwhile.
+        since = known.snapshot_version + 1 if asked.chat_id == self._chat_id else 0
         try:
-            await self._at.client.chats.answer_approvals(self._chat_id, answers)
+            await self._at.client.chats.answer_approvals(asked.chat_id, answers)
         except Conflict:
             self._at.screen.lines("Somebody else was faster.")
             since = 0  # whatever came of that may be over already
@@ -129,7 +130,7 @@ class Talk:
     async def _follow(self, *, since: int, after_id: int) -> None:
         assert self._chat_id is not None
         self._at.screen.busy("asking the model")
-        await chat.turn(self._at, self._chat_id, since=since, after_id=after_id)
+        await chat.turn(self._at, self._chat_id, since=since, after_id=after_id, until_asked=True)
 
     async def _stop(self) -> None:
         if self._chat_id is None:

@@ -7,7 +7,7 @@ reading at `aio`, then `http` for requests and `live` for streams.
 
 from rookery.client import errors
 from rookery.client.aio import AsyncRookery
-from rookery.client.content import ApprovalAnswer, DynamicTool, ToolOutput, file_part
+from rookery.client.content import ApprovalAnswer, ApprovalSettings, DynamicTool, ToolOutput, file_part
 from rookery.client.errors import (
     ActionRequired,
     ApiError,
@@ -26,7 +26,7 @@ from rookery.client.errors import (
     Unreachable,
 )
 from rookery.client.live import Change, LiveChat, Watch, WatchEvent
-from rookery.client.models import Chat, Message, Part, QueuedMessage, User
+from rookery.client.models import Chat, Message, Part, QueuedMessage, Rule, User
 from rookery.client.pages import Page
 from rookery.client.sync import Rookery
 
@@ -34,6 +34,7 @@ __all__ = [
     "ActionRequired",
     "ApiError",
     "ApprovalAnswer",
+    "ApprovalSettings",
     "AsyncRookery",
     "Change",
     "Chat",
@@ -50,6 +51,7 @@ __all__ = [
     "RateLimited",
     "Rookery",
     "RookeryError",
+    "Rule",
     "StreamEnded",
     "TimedOut",
     "ToolOutput",

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from rookery.client.content import given
+from collections.abc import Sequence
+
+import msgspec
+
+from rookery.client.content import ApprovalSettings, given
 from rookery.client.http import Http
-from rookery.client.models import Me, SetupStatus, User
+from rookery.client.models import Me, Rule, SetupStatus, User
+
+
+class _OwnSettings(msgspec.Struct, frozen=True):
+    approval_rules: tuple[Rule, ...] = ()
+
+
+class _SettingsGroup(msgspec.Struct, frozen=True):
+    values: ApprovalSettings
 
 
 class AsyncAccount:
@@ -31,6 +43,23 @@ class AsyncAccount:
     async def login(self, login: str, password: str) -> User:
         """`login` is an email address or a username."""
         return await self._http.write(User, "POST", "/auth/login", body={"login": login, "password": password})
+
+    async def approval_rules(self) -> tuple[Rule, ...]:
+        """The caller's own rules about tool calls, for all their chats."""
+        return (await self._http.read(_OwnSettings, "/me/settings")).approval_rules
+
+    async def set_approval_rules(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        """Replace them, from the next tool call on."""
+        body = {"approval_rules": rules}
+        return (await self._http.write(_OwnSettings, "PATCH", "/me/settings", body=body)).approval_rules
+
+    async def approval_settings(self) -> ApprovalSettings:
+        """What administrators say about tool calls of everybody."""
+        return (await self._http.read(_SettingsGroup, "/settings/approvals")).values
+
+    async def set_approval_settings(self, settings: ApprovalSettings) -> ApprovalSettings:
+        """Replace that. For administrators."""
+        return (await self._http.write(_SettingsGroup, "PUT", "/settings/approvals", body=settings)).values
 
     async def logout(self) -> None:
         """End the session of this client. Tokens live on."""

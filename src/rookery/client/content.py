@@ -9,6 +9,8 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
+from rookery.client.models import Rule
+
 ChatRef: TypeAlias = UUID | str
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 BusyBehavior: TypeAlias = Literal["queue", "steer", "interrupt"]
@@ -42,6 +44,15 @@ class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     reason: str = ""
     always: Literal["chat", "user"] | None = None
     match: dict[str, str] | None = None
+
+
+class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an administrator says about tool calls of everybody. 0 seconds: a question waits for as long as it takes."""
+
+    default: str = "allow"
+    rules: tuple[Rule, ...] = ()
+    allow_always: bool = True
+    timeout_seconds: int = 0
 
 
 def input_parts(content: Content) -> list[Mapping[str, Any]]:

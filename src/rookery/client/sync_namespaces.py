@@ -15,6 +15,7 @@ from rookery.client.catalog import AsyncModels
 from rookery.client.chats import AsyncChats
 from rookery.client.content import (
     ApprovalAnswer,
+    ApprovalSettings,
     BusyBehavior,
     ChatRef,
     Content,
@@ -83,6 +84,22 @@ class Account:
     def login(self, login: str, password: str) -> User:
         """`login` is an email address or a username."""
         return self._portal.run(self._inner.login(login, password))
+
+    def approval_rules(self) -> tuple[Rule, ...]:
+        """The caller's own rules about tool calls, for all their chats."""
+        return self._portal.run(self._inner.approval_rules())
+
+    def set_approval_rules(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        """Replace them, from the next tool call on."""
+        return self._portal.run(self._inner.set_approval_rules(rules))
+
+    def approval_settings(self) -> ApprovalSettings:
+        """What administrators say about tool calls of everybody."""
+        return self._portal.run(self._inner.approval_settings())
+
+    def set_approval_settings(self, settings: ApprovalSettings) -> ApprovalSettings:
+        """Replace that. For administrators."""
+        return self._portal.run(self._inner.set_approval_settings(settings))
 
     def logout(self) -> None:
         """End the session of this client. Tokens live on."""

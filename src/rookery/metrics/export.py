@@ -65,6 +65,8 @@ TABLES: tuple[Table[Any], ...] = (
     Table("Models", lambda sources: sources.worker and sources.worker.stats.calls, models.CALLS),
     Table("Wires", lambda sources: sources.models, models.FAULTS),
     Table("Tools", lambda sources: sources.worker, worker.TOOLS),
+    Table("Approvals", lambda sources: sources.worker, worker.APPROVALS),
+    Table("Answers to approvals", lambda sources: sources.http, process.APPROVALS),
     Table("Workspaces", lambda sources: sources.workspaces, workspaces.WORKSPACES),
     Table("Live parts", lambda sources: sources.worker, worker.PARTS),
     Table("Streams", lambda sources: sources.streams, streams.STREAMS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rookery.histogram import Histograms
-from rookery.http_stats import HttpStats
+from rookery.http_stats import APPROVAL_ANSWERS, HttpStats
 from rookery.lag import LagMonitor
 from rookery.metrics.families import Family, counter, every, gauge, histogram
 from rookery.store.hints import CHANNELS
@@ -48,6 +48,16 @@ HTTP: tuple[Family[HttpStats], ...] = (
         "Requests of somebody who may not do what they asked for.",
         lambda http: http.denied,
         labels=("resource", "action"),
+    ),
+)
+
+APPROVALS: tuple[Family[HttpStats], ...] = (
+    counter(
+        "approvals_answered_total",
+        "Calls of tools that a person has answered about, by the answer.",
+        lambda http: http.approvals,
+        labels=("answer",),
+        known=APPROVAL_ANSWERS,
     ),
 )
 

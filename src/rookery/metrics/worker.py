@@ -138,6 +138,25 @@ TOOLS: tuple[Family[Worker], ...] = (
     ),
 )
 
+APPROVALS: tuple[Family[Worker], ...] = (
+    counter(
+        "approvals_asked_total",
+        "Calls of tools that a person was asked about.",
+        lambda worker: worker.stats.approvals_asked,
+    ),
+    gauge(
+        "approvals_open",
+        "Calls of tools that wait for an answer in the whole deployment; the same on every replica, so aggregate with "
+        "max.",
+        lambda worker: worker.stats.approvals_open,
+    ),
+    gauge(
+        "approval_oldest_seconds",
+        "How long the oldest of them has waited, as of the last count; 0 when nobody is asked. Aggregate with max.",
+        lambda worker: worker.stats.approval_oldest_seconds,
+    ),
+)
+
 JOBS: tuple[Family[Worker], ...] = (
     histogram(
         "job_seconds",

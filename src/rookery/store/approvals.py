@@ -41,6 +41,14 @@ WRITE_RULES = """
     RETURNING chat_id
 """
 BEGIN_RULES = "INSERT INTO chat_approval_rules (chat_id, rules) VALUES ($1, '[]') ON CONFLICT DO NOTHING"
+# From the chats that wait, which have an index: approved rows stay, and there may be many.
+OPEN = """
+    SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(a.asked_at)), 0)::float8
+      FROM chats c
+      JOIN chat_approvals a ON a.chat_id = c.id AND a.approved_at IS NULL
+     WHERE c.status = 'requires_action'
+       AND c.awaits_approval
+"""
 QUESTIONS = "SELECT token, offers FROM chat_approvals WHERE chat_id = $1 AND approved_at IS NULL"
 
 
@@ -62,6 +70,19 @@ class Approvals(msgspec.Struct, frozen=True):
     policy: Policy
     approved: frozenset[UUID]
     timeout_seconds: float | None = None
+
+
+class OpenQuestions(msgspec.Struct, frozen=True):
+    """Of the whole deployment. No age without a question."""
+
+    count: int
+    oldest_seconds: float
+
+
+async def count_open(conn: Connection) -> OpenQuestions:
+    record = await conn.fetchrow(OPEN)
+    assert record is not None
+    return OpenQuestions(record[0], max(0.0, record[1]))
 
 
 async def read(conn: Connection, chat_id: ChatId, *, owner_id: UUID, root_id: UUID) -> Approvals:

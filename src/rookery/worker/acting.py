@@ -298,6 +298,7 @@ class Acts:
     async def ask(self, questions: Sequence[Question], *, timeout_seconds: float | None) -> None:
         """Wait for a person, who says whether the calls may run."""
         await self._park(lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=timeout_seconds))
+        self._parts.stats.approvals_asked += len(questions)
 
     async def _park(self, transition: Callable[[Tx], Awaitable[object]]) -> None:
         async def enter(tx: Tx) -> Chat:

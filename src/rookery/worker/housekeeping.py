@@ -23,7 +23,7 @@ from rookery.chat.rights import Resource, SystemActor, SystemName
 from rookery.clock import Clock
 from rookery.log import get_logger
 from rookery.redaction import hide_secrets
-from rookery.store import audit, auto_archive, chat_settings, job_runs, search, usage_daily
+from rookery.store import approvals, audit, auto_archive, chat_settings, job_runs, search, usage_daily
 from rookery.store.audit import Event
 from rookery.store.authorized.store import Store
 from rookery.store.auto_archive import DueFamily
@@ -302,7 +302,7 @@ class UsageRollUp:
 
 
 class CapacityGauges:
-    """How many chats of each pool are at work, and how many wait for a slot, in the whole deployment."""
+    """What works and what waits in the whole deployment: for a slot, by pool, or for a person's approval."""
 
     def __init__(self, pool: asyncpg.Pool, *, stats: WorkerStats) -> None:
         self._pool = pool
@@ -312,6 +312,9 @@ class CapacityGauges:
         async with self._pool.acquire() as conn:
             limits = (await chat_settings.read_chat_settings(conn)).limits
             counts = await count_pools(conn, limits=limits)
+            questions = await approvals.count_open(conn)
         for pool, found in counts.items():
             self._stats.agents_active[pool] = found.active
             self._stats.agents_queued[pool] = found.queued
+        self._stats.approvals_open = questions.count
+        self._stats.approval_oldest_seconds = questions.oldest_seconds

@@ -66,6 +66,7 @@ class WorkerStats:
     turns: Counter[str] = field(default_factory=Counter)  # by outcome
     turn_seconds: Histograms[str] = field(default_factory=lambda: Histograms(TURN_BOUNDS))  # by outcome
     auto_archived: int = 0
+    approvals_asked: int = 0  # tool calls that this replica asked a person about
     jobs: Counter[str] = field(default_factory=Counter)  # runs of housekeeping that were seen through, by job
     jobs_failed: Counter[str] = field(default_factory=Counter)  # by job
     job_seconds: Histograms[JobKey] = field(default_factory=lambda: Histograms(JOB_BOUNDS))
@@ -73,6 +74,9 @@ class WorkerStats:
     # Of the whole deployment, so the same on every replica; by pool.
     agents_active: dict[str, int] = field(default_factory=dict)
     agents_queued: dict[str, int] = field(default_factory=dict)
+    # Of the whole deployment as well.
+    approvals_open: int = 0
+    approval_oldest_seconds: float = 0.0
 
     def chat_acquired(self, runnable_since: datetime | None, now: datetime) -> None:
         if runnable_since is not None:

@@ -91,6 +91,9 @@ def router(parts: ApiParts) -> APIRouter:
             for each in body.answers
         ]
         await caller.store.approvals.answer(ChatId(chat), answers)
+        parts.stats.approvals.update(
+            str(each.decision) if each.always is None else f"always_{each.always}" for each in answers
+        )
         return nothing()
 
     @routes.get(
