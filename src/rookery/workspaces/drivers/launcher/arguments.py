@@ -177,7 +177,11 @@ def problem_of_bind(path: str, data_dir: str) -> str | None:
     """Why a template may not bind this path, as the end of a sentence; None when it may."""
     if not path.startswith("/") or os.path.normpath(path) != path:
         return "is not an absolute path in its shortest form"
-    real, data = os.path.realpath(path), os.path.realpath(data_dir)
+    try:
+        real, data = os.path.realpath(path), os.path.realpath(data_dir)
+    except OSError as error:
+        # It changed under the look.
+        return f"cannot be looked at: {error.strerror}"
     if any(_within(one, data) or _within(data, one) for one in (path, real)):
         return "holds, or lies in, the data of the server"
     if any(_within(mount, path) for mount in OWN_MOUNTS) or any(_within(path, place) for place in SEALED):
