@@ -298,18 +298,17 @@ class Acts:
     async def ask(self, questions: Sequence[Question], *, timeout_seconds: float | None) -> None:
         """Wait for a person, who says whether the calls may run."""
         await self._park(
-            lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=timeout_seconds), asked=len(questions)
+            lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=timeout_seconds), questions
         )
 
-    async def _park(self, transition: Callable[[Tx], Awaitable[object]], *, asked: int = 0) -> None:
+    async def _park(self, transition: Callable[[Tx], Awaitable[object]], asked: Sequence[Question] = ()) -> None:
         async def enter(tx: Tx) -> Chat:
             await transition(tx)
             return tx.chat
 
         async def enter_and_tell() -> None:
             self._parts.effects.action_required(await self._handle.update(enter))
-            # Here, not behind it: whoever is parked may be told to leave before anything else.
-            self._parts.stats.approvals_asked += asked
+            self._parts.stats.approvals_asked += len(asked)
 
         await shielded.to_the_end(enter_and_tell())
 
