@@ -292,23 +292,20 @@ class Acts:
     async def hand_over(self, _: EnterRequiresAction) -> None:
         """Wait for the client, which executes the calls."""
         seconds = await self._handle.read(self._parts.preparer.action_seconds)
-
         await self._park(lambda tx: transitions.enter_requires_action(tx, timeout_seconds=seconds))
 
     async def ask(self, questions: Sequence[Question], *, timeout_seconds: float | None) -> None:
         """Wait for a person, who says whether the calls may run."""
-        await self._park(
-            lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=timeout_seconds), questions
-        )
+        self._parts.stats.approvals_asked += len(questions)
+        await self._park(lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=timeout_seconds))
 
-    async def _park(self, transition: Callable[[Tx], Awaitable[object]], asked: Sequence[Question] = ()) -> None:
+    async def _park(self, transition: Callable[[Tx], Awaitable[object]]) -> None:
         async def enter(tx: Tx) -> Chat:
             await transition(tx)
             return tx.chat
 
         async def enter_and_tell() -> None:
             self._parts.effects.action_required(await self._handle.update(enter))
-            self._parts.stats.approvals_asked += len(asked)
 
         await shielded.to_the_end(enter_and_tell())
 
