@@ -35,9 +35,12 @@ class Viewer:
     async def _read(self) -> None:
         async for frame in self._socket:
             for event in json.loads(frame):
-                if event["type"] == "message_part":
-                    if self.first is not None and not self.first.done():
-                        self.first.set_result(time.monotonic())
+                # An answer that is committed before its parts were shown comes as a message, and as nothing else.
+                is_answer = event["type"] == "message" and event["message"]["role"] == "assistant"
+                is_part = event["type"] == "message_part"
+                if (is_part or is_answer) and self.first is not None and not self.first.done():
+                    self.first.set_result(time.monotonic())
+                if is_part:
                     self.chars += len(event["part"].get("text", ""))
                 elif event["type"] == "synced":
                     self.synced.set()
