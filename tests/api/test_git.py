@@ -151,3 +151,24 @@ async def test_places_at_the_agent_are_few_and_given_back(site: Site, monkeypatc
     await until(is_free, timeout=30)
     async with opened(site.house, path_of(chat), **headers) as socket:
         assert await changes(socket) == []
+
+
+async def test_owner_lists_folders_below_the_place_of_work(site: Site) -> None:
+    workspace, chat = await running(site)
+    site.driver.folders["/home/agent/project/src"] = [{"name": "lib", "is_dir": True}, {"name": "a.py", "size": 3}]
+    address = f"/api/v1/chats/{chat}/folder"
+
+    found = await site.ada.http.get(address, params={"path": "src/"})
+    missing = await site.ada.http.get(address, params={"path": "nowhere"})
+    outside = [await site.ada.http.get(address, params={"path": path}) for path in ("../x", "/etc", "src/../../x")]
+    await site.ada.http.post(f"{WORKSPACES}/{workspace}/stop")
+    await site.until(workspace, "stopped")
+    stopped = await site.ada.http.get(address)
+
+    assert found.json() == {
+        "path": "src/",
+        "entries": [{"name": "lib", "is_dir": True, "size": 0}, {"name": "a.py", "is_dir": False, "size": 3}],
+        "truncated": False,
+    }
+    assert [one.status_code for one in (missing, *outside)] == [400] * 4
+    assert (stopped.status_code, stopped.json()["code"]) == (409, "workspace_not_running")

@@ -92,6 +92,7 @@ ASKS = {
     "chats.create": sends(CONTENT),
     "chats.list of a user": Ask(query=lambda town: {"q": f"owner:{town.people['owner'].user.username}"}),
     "chats.git": Ask(reads=(409,)),
+    "chats.folder": Ask(reads=(409,)),
     "chats.update title": sends({"title": "another"}, bad={"title": 7}),
     "chats.update pin_order": sends({"pin_order": 0}, bad={"pin_order": -1}),
     "chats.update archived": sends({"archived": False}, bad={"archived": "perhaps"}),

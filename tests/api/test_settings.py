@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from rookery.chat.rights import Role
@@ -354,3 +355,25 @@ async def test_group_is_told_with_the_moment_of_its_change(house: House, root: P
     found = (await root.http.put("/api/v1/settings/sharing", json={"enabled": False})).json()
 
     assert abs((datetime.fromisoformat(found["updated_at"]) - before).total_seconds()) < 60
+
+
+async def test_days_say_how_many_chats_they_would_reach(
+    house: House, root: Person, ada: Person, database_url: str
+) -> None:
+    await house.add_model()
+    content = {"content": [{"type": "text", "text": "hello"}]}
+    old, gone, _ = [(await ada.http.post("/api/v1/chats", json=content)).json()["id"] for _ in range(3)]
+    conn = await asyncpg.connect(database_url.replace("rookery@", "postgres@"))
+    await conn.execute("SET session_replication_role = replica")
+    await conn.execute("UPDATE chats SET status = 'waiting', worker_id = NULL, runnable_since = NULL")
+    await conn.execute("UPDATE chats SET created_at = now() - interval '40 days' WHERE id = $1", old)
+    await conn.execute("UPDATE chat_messages SET created_at = now() - interval '40 days' WHERE chat_id = $1", old)
+    await conn.execute("UPDATE chats SET archived = TRUE, archived_at = now() - interval '9 days' WHERE id = $1", gone)
+    await conn.close()
+
+    async def affected(**days: int) -> object:
+        return (await root.http.get("/api/v1/settings/chats/affected", params=days)).json()
+
+    assert await affected(auto_archive_days=30, retention_days=8) == {"auto_archive": 1, "retention": 1}
+    assert await affected(auto_archive_days=50, retention_days=10) == {"auto_archive": 0, "retention": 0}
+    assert await affected() == {"auto_archive": 0, "retention": 0}

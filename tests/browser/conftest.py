@@ -76,11 +76,16 @@ def database(tmp_path_factory: pytest.TempPathFactory, backstage: Backstage) -> 
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, database: str) -> Iterator[Served]:
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server keeps what it has."""
+    return tmp_path_factory.mktemp("home") / "data"
+
+
+@pytest.fixture(scope="session")
+def server(data_dir: Path, database: str) -> Iterator[Served]:
     """A server with an administrator, `ada`, and the offline model."""
-    home = tmp_path_factory.mktemp("home")
-    options = ("--data-dir", str(home / "data"), "--database-url", database, "--secret-keys", RING)
-    with serving(home, *options) as served:
+    options = ("--data-dir", str(data_dir), "--database-url", database, "--secret-keys", RING)
+    with serving(data_dir.parent, *options) as served:
         token = served.wait_for_line(re.compile("rk_setup_[0-9a-f]{64}"))[0]
         post(served, "/setup", {"token": token, "email": "ada@example.org", "name": "Ada", "password": PASSWORD})
         yield served

@@ -183,6 +183,7 @@ def test_a_name_cannot_leave_its_attribute() -> None:
         (FileReference("a.py", 3, 7, "x = 1"), '<file-reference path="a.py" lines="3-7">\nx = 1\n</file-reference>'),
         (FileReference("a.py", 3, 3, "x = 1"), '<file-reference path="a.py" lines="3">\nx = 1\n</file-reference>'),
         (FileReference("a.py", 3, 7, " \n"), '<file-reference path="a.py" lines="3-7"/>'),
+        (FileReference("a.py", 0, 0, ""), '<file-reference path="a.py"/>'),
     ],
 )
 def test_a_reference_is_an_element_with_its_snippet(reference: FileReference, expected: str) -> None:

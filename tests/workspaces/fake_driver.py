@@ -26,6 +26,7 @@ class FakeDriver:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     health: dict[str, Any] = field(default_factory=lambda: {"agent_state": "ready"})
     repositories: list[dict[str, Any]] = field(default_factory=list)
+    folders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     scanned: asyncio.Event = field(default_factory=asyncio.Event)
     printed: str = ""  # by the startup script
     context: dict[str, Any] = field(default_factory=lambda: {"version": 0, "hash": "", "resources": []})
@@ -104,6 +105,11 @@ class FakeDriver:
                 return web.json_response({"type": "changes", "repositories": self.repositories})
             if request.path == "/v1/context":
                 return await self._context(request)
+            if request.path == "/v1/files/list":
+                path = (await request.json())["path"]
+                if path not in self.folders:
+                    return web.json_response({"code": "not_found", "message": f"{path} is not there."}, status=404)
+                return web.json_response({"path": path, "entries": self.folders[path]})
             if request.path == "/v1/scripts/log":
                 printed = self.printed.encode()
                 since = int(request.query.get("since", "0"))

@@ -55,6 +55,7 @@ from rookery.store.authorized.config import StaleSetting
 from rookery.store.errors import StoreError
 from rookery.store.model_errors import ModelError
 from rookery.stream.errors import StreamRefused
+from rookery.workspaces.errors import NotWatchable
 from rookery.workspaces.problems import Invalid
 
 # One per subject, in the order of the document. Each takes the parts and gives its routes.
@@ -102,6 +103,7 @@ _EXPLAINED: tuple[type[Exception], ...] = (
     TimeoutError,
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
+    NotWatchable,
 )
 
 

@@ -120,9 +120,9 @@ def omitted(media_type: str, name: str | None = None) -> str:
 
 
 def quote(reference: FileReference) -> str:
-    """A quoted snippet as an element; without a body when the snippet is blank."""
+    """A quoted snippet as an element; without a body when the snippet is blank, without lines when it has none."""
     start, end = reference.start_line, reference.end_line
-    lines = str(start) if start == end else f"{start}-{end}"
+    lines = None if not end else str(start) if start == end else f"{start}-{end}"
     attributes = _attributes(path=reference.file_name, lines=lines)
     if not reference.content.strip():
         return f"<file-reference{attributes}/>"

@@ -241,6 +241,20 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
+class Folder(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of the workspace, folders first. `path` is as it was asked for; `truncated`: it has more entries."""
+
+    path: str
+    entries: tuple[FolderEntry, ...]
+    truncated: bool
+
+
+class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    is_dir: bool
+    size: int
+
+
 class Me(msgspec.Struct, frozen=True, kw_only=True):
     """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`."""
 

@@ -43,6 +43,7 @@ LIST_DUE = """
      ORDER BY c.created_at, c.id
      LIMIT $2
 """
+COUNT_DUE = f"SELECT count(*) FROM ({LIST_DUE}) due"
 TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
 UNLOCK = "SELECT pg_advisory_unlock($1)"
 
@@ -64,6 +65,12 @@ def cutoff(now: datetime, days: int) -> datetime:
 async def list_due(conn: Connection, before: datetime, *, limit: int = MAX_FAMILIES) -> list[DueFamily]:
     """Families that are at rest, pinned by nobody, and were made and last written to before `before`; oldest first."""
     return [DueFamily(*record) for record in await conn.fetch(LIST_DUE, before, limit)]
+
+
+async def count_due(conn: Connection, before: datetime, *, limit: int = MAX_FAMILIES) -> int:
+    """How many families `list_due` finds, and no more than `limit`: looking at all could take long."""
+    found: int = await conn.fetchval(COUNT_DUE, before, limit)
+    return found
 
 
 async def try_lock(conn: Connection) -> bool:

@@ -27,6 +27,13 @@ LIST_DUE = """
      ORDER BY archived_at, id
      LIMIT $4
 """
+COUNT_DUE = """
+    SELECT count(*)
+      FROM chats
+     WHERE parent_chat_id IS NULL
+       AND archived
+       AND archived_at < $1
+"""
 TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
 # A link that is being made holds its file, which is then passed over. Once the row is locked no link can appear: who
 # wants to make one waits for this transaction, and finds the file gone.
@@ -59,6 +66,12 @@ async def list_due(
     """Families that were archived before that, the oldest first; those behind `after` if it is given."""
     at, root_id = (None, None) if after is None else (after.archived_at, after.root_id)
     return [DueFamily(*record) for record in await conn.fetch(LIST_DUE, before, at, root_id, limit)]
+
+
+async def count_due(conn: Connection, before: datetime) -> int:
+    """How many families were archived before that."""
+    found: int = await conn.fetchval(COUNT_DUE, before)
+    return found
 
 
 async def try_lock(conn: Connection) -> bool:

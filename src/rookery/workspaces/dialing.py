@@ -58,6 +58,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     reach: Reach = Reach.HERE
     started_at: datetime | None = None
     last_seen_at: datetime | None = None
+    directory: str | None = None
 
     @property
     def is_reachable(self) -> bool:

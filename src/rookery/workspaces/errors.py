@@ -4,7 +4,7 @@ WorkspaceError
 ├── AgentError          the agent refused: status, code and a message that alone helps a model
 ├── AgentUnreachable    no answer: nothing listens, the connection broke, or it took too long
 ├── NoConnection        a turn cannot have a connection; `situation` says why, the message what to do about it
-├── NotWatchable        there is no live state of repositories to show; `code` says why
+├── NotWatchable        there is no workspace to look into now; `code` says why
 └── TooManyWatches      as many show it already as the agent has room for
 """
 

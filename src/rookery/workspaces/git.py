@@ -17,11 +17,12 @@ from rookery.store.workspaces import Status
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.answers import GitMessage, Repository
 from rookery.workspaces.conn import AgentConn
-from rookery.workspaces.dialing import Place, Unreadable
+from rookery.workspaces.dialing import Unreadable
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import NotWatchable, TooManyWatches, WorkspaceError
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.places import StorePlaces
+from rookery.workspaces.reach import find_reachable
 
 log = get_logger("workspaces.git")
 
@@ -53,7 +54,7 @@ class ChatGit:
 
     async def watch(self, chat_id: ChatId) -> GitWatch:
         """What the agent reports from now on, with its first word. `NotWatchable` when there is nobody to ask."""
-        place = await self._watchable(chat_id)
+        place = await find_reachable(self._places, chat_id)
         if self._watches[place.id] >= MAX_WATCHES:
             raise TooManyWatches(MAX_WATCHES)
         self._watches[place.id] += 1
@@ -75,21 +76,6 @@ class ChatGit:
 
     async def is_bound(self, chat_id: ChatId, workspace_id: UUID) -> bool:
         return await self._places.find_binding(chat_id) == workspace_id
-
-    async def _watchable(self, chat_id: ChatId) -> Place:
-        try:
-            workspace_id = await self._places.find_binding(chat_id)
-            place = await self._places.find(workspace_id) if workspace_id is not None else None
-        except Unreadable as error:
-            raise NotWatchable("agent_unreachable", f"The state of the workspace cannot be read: {error}") from error
-        if place is None or place.status == Status.DELETED:
-            raise NotWatchable("no_workspace", "This chat has no workspace.")
-        if place.status != Status.RUNNING:
-            raise NotWatchable("workspace_not_running", f"The workspace {place.name} does not run. Start it first.")
-        if not place.is_reachable:
-            message = f"The workspace {place.name} is on another machine, which this server cannot reach."
-            raise NotWatchable("agent_unreachable", message)
-        return place
 
     def _release(self, workspace_id: UUID) -> None:
         self._watches[workspace_id] -= 1

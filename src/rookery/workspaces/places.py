@@ -131,4 +131,5 @@ class StorePlaces:
             reach=reach,
             started_at=row.started_at,
             last_seen_at=row.last_seen_at,
+            directory=row.directory,
         )

@@ -17,6 +17,7 @@ from rookery.workspaces.drivers import announcing
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.drivers.ssh import SshDriver
 from rookery.workspaces.errors import NoConnection
+from rookery.workspaces.folders import ChatFolders
 from rookery.workspaces.git import ChatGit
 from rookery.workspaces.operations import Executor
 from rookery.workspaces.parts import WorkspaceParts
@@ -39,6 +40,7 @@ class WorkspaceRuntime:
         self.watches = ContextWatches(self.contexts, self.places, clock=parts.clock)
         self.availability = Availability(parts)
         self.git = ChatGit(parts, self.places)
+        self.folders = ChatFolders(self.places)
         self.executor = Executor(parts)
         self.reconciler = Reconciler(parts, self.executor.readiness)
 

@@ -1,5 +1,6 @@
 import { address, del, get, patch, post, put } from "@/api/http";
 import type {
+  AffectedView,
   ItemsOfJobView,
   ItemsOfModelConfigView,
   ItemsOfProviderView,
@@ -40,6 +41,8 @@ export const patchModelConfig = (id: string, body: ModelConfigChange) =>
 export const deleteModelConfig = (id: string) => del(one("/model-configs", id));
 
 export const getGroup = <T>(group: string) => get<T>(`/settings/${group}`);
+export const countAffected = (query: { auto_archive_days?: number; retention_days?: number }) =>
+  get<AffectedView>("/settings/chats/affected", query);
 export const putGroup = <T>(group: string, body: unknown) => put<T>(`/settings/${group}`, body);
 
 export const listUsers = (q: string, cursor?: string) => get<PageOfUser>("/users", { q, cursor });

@@ -1,9 +1,27 @@
 import { ApiError, Unreachable } from "@/api/errors";
 import { address } from "@/api/http";
+import { reasonOf } from "@/api/reasons";
 import type { ErrorBody, FileView } from "@/api/types.gen";
 
 /** Where a file's bytes are; used by images and downloads. */
 export const fileAddress = (id: string) => address(`/files/${encodeURIComponent(id)}`);
+
+/** The bytes of a file of a chat. An administrator who reads somebody else's says why, which no address can. */
+export async function fetchFile(id: string, chat: string, signal?: AbortSignal): Promise<Blob> {
+  let response: Response;
+  try {
+    response = await fetch(fileAddress(id), {
+      credentials: "same-origin",
+      headers: reasonOf(chat),
+      ...(signal ? { signal } : {}),
+    });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new Unreachable(error);
+  }
+  if (!response.ok) throw new ApiError(response.status, parsed(await response.text()) as Partial<ErrorBody>);
+  return response.blob();
+}
 
 export interface Upload {
   done: Promise<FileView>;

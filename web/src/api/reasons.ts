@@ -24,7 +24,12 @@ export function forgetReasons(): void {
 /** What a request that reads this address says about why; nothing for chats that need no reason. */
 export function reasonHeaders(path: string): Record<string, string> {
   const chat = /^\/chats\/([^/?]+)/.exec(path)?.[1];
-  const reason = chat === undefined ? undefined : reasons.get(decodeURIComponent(chat));
+  return chat === undefined ? {} : reasonOf(decodeURIComponent(chat));
+}
+
+/** The same for what belongs to a chat and has an address of its own, such as its files. */
+export function reasonOf(chat: string): Record<string, string> {
+  const reason = reasons.get(chat);
   return reason === undefined ? {} : { [HEADER]: bytes(reason) };
 }
 

@@ -39,6 +39,12 @@ export interface ActionRequired {
 /** Whether administrators may read the chats of others: not at all, with a reason that the owner sees, or freely. */
 export type AdminAccess = "break_glass" | "full" | "none";
 
+/** How many chats would be archived, and how many archived ones removed. 1,000 archived may stand for more. */
+export interface AffectedView {
+  auto_archive: number;
+  retention: number;
+}
+
 /** `always` makes a rule of an approval: for this chat and its subagents, or for all chats of the user. `match` says which calls that rule is about; without it, those that the question offered. */
 export interface AnswerInput {
   tool_call_id: string;
@@ -436,6 +442,19 @@ export interface FileView {
   size_bytes: number;
   sha256: string;
   created_at: string;
+}
+
+export interface FolderEntryView {
+  name: string;
+  is_dir: boolean;
+  size: number;
+}
+
+/** A folder of the workspace, folders first. `path` is as it was asked for; `truncated`: it has more entries. */
+export interface FolderView {
+  path: string;
+  entries: FolderEntryView[];
+  truncated: boolean;
 }
 
 /** How a report is answered. */

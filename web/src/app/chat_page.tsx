@@ -1,4 +1,4 @@
-import { useEffect } from "react";
+import { lazy, Suspense, useEffect } from "react";
 import { useParams, useSearchParams } from "react-router";
 import { isStatus, sentence } from "@/api/errors";
 import { HomeLink, NotFoundPage, Problem } from "@/app/problem_page";
@@ -6,10 +6,14 @@ import { ConversationPage } from "@/features/conversation/conversation_page";
 import { ReasonPage } from "@/features/conversation/reason_page";
 import { ChatHeader } from "@/features/header/chat_header";
 import { LiveDot } from "@/features/header/live_dot";
-import { Panel } from "@/features/panel/panel";
 import { useChat, useMe } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { isMac } from "@/ui/keys";
+
+const Panel = lazy(() => import("@/features/panel/panel").then((module) => ({ default: module.Panel })));
+
+// Which part of the panel was last shown for a chat, until the page is closed.
+const tabs = new Map<string, string>();
 
 /** A conversation with its header, and the panel beside it. */
 export function ChatPage() {
@@ -20,17 +24,20 @@ export function ChatPage() {
   const panel = params.get("panel");
 
   function setPanel(tab: string | null) {
+    if (tab) tabs.set(id, tab);
     const next = new URLSearchParams(params);
     if (tab) next.set("panel", tab);
     else next.delete("panel");
     setParams(next, { replace: true });
   }
 
+  const togglePanel = () => setPanel(panel ? null : (tabs.get(id) ?? (chat.data?.workspace_id ? "changes" : "info")));
+
   useEffect(() => {
     function onKeyDown(event: KeyboardEvent) {
       if (!(isMac ? event.metaKey : event.ctrlKey) || event.shiftKey || event.key.toLowerCase() !== "j") return;
       event.preventDefault();
-      setPanel(panel ? null : "info");
+      togglePanel();
     }
     window.addEventListener("keydown", onKeyDown);
     return () => window.removeEventListener("keydown", onKeyDown);
@@ -55,11 +62,16 @@ export function ChatPage() {
           chat={chat.data}
           live={<LiveDot key={id} chatId={id} />}
           isPanelOpen={panel !== null}
-          onPanel={() => setPanel(panel ? null : "info")}
+          onPanel={togglePanel}
+          onChanges={() => setPanel("changes")}
         />
         <ConversationPage chatId={id} target={Number(params.get("m")) || null} />
       </div>
-      {panel && chat.data && <Panel chat={chat.data} tab={panel} onTab={setPanel} onClose={() => setPanel(null)} />}
+      {panel && chat.data && (
+        <Suspense>
+          <Panel chat={chat.data} tab={panel} onTab={setPanel} onClose={() => setPanel(null)} />
+        </Suspense>
+      )}
     </div>
   );
 }

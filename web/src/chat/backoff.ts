@@ -36,5 +36,6 @@ export function endingOfStatus(status: number): Ending {
   if (status === 401) return "signed_out";
   if (status === 403) return "forbidden";
   if (status === 404) return "gone";
-  return status === 400 ? "refused" : "reconnect";
+  // 409: what it would show is not there, and waiting does not bring it.
+  return status === 400 || status === 409 ? "refused" : "reconnect";
 }

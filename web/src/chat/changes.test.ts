@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { changedFiles, changeLines, FOLD_LINES } from "@/chat/changes";
+import { changedFiles, knownPaths, lastTurn } from "@/chat/changes";
 import type { Message } from "@/chat/types";
 
 const DIFF = "--- a/x.py\n+++ b/x.py\n@@ -10,2 +10,3 @@\n same\n-old\n+new\n+-- dashes\n";
@@ -18,30 +18,25 @@ test("edits of one file come together, and what failed changed nothing", () => {
 
   const files = changedFiles(messages);
 
-  expect(files.map((one) => [one.path, one.diffs.length, one.added, one.removed])).toEqual([["x.py", 2, 4, 2]]);
+  expect(files.map((one) => [one.path, one.added, one.removed])).toEqual([["x.py", 4, 2]]);
+  expect(files[0]?.lines.map((line) => line.kind).slice(0, 5)).toEqual(["head", "same", "removed", "added", "added"]);
 });
 
-test("lines are numbered on both sides", () => {
-  const [file] = changedFiles(
-    results({ tool_call_id: "1", tool_name: "write_file", result: { path: "x", diff: DIFF } }),
-  );
+test("a turn begins with the last prompt", () => {
+  const messages = ["user", "assistant", "user", "tool"].map((role, id) => ({ id, role }) as Message);
 
-  const lines = changeLines(file ? [file] : [], new Set());
+  expect(lastTurn(messages).map((one) => one.id)).toEqual([2, 3]);
+});
 
-  expect(lines.map((line) => line.kind)).toEqual(["file", "head", "same", "removed", "added", "added"]);
-  expect(lines.slice(2).map((line) => ("before" in line ? [line.before, line.after] : []))).toEqual([
-    [10, 10],
-    [11, null],
-    [null, 11],
-    [null, 12],
+test("files that calls were about are known, the newest first", () => {
+  const call = (id: number, args: object) =>
+    ({ id, content: [{ type: "tool-call", tool_call_id: String(id), args }] }) as unknown as Message;
+
+  const paths = knownPaths([
+    call(1, { path: "a.py" }),
+    call(2, { files: [{ path: "b.py" }, { path: "a.py" }] }),
+    call(3, { command: "ls" }),
   ]);
-});
 
-test("long changes start folded and short ones open", () => {
-  const long = { path: "long", diffs: [DIFF], added: FOLD_LINES, removed: 1 };
-  const short = { path: "short", diffs: [DIFF], added: 2, removed: 1 };
-
-  expect(changeLines([long, short], new Set()).map((line) => line.kind === "file" && line.isOpen)).toContain(false);
-  expect(changeLines([long], new Set(["long"])).length).toBeGreaterThan(1);
-  expect(changeLines([short], new Set(["short"])).length).toBe(1);
+  expect(paths).toEqual(["b.py", "a.py"]);
 });

@@ -4,6 +4,7 @@
  */
 import type { SendBody } from "@/api/types.gen";
 import type { ChatData } from "@/chat/reducer";
+import { spaced, tokenOf } from "@/chat/references";
 import type { Message, Part, Queued, Status } from "@/chat/types";
 
 export type Content = SendBody["content"];
@@ -146,14 +147,10 @@ export function shownOrder(data: ChatData, pending: readonly PendingOp[]): reado
   return data.order.filter((id) => id < edit.messageId);
 }
 
-/** The words of a message. */
+/** The words of a message, with references as they are written in the composer. */
 export function plainText(parts: readonly Part[]): string {
-  return parts
-    .map((part) => {
-      if (part.type === "text") return part.text;
-      if (part.type === "file-reference") return `@${part.file_name}:${part.start_line}-${part.end_line}`;
-      return "";
-    })
+  return spaced(parts)
+    .map((piece) => (typeof piece === "string" ? piece : tokenOf(piece)))
     .join("");
 }
 

@@ -17,6 +17,8 @@ export interface ConnectionState {
   retryAt: number;
   code: number | null;
   ending: Ending | null;
+  /** The server's word for why it refused, such as `workspace_not_running`. */
+  refusal: string | null;
   transport: "ws" | "sse";
   /** Since when there is no live connection; 0 while there is one. */
   lostAt: number;
@@ -65,6 +67,7 @@ export const INITIAL_CONNECTION: ConnectionState = {
   retryAt: 0,
   code: null,
   ending: null,
+  refusal: null,
   transport: "ws",
   lostAt: 0,
 };
@@ -165,6 +168,7 @@ export class Connection {
 
   private async askWhy(serial: number, code: number): Promise<void> {
     let status = 0;
+    let refusal: string | null = null;
     try {
       const abort = new AbortController();
       const response = await this.host.fetch(address(this.owner.path, this.owner.query()), {
@@ -173,6 +177,7 @@ export class Connection {
         signal: abort.signal,
       });
       status = response.status;
+      if (status >= 400) refusal = await codeOf(response);
       abort.abort();
     } catch {
       // Not reachable at all.
@@ -183,7 +188,7 @@ export class Connection {
       socketsFailed += 1;
       if (socketsFailed >= 2) socketsAgainAt = this.host.now() + TRY_SOCKETS_AGAIN_MS;
     }
-    if (status >= 400) this.lost(code, endingOfStatus(status));
+    if (status >= 400) this.lost(code, endingOfStatus(status), refusal);
     else this.lost(code);
   }
 
@@ -200,7 +205,8 @@ export class Connection {
       });
       if (serial !== this.serial) return;
       if (!response.ok || !response.body) {
-        this.lost(1006, endingOfStatus(response.status));
+        const refusal = await codeOf(response);
+        if (serial === this.serial) this.lost(1006, endingOfStatus(response.status), refusal);
         return;
       }
       this.opened();
@@ -232,7 +238,7 @@ export class Connection {
     this.goodbyeMs = null;
     this.watch();
     this.owner.onOpen();
-    this.set({ phase: "live", attempt: 0, retryAt: 0, code: null, ending: null, lostAt: 0 });
+    this.set({ phase: "live", attempt: 0, retryAt: 0, code: null, ending: null, refusal: null, lostAt: 0 });
   }
 
   private frame(text: string): void {
@@ -254,19 +260,29 @@ export class Connection {
     this.watchdog = this.host.setTimer(() => this.lost(1006), SILENCE_MS);
   }
 
-  private lost(code: number, given?: Ending): void {
+  private lost(code: number, given?: Ending, refusal: string | null = null): void {
     const why = given ?? ending(code);
     this.drop();
     const lostAt = this.state.lostAt || this.host.now();
     if (why !== "reconnect") {
-      this.set({ phase: "stopped", code, ending: why, lostAt });
+      this.set({ phase: "stopped", code, ending: why, refusal, lostAt });
       if (why === "signed_out") tellSignedOut();
       return;
     }
     const attempt = this.state.attempt;
     const wait = this.goodbyeMs ?? backoff(attempt, this.host.random());
     this.goodbyeMs = null;
-    this.set({ phase: "backoff", attempt: attempt + 1, retryAt: this.host.now() + wait, code, ending: why, lostAt });
+    const retryAt = this.host.now() + wait;
+    this.set({ phase: "backoff", attempt: attempt + 1, retryAt, code, ending: why, refusal, lostAt });
     this.retryTimer = this.host.setTimer(() => this.connect(), wait);
+  }
+}
+
+/** What the server calls its refusal; null where something else answered. */
+async function codeOf(response: Response): Promise<string | null> {
+  try {
+    return ((await response.json()) as { code?: string }).code ?? null;
+  } catch {
+    return null;
   }
 }

@@ -116,6 +116,10 @@ interface ComboboxProps {
   onQuery?: (query: string) => void;
   empty?: ReactNode;
   footer?: ReactNode;
+  /** Above the list, under the field: what is chosen already. */
+  before?: ReactNode;
+  /** Backspace in an empty field. */
+  onBack?: () => void;
   className?: string;
 }
 
@@ -129,6 +133,8 @@ export function Combobox({
   onQuery,
   empty,
   footer,
+  before,
+  onBack,
   className,
 }: ComboboxProps) {
   const id = useId();
@@ -147,6 +153,9 @@ export function Combobox({
       event.preventDefault();
       const option = shown[at];
       if (option && !option.disabled) onPick(option, { newTab: event.metaKey || event.ctrlKey });
+    } else if (event.key === "Backspace" && typed === "" && onBack) {
+      event.preventDefault();
+      onBack();
     }
   }
 
@@ -170,6 +179,7 @@ export function Combobox({
         onKeyDown={onKeyDown}
         className="w-full border-b border-line bg-transparent px-3 py-2 outline-none placeholder:text-muted pointer-coarse:text-[16px]"
       />
+      {before && <div className="px-3 empty:hidden not-empty:pt-2">{before}</div>}
       <OptionList
         id={id}
         label={label}

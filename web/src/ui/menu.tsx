@@ -26,8 +26,9 @@ interface MenuProps {
   label?: string;
 }
 
+// On a small screen it is a sheet at the bottom, wherever it was asked for (styles.css, "sheet").
 const CONTENT =
-  "pop-in z-50 min-w-44 max-w-80 rounded-lg border border-line bg-bg1 p-1 shadow-pop outline-none max-h-[var(--radix-popper-available-height)] overflow-y-auto";
+  "sheet pop-in z-50 min-w-44 max-w-80 rounded-lg border border-line bg-bg1 p-1 shadow-pop outline-none max-h-[var(--radix-popper-available-height)] overflow-y-auto";
 const ITEM =
   "flex w-full items-center gap-2 rounded-md px-2 py-1.5 text-left outline-none select-none data-highlighted:bg-bg3 data-disabled:opacity-50 pointer-coarse:min-h-11 [&_svg]:size-4 [&_svg]:shrink-0";
 
@@ -45,6 +46,7 @@ export function Menu({ trigger, items, align = "start", side = "bottom", label }
           sideOffset={4}
           className={CONTENT}
         >
+          <SheetTitle label={label} />
           <Items items={items} />
         </DropdownMenu.Content>
       </DropdownMenu.Portal>
@@ -89,10 +91,21 @@ export function MenuAt({ place, items, label, opener, onClose }: MenuAtProps) {
             opener.focus({ preventScroll: true });
           }}
         >
+          <SheetTitle label={label} />
           <Items items={items} />
         </DropdownMenu.Content>
       </DropdownMenu.Portal>
     </DropdownMenu.Root>
+  );
+}
+
+/** What a sheet of a small screen is about: it stands far from what was touched. */
+function SheetTitle({ label }: { label: string | undefined }) {
+  if (!label) return null;
+  return (
+    <DropdownMenu.Label aria-hidden className="truncate px-2 pt-1 pb-2 text-small text-muted sm:hidden">
+      {label}
+    </DropdownMenu.Label>
   );
 }
 

@@ -36,7 +36,7 @@ export function Popover({
           sideOffset={6}
           collisionPadding={8}
           className={cx(
-            "pop-in z-40 max-h-[min(32rem,var(--radix-popover-content-available-height))] overflow-y-auto rounded-xl border border-line bg-bg1 p-3 shadow-pop outline-none",
+            "sheet pop-in z-40 max-h-[min(32rem,var(--radix-popover-content-available-height))] overflow-y-auto rounded-xl border border-line bg-bg1 p-3 shadow-pop outline-none",
             className,
           )}
         >

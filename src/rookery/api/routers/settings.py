@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 import pydantic
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Query
 from msgspec import UNSET, UnsetType
 from pydantic import Field
 from starlette.responses import Response
@@ -105,6 +105,16 @@ class SettingsView(msgspec.Struct, frozen=True):
     groups: GroupsView  # type: ignore[valid-type]
 
 
+class AffectedView(msgspec.Struct, frozen=True):
+    """How many chats would be archived, and how many archived ones removed. 1,000 archived may stand for more."""
+
+    auto_archive: int
+    retention: int
+
+
+Days = Annotated[int, Query(ge=0, le=3650)]
+
+
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("settings")
 
@@ -114,6 +124,14 @@ def router(parts: ApiParts) -> APIRouter:
         snapshot = await parts.directory.snapshot()
         found = await _read(caller)
         return answer({"groups": {name: _view(name, state, snapshot) for name, state in found.items()}})
+
+    @routes.get("/settings/chats/affected", "settings.affected", returns=AffectedView)
+    async def affected(caller: CallerDep, auto_archive_days: Days = 0, retention_days: Days = 0) -> Response:
+        """How many chats these days would reach now, before anybody saves them."""
+        found = await caller.store.settings.count_due(
+            auto_archive_days=auto_archive_days, retention_days=retention_days, now=parts.clock.now()
+        )
+        return answer(AffectedView(*found))
 
     for group in GROUPS.values():
         _add(routes, group, parts)

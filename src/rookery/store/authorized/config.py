@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -11,11 +11,13 @@ import msgspec
 from rookery.chat.rights import Action, Resource
 from rookery.store import (
     audit,
+    auto_archive,
     chat_settings,
     config_lock,
     model_configs,
     preferences,
     providers,
+    retention,
     setting_groups,
     setting_pins,
     settings,
@@ -177,6 +179,18 @@ class Settings(Part):
     @authz(Resource.SETTINGS, Action.ADMINISTER)
     async def require(self, at: Grant) -> None:
         """That the actor may change settings."""
+
+    @authz(Resource.SETTINGS, Action.READ)
+    async def count_due(
+        self, at: Grant, *, auto_archive_days: int, retention_days: int, now: datetime
+    ) -> tuple[int, int]:
+        """How many chats would be archived, and how many removed, if these were the days. 0 days are never."""
+        resting = removed = 0
+        if auto_archive_days:
+            resting = await auto_archive.count_due(at.conn, auto_archive.cutoff(now, auto_archive_days))
+        if retention_days:
+            removed = await retention.count_due(at.conn, now - timedelta(days=retention_days))
+        return resting, removed
 
     @authz(Resource.SETTINGS, Action.ADMINISTER, how=How.WRITE)
     async def write(

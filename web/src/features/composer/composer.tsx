@@ -11,23 +11,20 @@ import {
   useState,
 } from "react";
 import type { SendBody } from "@/api/types.gen";
-import type { Part } from "@/chat/types";
+import { contentOf, mention, mentionAt, usedReferences, withoutReference, withRemark } from "@/chat/references";
+import type { Part, ReferencePart } from "@/chat/types";
 import { AttachmentList } from "@/features/composer/attachment_list";
 import { toDraft, useAttachments } from "@/features/composer/attachments";
-import {
-  asCommand,
-  COMMANDS,
-  commandQuery,
-  hiddenCharacters,
-  isLongPaste,
-  withoutHidden,
-} from "@/features/composer/commands";
+import { asCommand, hiddenCharacters, isLongPaste, withoutHidden } from "@/features/composer/commands";
 import { drafts } from "@/features/composer/draft_store";
 import { useHistory } from "@/features/composer/history";
 import { limitFor, shrink } from "@/features/composer/images";
 import { type ModelChoice, ModelPicker } from "@/features/composer/model_picker";
+import { ReferenceList } from "@/features/composer/reference_list";
+import { useSuggestions } from "@/features/composer/suggestions";
 import { WorkspacePicker } from "@/features/composer/workspace_picker";
 import { sizeOf } from "@/features/timeline/files";
+import { offerComposer } from "@/state/composer_port";
 import { type DraftFile, EMPTY_DRAFT, isBlank } from "@/state/drafts";
 import { useDisplay, useKnownModels } from "@/state/queries";
 import { announce } from "@/ui/announcer";
@@ -51,9 +48,15 @@ export interface ComposerHandle {
   focus: () => void;
   openModels: () => void;
   /** Take over a text for editing; the draft is kept aside until the editing ends. */
-  beginEdit: (text: string, files: { id: string; name: string; mimeType: string; size: number }[]) => void;
+  beginEdit: (text: string, files: DraftFile[], references: ReferencePart[]) => void;
   endEdit: () => void;
   addFiles: (files: File[]) => void;
+}
+
+interface Typed {
+  text: string;
+  files: DraftFile[];
+  references: ReferencePart[];
 }
 
 interface Props {
@@ -80,7 +83,7 @@ interface Props {
   onWorkspace: (id: string | null) => void;
   autoFocus?: boolean;
   /** What was sent and has not arrived: kept like a draft until it has. */
-  unsent?: () => { text: string; files: DraftFile[] };
+  unsent?: () => Typed;
 }
 
 const DRAFT_MS = 300;
@@ -96,6 +99,8 @@ export function Composer(props: Props) {
     return draft.text !== "" && draft.text === props.unsent?.().text ? EMPTY_DRAFT : draft;
   });
   const [text, setText] = useState(initial.text);
+  const [references, setReferences] = useState(initial.references);
+  const [caret, setCaret] = useState(0);
   const [modelsOpen, setModelsOpen] = useState(false);
   const [dragging, setDragging] = useState(false);
   const [active, setActive] = useState(0);
@@ -105,15 +110,19 @@ export function Composer(props: Props) {
   const history = useHistory(chatId);
   const box = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
-  const aside = useRef<{ text: string; files: ReturnType<typeof toDraft> } | null>(null);
+  const aside = useRef<Typed | null>(null);
   const composing = useRef(false);
   const escAt = useRef(Number.NEGATIVE_INFINITY);
   const display = useDisplay();
   const models = useKnownModels();
   const listId = useId();
 
-  const latest = useRef({ text, files: attachments.items });
-  latest.current = { text, files: attachments.items };
+  const latest = useRef({ text, references, files: attachments.items });
+  latest.current = { text, references, files: attachments.items };
+  const typedNow = (): Typed => {
+    const now = latest.current;
+    return { text: now.text, files: toDraft(now.files), references: usedReferences(now.text, now.references) };
+  };
 
   // Not with every key: storage is written while everything else waits.
   const saving = useRef<{ save: () => void; timer: ReturnType<typeof setTimeout> | undefined }>(null);
@@ -123,7 +132,7 @@ export function Composer(props: Props) {
       clearTimeout(own.timer);
       own.timer = undefined;
       if (aside.current) return;
-      const typed = { text: latest.current.text, files: toDraft(latest.current.files) };
+      const typed = typedNow();
       const kept = typed.text === "" && typed.files.length === 0 ? props.unsent?.() : null;
       drafts.save(userId, draftKey, {
         ...EMPTY_DRAFT,
@@ -144,7 +153,7 @@ export function Composer(props: Props) {
   useEffect(() => {
     const own = saving.current;
     if (own) own.timer ??= setTimeout(own.save, DRAFT_MS);
-  }, [text, attachments.items]);
+  }, [text, references, attachments.items]);
 
   useEffect(() => {
     if (props.autoFocus && matchMedia("(pointer: fine)").matches) box.current?.focus();
@@ -174,22 +183,38 @@ export function Composer(props: Props) {
     })();
   };
 
+  const insert = (more: string) => {
+    setText((before) => (before ? `${before.replace(/\s*$/, "")}\n\n${more}` : more));
+    requestAnimationFrame(() => box.current?.focus());
+  };
+  const insertLatest = useRef(insert);
+  insertLatest.current = insert;
+  useEffect(() => {
+    if (chatId === null) return;
+    return offerComposer(chatId, {
+      insert: (more) => insertLatest.current(more),
+      refer: (reference, remark) => {
+        setReferences((known) => [...known, reference]);
+        setText((before) => withRemark(before, reference, remark));
+      },
+    });
+  }, [chatId]);
+
   useImperativeHandle(props.ref, () => ({
-    insert: (more) => {
-      setText((before) => (before ? `${before.replace(/\s*$/, "")}\n\n${more}` : more));
-      requestAnimationFrame(() => box.current?.focus());
-    },
+    insert,
     focus: () => box.current?.focus(),
     openModels: () => setModelsOpen(true),
-    beginEdit: (words, files) => {
-      aside.current ??= { text: latest.current.text, files: toDraft(latest.current.files) };
+    beginEdit: (words, files, quoted) => {
+      aside.current ??= typedNow();
       setText(words);
+      setReferences(quoted);
       attachments.set(files);
       requestAnimationFrame(() => box.current?.focus());
     },
     endEdit: () => {
       if (!aside.current) return;
       setText(aside.current.text);
+      setReferences(aside.current.references);
       attachments.set(aside.current.files);
       aside.current = null;
     },
@@ -197,16 +222,28 @@ export function Composer(props: Props) {
   }));
 
   const hasContent = text.trim() !== "" || attachments.items.some((one) => !one.error);
-  const query = menuClosed ? null : commandQuery(text);
-  const commands =
-    query === null ? [] : COMMANDS.filter((one) => one.name.startsWith(query) && (chatId !== null || !one.needsChat));
-  const options = commands.map((one) => ({ id: one.name, label: `/${one.name}`, detail: one.help }));
+  const hasFiles = props.workspaceId !== null;
+  const { label: menuLabel, options } = useSuggestions({ text, caret, chatId, hasFiles, isClosed: menuClosed });
+  const quotes = usedReferences(text, references);
 
   const runCommand = (name: string) => {
     setText("");
     if (name === "model" || name === "effort") setModelsOpen(true);
     else if (name === "plan") props.onPlanMode(!planMode);
     else props.onCommand(name);
+  };
+
+  const pick = (id: string) => {
+    const name = mentionAt(text, caret);
+    if (!name) return runCommand(id);
+    // A folder leads on to what is in it.
+    const isFile = !id.endsWith("/");
+    const until = name.at + id.length + (isFile ? 2 : 1);
+    setText(`${text.slice(0, name.at)}@${id}${isFile ? " " : ""}${text.slice(caret)}`);
+    if (isFile) setReferences((known) => [...known, mention(id)]);
+    setCaret(until);
+    setActive(0);
+    requestAnimationFrame(() => box.current?.setSelectionRange(until, until));
   };
 
   async function submit(now: boolean): Promise<void> {
@@ -228,8 +265,9 @@ export function Composer(props: Props) {
       return;
     }
     const stored = toDraft(files);
+    const written = contentOf(words, references);
     const parts: Part[] = [
-      ...(words.trim() ? [{ type: "text" as const, text: words.trim() }] : []),
+      ...written,
       ...stored.map((file) => ({
         type: "file" as const,
         file_id: file.id,
@@ -238,10 +276,11 @@ export function Composer(props: Props) {
       })),
     ];
     const content: SendBody["content"] = [
-      ...(words.trim() ? [{ type: "text" as const, text: words.trim() }] : []),
+      ...written,
       ...stored.map((file) => ({ type: "file" as const, file_id: file.id })),
     ];
     setText("");
+    setReferences([]);
     attachments.set([]);
     setSending(false);
     history.leave(true);
@@ -251,12 +290,13 @@ export function Composer(props: Props) {
     } else {
       // Nothing typed is lost: back into the box, before what was typed meanwhile.
       setText((typed) => (typed ? `${words}\n\n${typed}` : words));
+      setReferences((known) => [...references, ...known]);
       attachments.set(stored);
     }
   }
 
   function onEscape(): void {
-    if (query !== null) setMenuClosed(true);
+    if (options.length > 0) setMenuClosed(true);
     else if (editing) editing.onCancel();
     else if (history.isBrowsing) {
       history.leave();
@@ -286,7 +326,7 @@ export function Composer(props: Props) {
     if (options.length > 0 && (event.key === "Enter" || event.key === "Tab") && !event.shiftKey) {
       event.preventDefault();
       const picked = options[Math.min(active, options.length - 1)];
-      if (picked) runCommand(picked.id);
+      if (picked) pick(picked.id);
       return;
     }
     if (event.key === "Escape") {
@@ -370,15 +410,23 @@ export function Composer(props: Props) {
         <div className="absolute bottom-full left-0 z-20 mb-2 w-full max-w-md rounded-xl border border-line bg-bg1 shadow-pop">
           <OptionList
             id={listId}
-            label="Commands"
+            label={menuLabel}
             options={options}
             active={Math.min(active, options.length - 1)}
             onActive={setActive}
-            onPick={(one) => runCommand(one.id)}
+            onPick={(one) => pick(one.id)}
             empty=""
+            className="max-h-72"
           />
         </div>
       )}
+      <ReferenceList
+        references={quotes}
+        onRemove={(one) => {
+          setText(withoutReference(text, one));
+          setReferences(references.filter((other) => other !== one));
+        }}
+      />
       <AttachmentList
         items={attachments.items}
         onRemove={attachments.remove}
@@ -400,6 +448,7 @@ export function Composer(props: Props) {
         placeholder={props.placeholder}
         onChange={(event) => {
           setText(event.target.value);
+          setCaret(event.target.selectionStart);
           setMenuClosed(false);
           setActive(0);
           history.leave();
@@ -413,6 +462,8 @@ export function Composer(props: Props) {
             composing.current = false;
           }, 0);
         }}
+        // Only where a name may be under the caret: other moves of it change nothing.
+        onSelect={(event) => text.includes("@") && setCaret(event.currentTarget.selectionStart)}
         onKeyDown={onKeyDown}
         onPaste={onPaste}
         className="block max-h-[40vh] min-h-12 w-full resize-none overflow-y-auto bg-transparent px-4 pt-3 pb-1 text-prose outline-none [field-sizing:content] placeholder:text-muted pointer-coarse:text-[16px]"

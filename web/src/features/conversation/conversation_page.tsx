@@ -12,6 +12,7 @@ import { Queue } from "@/features/composer/queue";
 import { type Conversation, ConversationContext } from "@/features/conversation/context";
 import { exportChat } from "@/features/conversation/export";
 import { ConnectionBanner, ReadOnly, StreamEnded } from "@/features/conversation/notices";
+import { PrintSheet } from "@/features/conversation/print";
 import { Timeline } from "@/features/timeline/timeline";
 import { type ChatSession, newId } from "@/state/chat_session";
 import { useSession, useShownStatus } from "@/state/hooks";
@@ -76,7 +77,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
       insertText: (text) => composer.current?.insert(text),
       editMessage: (message) => {
         setEditing({ kind: "message", message });
-        composer.current?.beginEdit(plainText(message.content), draftFiles(message.content));
+        composer.current?.beginEdit(...editable(message.content));
       },
       openModelPicker: () => composer.current?.openModels(),
       modelName,
@@ -169,6 +170,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
           composer.current?.addFiles([...event.dataTransfer.files]);
         }}
       >
+        <PrintSheet session={session} chat={chat} />
         <Timeline session={session} target={target} dimFrom={editing?.kind === "message" ? editing.message.id : null} />
         <div className={cx("mx-auto w-full px-4 pt-1 pb-[max(1rem,env(safe-area-inset-bottom))]", width)}>
           <ConnectionBanner session={session} />
@@ -180,7 +182,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
                 editing={editing?.kind === "queued" ? editing.row.id : null}
                 onEdit={(row, place) => {
                   setEditing({ kind: "queued", row, place });
-                  composer.current?.beginEdit(plainText(row.parts), draftFiles(row.parts));
+                  composer.current?.beginEdit(...editable(row.parts));
                 }}
               />
               {me && (
@@ -286,7 +288,15 @@ function unsent(session: ChatSession) {
   return {
     text: sends.map((one) => plainText(one.parts)).join("\n\n"),
     files: sends.flatMap((one) => draftFiles(one.parts)),
+    references: sends.flatMap((one) => referencesOf(one.parts)),
   };
+}
+
+const referencesOf = (parts: readonly Part[]) => parts.filter((part) => part.type === "file-reference");
+
+/** A message as the composer takes it over. */
+function editable(parts: readonly Part[]) {
+  return [plainText(parts), draftFiles(parts), referencesOf(parts)] as const;
 }
 
 function draftFiles(parts: readonly Part[]) {

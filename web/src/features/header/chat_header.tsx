@@ -2,6 +2,7 @@ import { Ellipsis, PanelRight, Share2 } from "lucide-react";
 import type { ReactNode } from "react";
 import { Link } from "react-router";
 import type { ChatView } from "@/api/types.gen";
+import { ChangeBadge, hasChanges } from "@/features/sidebar/change_badge";
 import { chatMenu } from "@/features/sidebar/chat_menu";
 import { openChatDialog } from "@/features/sidebar/dialogs";
 import { IconButton } from "@/ui/button";
@@ -15,10 +16,12 @@ interface Props {
   live?: ReactNode;
   isPanelOpen: boolean;
   onPanel: () => void;
+  /** Show what changed. */
+  onChanges: () => void;
 }
 
 /** The title of a chat and what can be done with it. */
-export function ChatHeader({ chat, live, isPanelOpen, onPanel }: Props) {
+export function ChatHeader({ chat, live, isPanelOpen, onPanel, onChanges }: Props) {
   const parent = chat?.parent_chat_id;
   const canShare = chat?.my_role === "owner" && chat.parent_chat_id === null;
   return (
@@ -35,6 +38,16 @@ export function ChatHeader({ chat, live, isPanelOpen, onPanel }: Props) {
         {chat?.archived && <Tag text="Archived" />}
         {chat && chat.my_role !== "owner" && <Tag text={`By ${chat.owner.name || chat.owner.username}`} />}
       </div>
+      {chat && hasChanges(chat) && (
+        <button
+          type="button"
+          onClick={onChanges}
+          aria-label="Show the changes"
+          className="flex h-8 shrink-0 items-center rounded-md px-2 text-small hover:bg-bg3 max-sm:hidden"
+        >
+          <ChangeBadge chat={chat} />
+        </button>
+      )}
       {chat && canShare && (
         <IconButton label="Share" onClick={() => openChatDialog("share", chat)}>
           <Share2 />

@@ -1,12 +1,24 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { Archive, ChartNoAxesColumn, Moon, PanelLeft, Search, Settings, SquarePen, Sun } from "lucide-react";
+import {
+  Archive,
+  ChartNoAxesColumn,
+  ListFilter,
+  Moon,
+  PanelLeft,
+  Search,
+  Settings,
+  SquarePen,
+  Sun,
+} from "lucide-react";
 import { Dialog } from "radix-ui";
 import { useState } from "react";
 import { useNavigate } from "react-router";
 import { useStore } from "zustand";
 import { listChats } from "@/api/chats";
 import type { ChatView } from "@/api/types.gen";
+import { completions, everywhere, type Pill, pillText, queryOf, takePills, withPills } from "@/chat/search_pills";
 import { markOf, NO_FILTER } from "@/chat/sidebar_list";
+import { Pills } from "@/features/palette/pills";
 import { ChatMark } from "@/features/sidebar/mark";
 import { saveDisplay } from "@/state/appearance";
 import { useChatList } from "@/state/chat_list";
@@ -43,35 +55,55 @@ export function Palette() {
 function PaletteBody() {
   const navigate = useNavigate();
   const [typed, setTyped] = useState("");
-  const wanted = useLater(typed.trim(), WAIT_MS);
+  const [pills, setPills] = useState<Pill[]>([]);
+  const last = takePills(typed, true);
+  const wanted = useLater(queryOf(withPills(pills, last.pills), last.rest), WAIT_MS);
   const { chats } = useChatList(NO_FILTER);
+  const hasFilter = pills.length + last.pills.length > 0;
   const isLong = wanted.length >= MIN_CHARACTERS;
   const found = useQuery({
     queryKey: ["search", wanted],
-    queryFn: ({ signal }) => listChats({ q: `${wanted} archived:any`, limit: 20 }, signal),
+    queryFn: ({ signal }) => listChats({ q: everywhere(wanted), limit: 20 }, signal),
     enabled: isLong,
     placeholderData: keepPreviousData,
     retry: false,
   });
   const recent = chats.slice(0, 8).map((chat) => chatOption(chat, "Recent"));
   const hits =
-    isLong && typed.trim().length >= MIN_CHARACTERS
+    isLong && (hasFilter || typed.trim().length >= MIN_CHARACTERS)
       ? (found.data?.items ?? []).map((chat) => chatOption(chat, "Found"))
       : [];
   const known = new Set(hits.map((one) => one.id));
   const commands = useCommands(typed.trim());
+  const filters = completions(typed);
   const options = [
+    ...filters.map((one) => ({
+      id: `filter ${one.text}`,
+      label: one.label,
+      group: "Filters",
+      detail: one.help,
+      icon: <ListFilter />,
+    })),
     ...hits,
-    ...matching(recent, typed).filter((one) => !known.has(one.id)),
-    ...(matching(commands, typed) as Command[]),
-    ...(isLong ? [{ id: "all", label: `All results for “${typed.trim()}”`, group: "Commands", icon: <Search /> }] : []),
+    // Filters are for the server to judge.
+    ...(hasFilter ? [] : matching(recent, typed).filter((one) => !known.has(one.id))),
+    ...(hasFilter ? [] : (matching(commands, typed) as Command[])),
+    ...(isLong ? [{ id: "all", label: `All results for “${wanted}”`, group: "Commands", icon: <Search /> }] : []),
   ];
 
+  function type(text: string) {
+    const { pills: more, rest } = takePills(text);
+    if (more.length > 0) setPills(withPills(pills, more));
+    setTyped(rest);
+  }
+
   function pick(option: Option, { newTab }: { newTab: boolean }) {
+    const filter = filters.find((one) => option.id === `filter ${one.text}`);
+    if (filter) return type(filter.text);
     setLayout({ paletteOpen: false });
     const command = commands.find((one) => one.id === option.id);
     if (command) return command.run();
-    const path = option.id === "all" ? `/search?q=${encodeURIComponent(typed.trim())}` : option.id;
+    const path = option.id === "all" ? `/search?q=${encodeURIComponent(wanted)}` : option.id;
     if (newTab) window.open(path, "_blank", "noopener");
     else void navigate(path);
   }
@@ -81,7 +113,14 @@ function PaletteBody() {
       label="Search and commands"
       placeholder="Search chats and messages, or type a command"
       query={typed}
-      onQuery={setTyped}
+      onQuery={type}
+      before={<Pills pills={pills} onRemove={(pill) => setPills(pills.filter((one) => one !== pill))} />}
+      onBack={() => {
+        const pill = pills.at(-1);
+        if (!pill) return;
+        setPills(pills.slice(0, -1));
+        setTyped(pillText(pill));
+      }}
       options={options}
       onPick={pick}
       empty={found.error ? found.error.message : found.isFetching ? "Searching" : "Nothing matches."}

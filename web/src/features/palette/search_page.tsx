@@ -3,7 +3,9 @@ import { type FormEvent, useEffect, useState } from "react";
 import { Link, useSearchParams } from "react-router";
 import { listChats } from "@/api/chats";
 import { sentence } from "@/api/errors";
+import { everywhere, pillText, queryOf, takePills } from "@/chat/search_pills";
 import { lineOf, markOf } from "@/chat/sidebar_list";
+import { Pills } from "@/features/palette/pills";
 import { ChatMark } from "@/features/sidebar/mark";
 import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
@@ -15,12 +17,13 @@ import { Ago } from "@/ui/time";
 export function SearchPage() {
   const [params, setParams] = useSearchParams();
   const q = params.get("q") ?? "";
-  const [typed, setTyped] = useState(q);
-  useEffect(() => setTyped(q), [q]);
+  const { pills, rest } = takePills(q, true);
+  const [typed, setTyped] = useState(rest);
+  useEffect(() => setTyped(rest), [rest]);
   const found = useInfiniteQuery({
     queryKey: ["search", "all", q],
     queryFn: ({ pageParam, signal }) =>
-      listChats({ q: `${q} archived:any`, ...(pageParam ? { cursor: pageParam } : {}) }, signal),
+      listChats({ q: everywhere(q), ...(pageParam ? { cursor: pageParam } : {}) }, signal),
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor ?? undefined,
     enabled: q.trim().length >= 2,
@@ -30,7 +33,7 @@ export function SearchPage() {
 
   function onSubmit(event: FormEvent) {
     event.preventDefault();
-    setParams({ q: typed });
+    setParams({ q: queryOf(pills, typed) });
   }
 
   return (
@@ -48,6 +51,17 @@ export function SearchPage() {
           Search
         </Button>
       </form>
+      <Pills
+        pills={pills}
+        onRemove={(pill) =>
+          setParams({
+            q: queryOf(
+              pills.filter((one) => pillText(one) !== pillText(pill)),
+              rest,
+            ),
+          })
+        }
+      />
       {found.error && <Notice kind="error">{sentence(found.error)}</Notice>}
       <ul className="divide-y divide-line">
         {chats.map((chat) => (

@@ -1,171 +1,222 @@
-import { useQuery } from "@tanstack/react-query";
-import { useVirtualizer } from "@tanstack/react-virtual";
-import { ChevronDown, ChevronRight, Copy, GitBranch } from "lucide-react";
-import { useMemo, useRef, useState } from "react";
+import { Files, Pilcrow, RefreshCw, SquareSplitHorizontal, WrapText } from "lucide-react";
+import { type ReactNode, useCallback, useMemo, useRef, useState } from "react";
 import { useStore } from "zustand";
-import { get } from "@/api/http";
 import type { ChatView } from "@/api/types.gen";
-import { type ChangedFile, type ChangeLine, changedFiles, changeLines } from "@/chat/changes";
+import { changedFiles, lastTurn } from "@/chat/changes";
+import { type DiffFile, ignoringSpace } from "@/chat/diff";
+import { signature } from "@/chat/diff_rows";
+import { Counts } from "@/features/panel/diff_line";
+import { DiffView } from "@/features/panel/diff_view";
+import { FileList } from "@/features/panel/file_list";
+import { StoredSummary, useWorkingTree, WorkingTreeState } from "@/features/panel/working_tree";
 import { chatSession } from "@/state/chat_sessions";
+import { composerPorts } from "@/state/composer_port";
+import { type DiffLook, layout, setLayout } from "@/state/layout";
 import { useFeature } from "@/state/session";
-import { IconButton } from "@/ui/button";
+import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
-import { Ago } from "@/ui/time";
-import { toast } from "@/ui/toast";
 
-const LINE_PX = 20;
-const FILE_PX = 36;
-const SIGNS = { added: "+", removed: "-", same: " " } as const;
+type Source = "tree" | "turn" | "chat";
+const NAMES: Record<Source, string> = { tree: "Working tree", turn: "This turn", chat: "This chat" };
 
-/** What a chat changed: its repositories in sum, and its own edits line by line. */
+// What was chosen for each chat, until the page is closed.
+const chosen = new Map<string, Source>();
+
+/** What a chat changed: in its repositories, and by its own edits. */
 export function ChangesTab({ chat }: { chat: ChatView }) {
+  const hasWorkspaces = useFeature("workspaces");
+  const [source, setSource] = useState<Source>(chosen.get(chat.id) ?? (hasWorkspaces ? "tree" : "chat"));
+  const choose = (next: Source) => {
+    chosen.set(chat.id, next);
+    setSource(next);
+  };
+  const picker = (
+    <select
+      aria-label="What is compared"
+      value={source}
+      onChange={(event) => choose(event.target.value as Source)}
+      className="h-7 rounded-md border border-line bg-bg1 px-1.5 font-medium pointer-coarse:h-11"
+    >
+      {(Object.keys(NAMES) as Source[])
+        .filter((one) => one !== "tree" || hasWorkspaces)
+        .map((one) => (
+          <option key={one} value={one}>
+            {NAMES[one]}
+          </option>
+        ))}
+    </select>
+  );
+  if (source !== "tree") return <Edits key={source} chat={chat} isTurn={source === "turn"} picker={picker} />;
+  return chat.my_role === "owner" ? (
+    <WorkingTree chat={chat} picker={picker} />
+  ) : (
+    <div className="flex min-h-0 flex-1 flex-col">
+      <Bar picker={picker} files={[]} />
+      <StoredSummary chat={chat} />
+    </div>
+  );
+}
+
+function WorkingTree({ chat, picker }: { chat: ChatView; picker: ReactNode }) {
+  const tree = useWorkingTree(chat);
+  return (
+    <Changes
+      chat={chat}
+      label="Changes of the working tree"
+      files={tree.files}
+      picker={picker}
+      onRefresh={tree.canRefresh ? tree.refresh : null}
+      notes={<WorkingTreeState chat={chat} tree={tree} />}
+      empty={null}
+    />
+  );
+}
+
+function Edits({ chat, isTurn, picker }: { chat: ChatView; isTurn: boolean; picker: ReactNode }) {
   const session = chatSession(chat.id);
   const messages = useStore(session.store, (state) => state.data.messages);
   const hasMore = useStore(session.store, (state) => state.data.hasMore);
-  const files = useMemo(() => changedFiles([...messages.values()].sort((a, b) => a.id - b.id)), [messages]);
+  const files = useMemo(() => {
+    const all = [...messages.values()].sort((a, b) => a.id - b.id);
+    return changedFiles(isTurn ? lastTurn(all) : all);
+  }, [messages, isTurn]);
+  const loaded = hasMore && !isTurn ? " as far as it is loaded" : "";
   return (
-    <div className="flex min-h-0 flex-1 flex-col">
-      {chat.workspace_id && <Repositories chatId={chat.id} />}
-      {files.length === 0 ? (
-        <p className="m-auto max-w-64 p-6 text-center text-muted">
-          No file was edited in this chat{hasMore ? " as far as it is loaded" : ""}. What commands change is not seen
-          here.
-        </p>
-      ) : (
-        <Lines files={files} />
-      )}
-    </div>
+    <Changes
+      chat={chat}
+      label={isTurn ? "Edits of this turn" : "Edits of this chat"}
+      files={files}
+      picker={picker}
+      onRefresh={null}
+      notes={
+        files.length > 0 && (
+          <p className="border-b border-line px-3 py-1.5 text-small text-muted">
+            Edits only, not what commands changed{loaded}.
+          </p>
+        )
+      }
+      empty={`No file was edited in this ${isTurn ? "turn" : "chat"}${loaded}. What commands change is not seen here.`}
+    />
   );
 }
 
-interface Repository {
-  root: string;
-  branch: string | null;
-  additions: number;
-  deletions: number;
-  changed_files: number;
-  refreshed_at: string;
+interface ChangesProps {
+  chat: ChatView;
+  label: string;
+  files: DiffFile[];
+  picker: ReactNode;
+  onRefresh: (() => void) | null;
+  notes: ReactNode;
+  empty: string | null;
 }
 
-function Repositories({ chatId }: { chatId: string }) {
-  const isThere = useFeature("workspaces");
-  const { data } = useQuery({
-    queryKey: ["diff", chatId],
-    queryFn: () => get<{ items: Repository[] }>(`/chats/${chatId}/diff`),
-    enabled: isThere,
-    retry: false,
-  });
-  if (!data || data.items.length === 0) return null;
-  return (
-    <ul className="border-b border-line px-4 py-3">
-      {data.items.map((one) => (
-        <li key={one.root} className="flex items-center gap-2">
-          <GitBranch className="size-4 shrink-0 text-muted" aria-hidden />
-          <span className="min-w-0 flex-1 truncate" title={one.root}>
-            {one.root.split("/").at(-1)} {one.branch && <span className="text-muted">{one.branch}</span>}
-          </span>
-          <Counts added={one.additions} removed={one.deletions} />
-          <Ago at={one.refreshed_at} className="text-small text-muted" />
-        </li>
-      ))}
-    </ul>
-  );
-}
-
-function Counts({ added, removed }: { added: number; removed: number }) {
-  return (
-    <span className="shrink-0 text-small tabular-nums">
-      <span className="text-ok">+{added}</span> <span className="text-danger">-{removed}</span>
-    </span>
-  );
-}
-
-function Lines({ files }: { files: ChangedFile[] }) {
-  const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set());
-  const box = useRef<HTMLDivElement>(null);
-  const lines = useMemo(() => changeLines(files, toggled), [files, toggled]);
-  const list = useVirtualizer({
-    count: lines.length,
-    getScrollElement: () => box.current,
-    estimateSize: (index) => (lines[index]?.kind === "file" ? FILE_PX : LINE_PX),
-    overscan: 20,
-  });
-  const toggle = (path: string) =>
-    setToggled((old) => {
-      const next = new Set(old);
-      if (!next.delete(path)) next.add(path);
+function Changes({ chat, label, files, picker, onRefresh, notes, empty }: ChangesProps) {
+  const look = useStore(layout, (state) => state.diff);
+  const port = useStore(composerPorts, (state) => state.ports.get(chat.id) ?? null);
+  const shown = useMemo(() => (look.ignoresSpace ? files.map(ignoringSpace) : files), [files, look.ignoresSpace]);
+  const goTo = useRef<((file: DiffFile) => void) | null>(null);
+  const [viewed, setViewed] = useState<ReadonlyMap<string, string>>(new Map());
+  const isViewed = useCallback((file: DiffFile) => viewed.get(file.key) === signature(file), [viewed]);
+  const onViewed = (file: DiffFile) =>
+    setViewed((old) => {
+      const next = new Map(old);
+      if (next.get(file.key) === signature(file)) next.delete(file.key);
+      else next.set(file.key, signature(file));
       return next;
     });
   return (
-    <section ref={box} aria-label="Edits of this chat" tabIndex={0} className="min-h-0 flex-1 overflow-auto">
-      <div className="relative min-w-fit" style={{ height: list.getTotalSize() }}>
-        {list.getVirtualItems().map((item) => {
-          const line = lines[item.index];
-          if (!line) return null;
-          return (
-            <div key={item.key} className="absolute inset-x-0" style={{ top: item.start, height: item.size }}>
-              <LineView line={line} onToggle={toggle} />
+    <div className="flex min-h-0 flex-1 flex-col">
+      <Bar picker={picker} files={files} onRefresh={onRefresh} />
+      {notes}
+      {shown.length > 0 ? (
+        <>
+          {look.hasList && <FileList files={shown} viewed={isViewed} onOpen={(file) => goTo.current?.(file)} />}
+          <DiffView
+            label={label}
+            files={shown}
+            split={look.split}
+            wraps={look.wraps}
+            viewed={isViewed}
+            onViewed={onViewed}
+            onComment={port ? port.refer : null}
+            goTo={goTo}
+          />
+          {port && (
+            <div className="flex items-center gap-2 border-t border-line px-3 py-2">
+              <span className="min-w-0 flex-1 text-small text-muted pointer-coarse:hidden">
+                Drag over line numbers to comment. <kbd className="font-sans">n</kbd> and{" "}
+                <kbd className="font-sans">p</kbd> go between changes.
+              </span>
+              <Button size="small" onClick={() => port.insert("Commit the changes with a message that says why.")}>
+                Commit
+              </Button>
             </div>
-          );
-        })}
-      </div>
-    </section>
-  );
-}
-
-function LineView({ line, onToggle }: { line: ChangeLine; onToggle: (path: string) => void }) {
-  if (line.kind === "file") return <FileHead file={line.file} isOpen={line.isOpen} onToggle={onToggle} />;
-  if (line.kind === "head") {
-    return <div className="h-5 bg-bg3 px-3 font-mono text-small leading-5 text-muted">{line.text}</div>;
-  }
-  return (
-    <div
-      className={cx(
-        "flex h-5 font-mono text-code leading-5 whitespace-pre",
-        line.kind === "added" && "bg-added",
-        line.kind === "removed" && "bg-removed",
+          )}
+        </>
+      ) : (
+        empty && <p className="m-auto max-w-64 p-6 text-center text-muted">{empty}</p>
       )}
-    >
-      <span className="w-10 shrink-0 pr-2 text-right text-muted select-none">{line.before}</span>
-      <span className="w-10 shrink-0 pr-2 text-right text-muted select-none">{line.after}</span>
-      <span className="w-4 shrink-0 select-none">{SIGNS[line.kind]}</span>
-      <span className="pr-4">{line.text}</span>
     </div>
   );
 }
 
-function FileHead({
-  file,
-  isOpen,
-  onToggle,
-}: {
-  file: ChangedFile;
-  isOpen: boolean;
-  onToggle: (path: string) => void;
-}) {
-  const Icon = isOpen ? ChevronDown : ChevronRight;
+interface BarProps {
+  picker: ReactNode;
+  files: readonly DiffFile[];
+  onRefresh?: (() => void) | null;
+}
+
+/** What is shown, how much of it, and how. */
+function Bar({ picker, files, onRefresh }: BarProps) {
+  const look = useStore(layout, (state) => state.diff);
+  const set = (change: Partial<DiffLook>) => setLayout({ diff: { ...look, ...change } });
+  const added = files.reduce((sum, file) => sum + file.added, 0);
+  const removed = files.reduce((sum, file) => sum + file.removed, 0);
   return (
-    <div className="flex h-9 items-center gap-1 border-y border-line bg-bg2 px-2">
-      <button
-        type="button"
-        aria-expanded={isOpen}
-        onClick={() => onToggle(file.path)}
-        className="flex min-w-0 flex-1 items-center gap-1.5 rounded-md text-left"
-      >
-        <Icon className="size-4 shrink-0 text-muted" aria-hidden />
-        <span className="min-w-0 truncate font-mono text-code">{file.path}</span>
-        <Counts added={file.added} removed={file.removed} />
-      </button>
-      <IconButton
-        label={`Copy path ${file.path}`}
-        size="small"
-        onClick={async () => {
-          await navigator.clipboard.writeText(file.path);
-          toast("The path is on the clipboard.", { kind: "ok" });
-        }}
-      >
-        <Copy />
-      </IconButton>
+    <div className="flex min-h-10 shrink-0 flex-wrap items-center gap-1 border-b border-line px-2 py-1">
+      {picker}
+      <span className="min-w-0 flex-1 pl-1">{files.length > 0 && <Counts added={added} removed={removed} />}</span>
+      {onRefresh && (
+        <IconButton label="Look again" onClick={onRefresh}>
+          <RefreshCw />
+        </IconButton>
+      )}
+      {files.length > 0 && (
+        <>
+          <Toggle label="List of files" isOn={look.hasList} onChange={(hasList) => set({ hasList })}>
+            <Files />
+          </Toggle>
+          <Toggle label="Old and new side by side" isOn={look.split} onChange={(split) => set({ split })}>
+            <SquareSplitHorizontal />
+          </Toggle>
+          <Toggle label="Wrap lines" isOn={look.wraps} onChange={(wraps) => set({ wraps })}>
+            <WrapText />
+          </Toggle>
+          <Toggle label="Ignore changes of space" isOn={look.ignoresSpace} onChange={(on) => set({ ignoresSpace: on })}>
+            <Pilcrow />
+          </Toggle>
+        </>
+      )}
     </div>
+  );
+}
+
+interface ToggleProps {
+  label: string;
+  isOn: boolean;
+  onChange: (isOn: boolean) => void;
+  children: ReactNode;
+}
+
+function Toggle({ label, isOn, onChange, children }: ToggleProps) {
+  return (
+    <IconButton
+      label={label}
+      aria-pressed={isOn}
+      className={cx(isOn && "bg-bg3 text-text!")}
+      onClick={() => onChange(!isOn)}
+    >
+      {children}
+    </IconButton>
   );
 }

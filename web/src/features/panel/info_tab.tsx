@@ -1,14 +1,18 @@
 import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import { listAccesses } from "@/api/chats";
+import { sentence } from "@/api/errors";
 import { fileAddress } from "@/api/files";
+import { hasReason } from "@/api/reasons";
 import type { ChatView } from "@/api/types.gen";
 import { visitsOf } from "@/chat/accesses";
 import { openChatDialog } from "@/features/sidebar/dialogs";
+import { downloadFile } from "@/state/file_source";
 import { useCost, useKnownModels } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { compact, dollars } from "@/ui/money";
 import { Moment } from "@/ui/time";
+import { toast } from "@/ui/toast";
 
 /** What is known about a chat: what it cost, what it holds, what it is called by. */
 export function InfoTab({ chat }: { chat: ChatView }) {
@@ -67,6 +71,14 @@ export function InfoTab({ chat }: { chat: ChatView }) {
                 <a
                   href={fileAddress(file.id)}
                   download={file.name}
+                  onClick={(event) => {
+                    if (!hasReason(chat.id)) return;
+                    // A link cannot say why an administrator reads this.
+                    event.preventDefault();
+                    downloadFile(file.id, chat.id, file.name).catch((error: unknown) =>
+                      toast(sentence(error), { kind: "error" }),
+                    );
+                  }}
                   className="min-w-0 flex-1 truncate text-accent hover:underline"
                 >
                   {file.name}

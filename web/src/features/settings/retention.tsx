@@ -1,7 +1,10 @@
+import { useQuery } from "@tanstack/react-query";
+import { countAffected } from "@/api/admin";
 import type { AdminAccess, AuditSettingsValues, ChatSettingsValues } from "@/api/types.gen";
 import { Section } from "@/features/settings/form";
 import { Group } from "@/features/settings/group";
 import { TextField } from "@/ui/field";
+import { useLater } from "@/ui/later";
 import { Select } from "@/ui/select";
 
 const NUMBERS = {
@@ -12,6 +15,27 @@ const NUMBERS = {
   dynamic_tool_timeout_seconds: ["Wait for results of a client's tools", "Seconds, 10 to 86,400."],
 } as const;
 type Name = keyof typeof NUMBERS;
+type Counted = "auto_archive_days" | "retention_days";
+
+const isCounted = (name: Name): name is Counted => name === "auto_archive_days" || name === "retention_days";
+const WAIT_MS = 300;
+const MANY = 1_000;
+
+/** How many chats these days would reach now, before they are saved. */
+function Affected({ name, days }: { name: Counted; days: string }) {
+  const wanted = useLater(days, WAIT_MS);
+  const isNumber = /^\d{1,4}$/.test(wanted) && Number(wanted) > 0;
+  const { data } = useQuery({
+    queryKey: ["affected", name, wanted],
+    queryFn: () => countAffected({ [name]: Number(wanted) }),
+    enabled: isNumber,
+    retry: false,
+  });
+  if (!data || !isNumber) return null;
+  const count = name === "auto_archive_days" ? data.auto_archive : data.retention;
+  const chats = `${count >= MANY ? `${MANY} or more` : count} ${count === 1 ? "chat" : "chats"}`;
+  return <span aria-live="polite">Would affect {chats} now.</span>;
+}
 
 /** How long things are kept, and how much may run. */
 export function Retention() {
@@ -40,7 +64,11 @@ export function Retention() {
                 <TextField
                   key={name}
                   label={NUMBERS[name][0]}
-                  hint={NUMBERS[name][1]}
+                  hint={
+                    <>
+                      {NUMBERS[name][1]} {isCounted(name) && <Affected name={name} days={values[name]} />}
+                    </>
+                  }
                   inputMode="numeric"
                   value={values[name]}
                   onChange={(e) => set(name, e.target.value)}

@@ -10,6 +10,7 @@ import {
   Pencil,
   Pin,
   PinOff,
+  Printer,
   Share2,
   Tags,
   Trash2,
@@ -18,6 +19,7 @@ import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { isBusy } from "@/chat/sidebar_list";
 import { exportChat } from "@/features/conversation/export";
+import { printChat } from "@/features/conversation/print";
 import {
   archive,
   copyLink,
@@ -66,6 +68,11 @@ export function chatMenu(chat: ChatView): MenuEntry[] {
       label: "Export as JSON",
       icon: <FileJson />,
       onSelect: () => void download(chat, "json"),
+    },
+    location.pathname === `/c/${chat.id}` && {
+      label: "Print",
+      icon: <Printer />,
+      onSelect: () => void printChat(chatSession(chat.id)),
     },
     { label: "Copy link", icon: <LinkIcon />, onSelect: () => void copyLink(chat) },
     !chat.has_unread && { label: "Mark as unread", icon: <MailOpen />, onSelect: () => void markUnread(chat) },

@@ -4,6 +4,7 @@ import { useNavigate } from "react-router";
 import type { ChatView } from "@/api/types.gen";
 import { isBusy, lineOf, markOf } from "@/chat/sidebar_list";
 import { movePin } from "@/features/sidebar/actions";
+import { ChangeBadge, hasChanges } from "@/features/sidebar/change_badge";
 import { ChatMark } from "@/features/sidebar/mark";
 import { openRowMenu, openRowMenuAt, useHasRowMenu } from "@/features/sidebar/row_menu";
 import { pinnedChats } from "@/state/chat_list";
@@ -160,14 +161,12 @@ function RowText({ chat, isCurrent, search, hasMenu }: TextProps) {
           />
         )}
       </span>
-      {line && (
-        <span
-          className={cx(
-            "block truncate text-small in-data-[density=compact]:hidden",
-            mark === "failed" ? "text-danger" : "text-muted",
-          )}
-        >
-          {line}
+      {(line || hasChanges(chat)) && (
+        <span className="flex gap-2 text-small in-data-[density=compact]:hidden">
+          <span className={cx("min-w-0 flex-1 truncate", mark === "failed" ? "text-danger" : "text-muted")}>
+            {line}
+          </span>
+          <ChangeBadge chat={chat} />
         </span>
       )}
     </a>

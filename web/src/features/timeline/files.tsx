@@ -1,14 +1,28 @@
-import { Download, File as FileIcon, FileText } from "lucide-react";
+import { Download, File as FileIcon, FileText, RotateCcw } from "lucide-react";
 import { useState } from "react";
-import { fileAddress } from "@/api/files";
+import { isStatus, sentence } from "@/api/errors";
+import { fetchFile, fileAddress } from "@/api/files";
+import { hasReason } from "@/api/reasons";
 import type { FilePart } from "@/chat/types";
+import { useConversation } from "@/features/conversation/context";
+import { CodeText } from "@/features/timeline/code";
+import { languageOfPath } from "@/features/timeline/highlighter";
+import { Lightbox, type Picture } from "@/features/timeline/lightbox";
+import { downloadFile, useFileSource } from "@/state/file_source";
+import { Button, IconButton } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
+import { toast } from "@/ui/toast";
+
+const PREVIEW_BYTES = 64 * 1024;
 
 export function sizeOf(bytes: number): string {
   if (bytes < 1024) return `${bytes} B`;
   if (bytes < 1024 * 1024) return `${Math.round(bytes / 1024)} KB`;
   return `${(bytes / 1024 / 1024).toFixed(1)} MB`;
 }
+
+const isPicture = (type: string) => /^image\/(png|jpeg|gif|webp|avif)$/.test(type);
+const isText = (type: string) => type.startsWith("text/") || type === "application/json";
 
 interface ChipProps {
   id: string;
@@ -17,78 +31,180 @@ interface ChipProps {
   size?: number | null;
 }
 
-const isPicture = (type: string) => /^image\/(png|jpeg|gif|webp|avif)$/.test(type);
-
-/** A file of a message: a picture is shown, text is previewed, others are downloaded. */
+/** A file that stands alone: a picture is shown, text is previewed, others are downloaded. */
 export function FileChip({ id, name, mimeType, size }: ChipProps) {
-  const [open, setOpen] = useState(false);
-  const [broken, setBroken] = useState(false);
+  const { chatId } = useConversation();
+  const [at, setAt] = useState<number | null>(null);
   const shown = name || "file";
-  if (isPicture(mimeType) && !broken) {
-    return (
-      <>
-        <button
-          type="button"
-          onClick={() => setOpen(true)}
-          aria-label={`Open ${shown}`}
-          className="block overflow-hidden rounded-lg border border-line bg-bg2"
-        >
-          <img
-            src={fileAddress(id)}
-            alt={shown}
-            loading="lazy"
-            onError={() => setBroken(true)}
-            className="h-40 w-56 object-cover"
-          />
-        </button>
-        <Dialog open={open} onOpenChange={setOpen} title={shown} wide>
-          <img src={fileAddress(id)} alt={shown} className="mx-auto max-h-[70dvh] max-w-full object-contain" />
-          <p className="mt-3 text-center">
-            <a href={fileAddress(id)} download={shown} className="text-accent underline">
-              Download
-            </a>
-          </p>
-        </Dialog>
-      </>
-    );
-  }
-  const Icon = mimeType.startsWith("text/") || mimeType === "application/json" ? FileText : FileIcon;
+  if (!isPicture(mimeType)) return <Chip id={id} name={shown} mimeType={mimeType} size={size ?? null} />;
   return (
-    <a
-      href={fileAddress(id)}
-      download={shown}
-      className="inline-flex max-w-72 items-center gap-2 rounded-lg border border-line bg-bg1 px-3 py-2 hover:bg-bg2"
-    >
-      <Icon aria-hidden className="size-4 shrink-0 text-muted" />
-      <span className="min-w-0 truncate">{shown}</span>
-      {broken && <span className="shrink-0 text-small text-warn">not available</span>}
-      {size ? (
-        <span className="shrink-0 text-small text-muted">{sizeOf(size)}</span>
-      ) : (
-        <Download aria-hidden className="size-3.5 shrink-0 text-muted" />
-      )}
-    </a>
+    <>
+      <Thumbnail id={id} name={shown} onOpen={() => setAt(0)} />
+      <Lightbox chatId={chatId} pictures={[{ id, name: shown, data: null }]} at={at} onAt={setAt} />
+    </>
   );
 }
 
-/** The files of a row. */
+/** The files of a row; its pictures can be gone through. */
 export function Files({ files }: { files: FilePart[] }) {
+  const { chatId } = useConversation();
+  const [at, setAt] = useState<number | null>(null);
+  const pictures: Picture[] = [];
+  const shown = files.flatMap((file, index) => {
+    const name = file.name ?? "";
+    const type = file.media_type ?? "";
+    if (file.file_id && !isPicture(type)) {
+      return [<Chip key={index} id={file.file_id} name={name || "file"} mimeType={type} size={null} />];
+    }
+    if (!file.file_id && !file.data) return [];
+    const place = pictures.length;
+    const data = file.file_id ? null : `data:${type || "image/png"};base64,${file.data}`;
+    pictures.push({ id: file.file_id ?? null, name: name || "Picture", data });
+    return [
+      <Thumbnail
+        key={index}
+        id={file.file_id ?? null}
+        data={data}
+        name={name || "Picture"}
+        onOpen={() => setAt(place)}
+      />,
+    ];
+  });
   return (
     <div className="flex flex-wrap gap-2">
-      {files.map((file, index) =>
-        file.file_id ? (
-          <FileChip key={index} id={file.file_id} name={file.name ?? ""} mimeType={file.media_type ?? ""} />
-        ) : (
-          file.data && (
-            <img
-              key={index}
-              alt={file.name ?? "Picture"}
-              className="h-40 rounded-lg border border-line object-cover"
-              src={`data:${file.media_type ?? "image/png"};base64,${file.data}`}
-            />
-          )
-        ),
-      )}
+      {shown}
+      <Lightbox chatId={chatId} pictures={pictures} at={at} onAt={setAt} />
     </div>
+  );
+}
+
+interface ThumbnailProps {
+  id: string | null;
+  data?: string | null;
+  name: string;
+  onOpen: () => void;
+}
+
+/** A small picture in a box of a fixed size: nothing moves when it arrives. */
+function Thumbnail({ id, data, name, onOpen }: ThumbnailProps) {
+  const { chatId } = useConversation();
+  const [round, setRound] = useState(0);
+  const [failure, setFailure] = useState<string | null>(null);
+  const { src, error } = useFileSource(id, chatId, round);
+  const broken = failure ?? (error ? said(error) : null);
+  if (broken) {
+    return (
+      <span className="inline-flex max-w-72 items-center gap-2 rounded-lg border border-line bg-bg1 py-1 pr-1 pl-3">
+        <FileIcon aria-hidden className="size-4 shrink-0 text-muted" />
+        <span className="min-w-0 truncate">{name}</span>
+        <span className="shrink-0 text-small text-warn">{broken}</span>
+        {broken !== EXPIRED && (
+          <IconButton
+            label={`Load ${name} again`}
+            size="small"
+            onClick={() => {
+              setFailure(null);
+              setRound(round + 1);
+            }}
+          >
+            <RotateCcw />
+          </IconButton>
+        )}
+      </span>
+    );
+  }
+  const address = data ?? src;
+  return (
+    <button
+      type="button"
+      onClick={onOpen}
+      aria-label={`Open ${name}`}
+      className="block h-40 w-56 max-w-full overflow-hidden rounded-lg border border-line bg-bg2"
+    >
+      {address && (
+        <img
+          key={round}
+          src={address}
+          alt={name}
+          loading="lazy"
+          onError={() => {
+            // The browser does not tell why; the same request does.
+            if (!id) setFailure("not a picture");
+            else
+              fetchFile(id, chatId).then(
+                () => setFailure("not a picture"),
+                (problem: unknown) => setFailure(said(problem)),
+              );
+          }}
+          className="size-full object-cover"
+        />
+      )}
+    </button>
+  );
+}
+
+const EXPIRED = "Expired";
+const said = (error: unknown) => (isStatus(error, 404) ? EXPIRED : sentence(error));
+
+interface FileProps {
+  id: string;
+  name: string;
+  mimeType: string;
+  size: number | null;
+}
+
+function Chip({ id, name, mimeType, size }: FileProps) {
+  const { chatId } = useConversation();
+  const [preview, setPreview] = useState<string | null>(null);
+  const canPreview = isText(mimeType) && (size === null || size <= PREVIEW_BYTES);
+  const Icon = isText(mimeType) ? FileText : FileIcon;
+  const open = async () => {
+    try {
+      if (!canPreview) return await downloadFile(id, chatId, name);
+      const blob = await fetchFile(id, chatId);
+      if (blob.size > PREVIEW_BYTES) await downloadFile(id, chatId, name);
+      else setPreview(await blob.text());
+    } catch (error) {
+      toast(isStatus(error, 404) ? `${name} has expired.` : sentence(error), { kind: "error" });
+    }
+  };
+  const className =
+    "inline-flex max-w-72 items-center gap-2 rounded-lg border border-line bg-bg1 px-3 py-2 text-left hover:bg-bg2";
+  const words = (
+    <>
+      <Icon aria-hidden className="size-4 shrink-0 text-muted" />
+      <span className="min-w-0 truncate">{name}</span>
+      {size ? (
+        <span className="shrink-0 text-small text-muted">{sizeOf(size)}</span>
+      ) : (
+        !canPreview && <Download aria-hidden className="size-3.5 shrink-0 text-muted" />
+      )}
+    </>
+  );
+  // A plain link where it will do: it can be opened elsewhere and saved as.
+  if (!canPreview && !hasReason(chatId)) {
+    return (
+      <a href={fileAddress(id)} download={name} className={className}>
+        {words}
+      </a>
+    );
+  }
+  return (
+    <>
+      <button type="button" onClick={() => void open()} className={className}>
+        {words}
+      </button>
+      <Dialog
+        open={preview !== null}
+        onOpenChange={() => setPreview(null)}
+        title={name}
+        wide
+        footer={<Button onClick={() => void downloadFile(id, chatId, name)}>Download</Button>}
+      >
+        <pre className="overflow-x-auto rounded-lg bg-bg2 p-3" tabIndex={0}>
+          <CodeText code={preview ?? ""} language={languageOfPath(name)} />
+        </pre>
+      </Dialog>
+    </>
   );
 }

@@ -1,6 +1,7 @@
 import { ChevronDown, ChevronUp, Link as LinkIcon, Pencil, RotateCcw } from "lucide-react";
 import { memo, useMemo, useState } from "react";
 import { filesOf, plainText } from "@/chat/pending";
+import { spaced, tokenOf } from "@/chat/references";
 import type { Message, Part } from "@/chat/types";
 import { useConversation } from "@/features/conversation/context";
 import { CopyButton } from "@/features/timeline/code";
@@ -17,15 +18,15 @@ const STEP = 100_000;
 
 /** The words of a person: plain text with its line breaks, references as chips. */
 export function UserText({ parts }: { parts: readonly Part[] }) {
-  return parts.map((part, index) => {
-    if (part.type === "text") return <span key={index}>{part.text}</span>;
-    if (part.type !== "file-reference") return null;
-    return (
-      <span key={index} className="rounded bg-bg1 px-1.5 py-0.5 font-mono text-small" title={part.content}>
-        {part.file_name}:{part.start_line}-{part.end_line}
+  return spaced(parts).map((piece, index) =>
+    typeof piece === "string" ? (
+      <span key={index}>{piece}</span>
+    ) : (
+      <span key={index} className="rounded bg-bg1 px-1.5 py-0.5 font-mono text-small" title={piece.content}>
+        {tokenOf(piece).slice(1)}
       </span>
-    );
-  });
+    ),
+  );
 }
 
 /** The first so many characters. */

@@ -2,7 +2,8 @@ import { useQuery } from "@tanstack/react-query";
 import { ClipboardList } from "lucide-react";
 import { useState } from "react";
 import { useStore } from "zustand";
-import { fileAddress } from "@/api/files";
+import { isStatus } from "@/api/errors";
+import { fetchFile } from "@/api/files";
 import { failureOf, fields, text } from "@/chat/tools";
 import { useConversation } from "@/features/conversation/context";
 import { CopyButton, download } from "@/features/timeline/code";
@@ -21,7 +22,7 @@ const IMPLEMENT = "The plan is good. Implement it.";
 
 /** A plan: the document, and what to do with it while it is the newest. */
 export function PlanCard({ call, state, active, latest }: Props) {
-  const { session, isOwner, isArchived } = useConversation();
+  const { chatId, session, isOwner, isArchived } = useConversation();
   const status = useStore(session.store, (one) => one.data.status);
   const id = text(fields(call.result).file_id);
   const plan = useQuery({
@@ -29,10 +30,11 @@ export function PlanCard({ call, state, active, latest }: Props) {
     enabled: Boolean(id),
     staleTime: Number.POSITIVE_INFINITY,
     queryFn: async () => {
-      const response = await fetch(fileAddress(id), { credentials: "same-origin" });
-      if (!response.ok)
-        throw new Error(response.status === 404 ? "The plan's file has expired." : "The plan could not be loaded.");
-      return response.text();
+      try {
+        return await (await fetchFile(id, chatId)).text();
+      } catch (error) {
+        throw new Error(isStatus(error, 404) ? "The plan's file has expired." : "The plan could not be loaded.");
+      }
     },
   });
   const open = latest && isOwner && !isArchived && status === "waiting" && state === "done";

@@ -1,0 +1,87 @@
+/** Filters of a search as pills: `status:error` is a choice and not a word, and is taken away as a whole. */
+
+export interface Pill {
+  name: string;
+  /** As it is written, quotes included. */
+  value: string;
+}
+
+export interface Choice {
+  name: string;
+  help: string;
+  /** What it may be; without any it is typed. */
+  values?: string[];
+}
+
+export const FILTERS: Choice[] = [
+  { name: "status", help: "what it does", values: ["running", "waiting", "requires_action", "error"] },
+  { name: "has_unread", help: "not read yet", values: ["true", "false"] },
+  { name: "pinned", help: "pinned", values: ["true", "false"] },
+  { name: "archived", help: "in the archive", values: ["any", "true", "false"] },
+  { name: "source", help: "yours or shared", values: ["created_by_me", "shared_with_me"] },
+  { name: "label", help: "key=value" },
+  { name: "workspace", help: "its name" },
+  { name: "model", help: "its name" },
+  { name: "title", help: "words of the title" },
+  { name: "repo", help: "repository" },
+  { name: "branch", help: "branch" },
+  { name: "owner", help: "me, or a name" },
+  { name: "client", help: "begun with", values: ["ui", "api", "cli"] },
+  { name: "active_after", help: "a date" },
+  { name: "active_before", help: "a date" },
+];
+const NAMES = new Set(FILTERS.map((one) => one.name));
+
+const VALUE = String.raw`"(?:[^"\\]|\\.)*"|[^\s"]+`;
+const TERM = new RegExp(String.raw`(^|\s)(-?[a-z_]+):(${VALUE})(?=\s|$)`, "gi");
+
+/** Take the filters out of a text. `whole`: the last word is finished too, although no space follows it. */
+export function takePills(text: string, whole = false): { pills: Pill[]; rest: string } {
+  const pills: Pill[] = [];
+  const rest = text.replace(TERM, (term, before: string, name: string, value: string, at: number) => {
+    const isLast = at + term.length >= text.length;
+    if (!NAMES.has(name.toLowerCase()) || (isLast && !whole)) return term;
+    pills.push({ name: name.toLowerCase(), value });
+    return before;
+  });
+  return { pills, rest: pills.length > 0 ? rest.replace(/\s+/g, " ").replace(/^ /, "") : text };
+}
+
+export const pillText = ({ name, value }: Pill) => `${name}:${value}`;
+
+/** The whole query in the server's words. */
+export function queryOf(pills: readonly Pill[], rest: string): string {
+  return [...pills.map(pillText), rest.trim()].filter(Boolean).join(" ");
+}
+
+/** One filter of a name: the newer one counts, but for labels, of which all do. */
+export function withPills(pills: readonly Pill[], more: readonly Pill[]): Pill[] {
+  const names = new Set(more.map((one) => one.name).filter((name) => name !== "label"));
+  const kept = pills.filter((one) => !names.has(one.name));
+  return [...kept, ...more.filter((one) => !kept.some((other) => pillText(other) === pillText(one)))];
+}
+
+/** Whether the words ask for archived chats as well: a search finds everything unless it is told not to. */
+export function everywhere(query: string): string {
+  return /(^|\s)archived:/i.test(query) ? query : `${query} archived:any`;
+}
+
+/** What may go on from what is typed last: names of filters, then their values. */
+export function completions(typed: string): { text: string; label: string; help: string }[] {
+  const word = /(\S*)$/.exec(typed)?.[1] ?? "";
+  const before = typed.slice(0, typed.length - word.length);
+  const colon = word.indexOf(":");
+  if (colon >= 0) {
+    const filter = FILTERS.find((one) => one.name === word.slice(0, colon).toLowerCase());
+    const begun = word.slice(colon + 1).toLowerCase();
+    return (filter?.values ?? [])
+      .filter((value) => value.startsWith(begun))
+      .map((value) => ({ text: `${before}${filter?.name}:${value} `, label: `${filter?.name}:${value}`, help: "" }));
+  }
+  if (word.length < 2) return [];
+  return FILTERS.filter((one) => one.name.startsWith(word.toLowerCase())).map((one) => ({
+    text: `${before}${one.name}:`,
+    label: `${one.name}:`,
+    help: one.help,
+  }));
+}

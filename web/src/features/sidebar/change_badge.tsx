@@ -1,0 +1,20 @@
+import type { ChatView } from "@/api/types.gen";
+
+export const hasChanges = (chat: ChatView) => (chat.git?.changed_files ?? 0) > 0;
+
+/** How much changed in the chat's repository, as it was last seen. */
+export function ChangeBadge({ chat }: { chat: ChatView }) {
+  const { git } = chat;
+  if (!git || git.changed_files === 0) return null;
+  const files = `${git.changed_files} ${git.changed_files === 1 ? "file" : "files"} changed`;
+  return (
+    <span
+      role="img"
+      aria-label={`${files}, ${git.additions} lines added, ${git.deletions} removed`}
+      title={`${files} in ${git.root.split("/").at(-1)}`}
+      className="shrink-0 tabular-nums"
+    >
+      <span className="text-ok">+{git.additions}</span> <span className="text-danger">-{git.deletions}</span>
+    </span>
+  );
+}
