@@ -69,8 +69,8 @@ def test_changes_of_the_working_tree_are_seen_live_and_commented_on(ada: Visitor
     box.press_sequentially("as in @sr")
     page.get_by_role("option", name="src").click()
     page.get_by_role("option", name="put.py").click()
-    page.get_by_role("button", name="Send message").click()
-    ada.wait_for_rest(chat["id"])
+    with page.expect_response(re.compile("/messages$")):
+        page.get_by_role("button", name="Send message").click()
     sent = [one for one in ada.ask("GET", f"/chats/{chat['id']}/messages")["items"] if one["role"] == "user"]
     assert max(sent, key=lambda one: one["id"])["content"] == [
         {
@@ -84,3 +84,4 @@ def test_changes_of_the_working_tree_are_seen_live_and_commented_on(ada: Visitor
         {"type": "file-reference", "file_name": "src/put.py", "start_line": 0, "end_line": 0, "content": ""},
     ]
     assert ada.violations() == []
+    ada.wait_for_rest(chat["id"])
