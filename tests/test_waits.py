@@ -208,3 +208,26 @@ def test_cancellation_and_errors_reach_what_is_waited_for(new_loop: Loop) -> Non
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(run())
+
+
+def test_error_of_what_is_waited_for_reaches_the_steps(new_loop: Loop) -> None:
+    """They may have something to let go of: a connection that counts as in use, say."""
+    let_go: list[str] = []
+
+    async def main() -> None:
+        failing = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            try:
+                await failing
+            finally:
+                let_go.append("the connection")
+
+        asyncio.get_running_loop().call_soon(failing.set_exception, ValueError("no"))
+        with pytest.raises(ValueError, match="no"):
+            await Unbroken(work().__await__())
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+
+    assert let_go == ["the connection"]
