@@ -175,7 +175,9 @@ function Bar({ picker, files, onRefresh }: BarProps) {
   return (
     <div className="flex min-h-10 shrink-0 flex-wrap items-center gap-1 border-b border-line px-2 py-1">
       {picker}
-      <span className="min-w-0 flex-1 pl-1">{files.length > 0 && <Counts added={added} removed={removed} />}</span>
+      <span className="min-w-0 flex-1 truncate pl-1 max-sm:invisible max-sm:w-0">
+        {files.length > 0 && <Counts added={added} removed={removed} />}
+      </span>
       {onRefresh && (
         <IconButton label="Look again" onClick={onRefresh}>
           <RefreshCw />
@@ -213,7 +215,7 @@ function Toggle({ label, isOn, onChange, children }: ToggleProps) {
     <IconButton
       label={label}
       aria-pressed={isOn}
-      className={cx(isOn && "bg-bg3 text-text!")}
+      className={cx(isOn && "bg-bg3! text-text!")}
       onClick={() => onChange(!isOn)}
     >
       {children}

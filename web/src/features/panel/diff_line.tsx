@@ -94,7 +94,7 @@ function Line({ file, line, at, wraps, spans, picking, children }: LineProps) {
     <div
       className={cx(
         "group/line relative flex min-h-5 leading-5",
-        wraps ? "min-w-0 break-all whitespace-pre-wrap" : "whitespace-pre",
+        wraps ? "min-w-0 [overflow-wrap:anywhere] whitespace-pre-wrap" : "whitespace-pre",
         line.kind === "added" && "bg-added",
         line.kind === "removed" && "bg-removed",
         picking?.isSelected(file, at) && "shadow-[inset_3px_0_0_var(--accent-color)] bg-mark!",
