@@ -399,7 +399,9 @@ def assessed_rows(history: LoadedHistory) -> tuple[PromptRow, ...]:
         return rows[newest:]
     boundary = next(place for place, row in enumerate(rows) if row.message.id == history.boundary_id)
     after = range(boundary, len(rows))
-    first = next((place for place in after if rows[place].message.role is Role.ASSISTANT), boundary)
+    # The first answer decides; without one it counts that anything was said at all.
+    said = next((place for place in after[1:] if rows[place].message.role is not Role.SYSTEM), boundary)
+    first = next((place for place in after if rows[place].message.role is Role.ASSISTANT), said)
     return rows[boundary:] if newest <= first else (*rows[boundary : first + 1], *rows[newest:])
 
 

@@ -7,7 +7,7 @@ the same moment are passed over, or waited for and then found gone.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -40,6 +40,7 @@ from rookery.worker.stats import WorkerStats
 
 log = get_logger("worker.purging")
 
+CLOSE_SECONDS = 5.0
 BATCH = 1000
 # In one run; what is left has waited for months and can wait for the next.
 MAX_REMOVED = 50_000
@@ -67,6 +68,9 @@ async def alone(
     conn = await connect()
     try:
         yield conn if await try_lock(conn) else None
+        # Politely: when it returns the lock is free, and whoever comes next gets it.
+        with suppress(TimeoutError):
+            await conn.close(timeout=CLOSE_SECONDS)
     finally:
         conn.terminate()
 
