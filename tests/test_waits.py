@@ -210,6 +210,7 @@ def test_cancellation_and_errors_reach_what_is_waited_for(new_loop: Loop) -> Non
         runner.run(run())
 
 
+@LOOPS
 def test_error_of_what_is_waited_for_reaches_the_steps(new_loop: Loop) -> None:
     """They may have something to let go of: a connection that counts as in use, say."""
     let_go: list[str] = []
