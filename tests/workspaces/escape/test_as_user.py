@@ -1,8 +1,10 @@
-"""The same attempts once more, with a server that is a normal user; only root can try both."""
+"""The same attempts once more, with a server that is a normal user, and workspaces behind the sshd of such a user; only
+root can try both."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,10 +17,19 @@ from tests.workspaces.drivers import yard
 ROOT = Path(__file__).parents[3]
 USER = 41234
 
+# A user whom ssh and sshd know by name, in a view of the machine of its own.
 BECOME = """
-import os, sys
+import ctypes, os, sys
 from rookery.workspaces.drivers.launcher import reach
-user, root = int(sys.argv[1]), sys.argv[2]
+user, root, home = int(sys.argv[1]), sys.argv[2], os.environ["HOME"]
+libc = ctypes.CDLL(None, use_errno=True)
+reach._call(libc.unshare, reach.CLONE_NEWNS)
+reach._mount(libc, None, "/", None, reach.MS_REC | reach.MS_PRIVATE, None)
+for name, line in (("passwd", f"tester:x:{user}:{user}::{home}:/bin/sh"), ("group", f"tester:x:{user}:")):
+    with open(f"/etc/{name}") as known, open(f"{home}/{name}", "w") as made:
+        made.write(known.read() + line + chr(10))
+    os.chmod(f"{home}/{name}", 0o644)
+    reach._mount(libc, f"{home}/{name}", f"/etc/{name}", None, reach.MS_BIND, None)
 reach.make_reachable([root, sys.prefix, sys.base_prefix], user)
 os.setgroups([])
 os.setresgid(user, user, user)
@@ -28,23 +39,34 @@ os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
 """
 
 
+ESCAPES = "tests/workspaces/escape/test_escape.py"
+SSH = "tests/workspaces/drivers/test_ssh.py::test_workspace_is_confined_where_bubblewrap_is"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-def test_normal_user_confines_as_well_as_root_does() -> None:
+@pytest.mark.parametrize("tests", [ESCAPES, SSH])
+def test_normal_user_confines_as_well_as_root_does(tests: str) -> None:
     yard.known_machine()
-    with tempfile.TemporaryDirectory(prefix="escape-") as home:
+    if tests == SSH and not os.environ.get("CI") and shutil.which("ssh") is None:
+        pytest.skip("openssh is not installed")
+    # Short: the sockets of workspaces are below it.
+    with tempfile.TemporaryDirectory(prefix="rk") as home, tempfile.TemporaryFile("w+") as output:
         os.chown(home, USER, USER)
         pytest_arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", f"{home}/base"]
         command = [sys.executable, "-c", BECOME, str(USER), str(ROOT), *pytest_arguments]
         done = subprocess.run(
-            [*command, "tests/workspaces/escape/test_escape.py"],
+            [*command, tests],
             env={"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "CI": "true"},
-            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            # A file: the end of a pipe comes when everything that a workspace has started is gone, too.
+            stdout=output,
             stderr=subprocess.STDOUT,
-            text=True,
             timeout=240,
             check=False,
         )
+        output.seek(0)
+        said = output.read()
 
-    assert done.returncode == 0, done.stdout[-6000:]
-    assert " passed" in done.stdout
-    assert "skipped" not in done.stdout
+    assert done.returncode == 0, said[-6000:]
+    assert " passed" in said
+    assert "skipped" not in said

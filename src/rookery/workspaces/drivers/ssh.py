@@ -35,6 +35,10 @@ UNCONFINED = (
 )
 
 
+# What a socket's address holds, without the zero at its end.
+MAX_SOCKET_PATH = 107
+
+
 class SshDriver:
     """A Driver. Connections are shared by all workspaces of a machine and kept until `close`."""
 
@@ -145,7 +149,13 @@ class SshDriver:
 
     async def _directory_of(self, ws: WorkspaceSpec, host: Host) -> str:
         layout.check_id(ws.id)
-        return f"{(await host.look()).root}/workspaces/{ws.id}"
+        directory = f"{(await host.look()).root}/workspaces/{ws.id}"
+        if len(f"{directory}/run/agent.sock".encode()) > MAX_SOCKET_PATH:
+            # Otherwise nobody would ever answer, and nobody would say why.
+            raise DriverError(
+                "invalid_workspace", "The home of this login has a path that is too long for the sockets of workspaces."
+            )
+        return directory
 
     async def _until_it_answers(self, ws: WorkspaceSpec, host: Host, directory: str) -> None:
         connector = self.connector(ws)
