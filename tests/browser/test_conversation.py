@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
@@ -78,28 +77,6 @@ def test_open_conversation_is_exported_as_a_file(ada: Visitor) -> None:
     assert started.value.suggested_filename == "To be exported.json"
     assert [each["role"] for each in written["messages"]][:2] == ["user", "assistant"]
     assert written["messages"][0]["content"] == [{"type": "text", "text": "say a word for the file"}]
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_main_screens_have_no_barrier_that_axe_knows(ada: Visitor, theme: str) -> None:
-    chat = ada.chat("hello", title=f"Read by axe, {theme}")
-    ada.wait_for_rest(chat["id"])
-    ada.ask("PATCH", "/me/settings", {"display": {"theme": theme}})
-    found = {}
-    for path, heading in [
-        (f"/c/{chat['id']}?panel=info", f"Read by axe, {theme}"),
-        ("/settings/profile", "Profile"),
-        ("/settings/models", "Models"),
-        ("/usage", "Usage"),
-        ("/search?q=axe", "Search"),
-    ]:
-        page = ada.go(path)
-        expect(page.get_by_role("heading", level=1, name=heading)).to_be_visible()
-        expect(page.locator("html")).to_have_attribute("data-theme", theme)
-        found[path] = ada.violations()
-    ada.ask("PATCH", "/me/settings", {"display": {"theme": "system"}})
-
-    assert {path: wrong for path, wrong in found.items() if wrong} == {}
 
 
 def test_phone_shows_one_pane_and_going_back_leaves_the_list(visit: Visit) -> None:

@@ -1,6 +1,6 @@
 import { X } from "lucide-react";
 import { Dialog as Radix } from "radix-ui";
-import type { ReactNode } from "react";
+import { type ReactNode, useRef } from "react";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 
@@ -18,12 +18,21 @@ interface DialogProps {
 
 /** A dialog with a title. Focus is kept inside and goes back to where it was. */
 export function Dialog({ open, onOpenChange, title, description, children, footer, wide, modal }: DialogProps) {
+  // Most are opened by a key or a menu, not by a button of their own.
+  const opener = useRef<Element | null>(null);
   return (
     <Radix.Root open={open} onOpenChange={modal ? () => {} : onOpenChange}>
       <Radix.Portal>
         <Radix.Overlay className="fixed inset-0 z-40 bg-black/45" />
         <Radix.Content
           {...(description ? {} : { "aria-describedby": undefined })}
+          onOpenAutoFocus={() => {
+            opener.current = document.activeElement;
+          }}
+          onCloseAutoFocus={(event) => {
+            event.preventDefault();
+            if (opener.current instanceof HTMLElement) opener.current.focus();
+          }}
           className={cx(
             "pop-in fixed z-40 flex flex-col border border-line bg-bg1 shadow-pop outline-none",
             "inset-x-0 bottom-0 max-h-[92dvh] rounded-t-xl pb-[env(safe-area-inset-bottom)]",

@@ -476,7 +476,7 @@ export function Composer(props: Props) {
           </Button>
         </p>
       )}
-      <div className="flex items-center gap-1 px-2 pb-2">
+      <div className="flex flex-wrap items-center gap-1 px-2 pb-2">
         <input
           ref={picker}
           type="file"

@@ -1,0 +1,89 @@
+"""What no page may fall for: pictures that are none, wrong clocks, long absence."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+
+from playwright.sync_api import expect
+
+from rookery.testing.fake_completions import Answer
+from tests.browser.actor import Actor
+from tests.browser.conftest import Visit
+from tests.browser.visit import Visitor
+from tests.browser.wire import Wire
+
+BROKEN = "WebSocket connection|net::ERR_|status of 50[23]"
+# A header of a picture, and nothing that could be one behind it.
+NO_PICTURE = b"\x89PNG\r\n\x1a\n" + b"\x00\x00\x00\rIHDR" + b"\x00" * 64
+
+
+def test_picture_that_does_not_decode_is_a_file_like_others(ada: Visitor, actor: Actor) -> None:
+    file = upload(ada, "holiday.png", "image/png", NO_PICTURE)
+    parts = [{"type": "text", "text": "look at this"}, {"type": "file", "file_id": file}]
+    body = {"content": parts, "title": "A broken picture", "model_config_id": actor.config(ada)}
+    chat = ada.ask("POST", "/chats", body)
+    page = ada.go(f"/c/{chat['id']}")
+
+    link = page.get_by_role("link", name=re.compile("holiday.png"))
+    expect(link).to_contain_text("not available")
+    with page.expect_download() as started:
+        link.click()
+
+    assert started.value.suggested_filename == "holiday.png"
+    assert started.value.path().read_bytes() == NO_PICTURE
+
+
+def test_page_that_was_offline_for_an_hour_is_complete_afterwards(visit: Visit, wire: Wire, actor: Actor) -> None:
+    ada = visit(url=wire.url)
+    ada.allow(BROKEN)
+    chat = ada.chat("hello", title="Away for an hour", model_config_id=actor.config(ada))
+    ada.wait_for_rest(chat["id"])
+    ada.page.clock.install()
+    page = ada.go(f"/c/{chat['id']}")
+    expect(page.get_by_role("img", name=re.compile("^Live"))).to_be_visible()
+    page.get_by_role("textbox", name="Message").fill("typed before the tunnel")
+    wire.is_down = True
+    wire.cut()
+    expect(page.get_by_role("img", name=re.compile("^Offline|^Connecting|^Not connected"))).to_be_visible()
+    others = visit()
+    others.ask("POST", f"/chats/{chat['id']}/messages", {"content": [{"type": "text", "text": "said meanwhile"}]})
+    others.wait_for_rest(chat["id"])
+    others.ask("PATCH", f"/chats/{chat['id']}", {"title": "Renamed meanwhile"})
+
+    page.clock.fast_forward("01:00:00")
+    wire.is_down = False
+    page.clock.fast_forward("01:00")
+
+    expect(page.get_by_role("img", name=re.compile("^Live"))).to_be_visible()
+    expect(page.get_by_role("feed").get_by_text("said meanwhile", exact=True)).to_have_count(1)
+    expect(page.get_by_role("feed").get_by_text("Understood.", exact=True)).to_have_count(2)
+    expect(page.get_by_role("link", name=re.compile("Renamed meanwhile"))).to_be_visible()
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("typed before the tunnel")
+
+
+def test_clock_that_is_a_day_ahead_counts_from_the_servers(visit: Visit, actor: Actor) -> None:
+    ada = visit()
+    cue = actor.cue()
+    actor.plays("what time is it", [cue, Answer(text="Later than you think.")])
+    chat = ada.chat("what time is it", title="A wrong clock", model_config_id=actor.config(ada))
+    created = ada.ask("GET", f"/chats/{chat['id']}")["created_at"]
+    ada.page.clock.install(time=datetime.fromisoformat(created) + timedelta(days=1))
+    page = ada.go(f"/c/{chat['id']}")
+
+    thinking = page.get_by_text(re.compile("^Thinking"))
+    expect(thinking).to_be_visible()
+    assert not re.search(r"\d+ ?(h|d)", thinking.inner_text()), thinking.inner_text()
+    cue.give()
+    expect(page.get_by_role("main")).to_contain_text("Later than you think.")
+
+
+def upload(visitor: Visitor, name: str, kind: str, data: bytes) -> str:
+    """A file of this person, by its id."""
+    answer = visitor.context.request.post(
+        f"{visitor.url}/api/v1/files",
+        data=data,
+        headers={"Origin": visitor.url, "Content-Type": kind, "Content-Disposition": f'attachment; filename="{name}"'},
+    )
+    assert answer.ok, answer.text()
+    return str(answer.json()["id"])
