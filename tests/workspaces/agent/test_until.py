@@ -117,6 +117,16 @@ async def test_expression_without_an_end_is_given_up_and_holds_up_nobody(
     assert await wait(process, r"^(a+)+$", wait_s=0) == Verdict(is_slow=True)
 
 
+async def test_expression_without_an_end_ends_by_itself(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that was killed cannot end it."""
+    monkeypatch.setattr(waiting_words, "CPU_SECONDS", 1)
+    monkeypatch.setattr(waiting_words, "VERDICT_S", PATIENCE_S)
+    process = ended(b"a" * 60 + b"!\n")
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert await wait(process, r"^(a+)+$", wait_s=0) == Verdict(is_slow=True)
+
+
 @pytest.mark.parametrize("pattern", ["(", "", "x" * 1001, "a\0"])
 async def test_what_is_no_expression_is_refused(wait: Wait, pattern: str) -> None:
     with pytest.raises(AgentError, match="regular expression") as error:

@@ -22,10 +22,16 @@ MAX_PATTERN_CHARS = 1000
 MAX_AT_ONCE = 8
 # What the program has to judge what it was given last, at the end of the wait.
 VERDICT_S = 3.0
+# Chosen: minutes of output, or an expression without an end.
+CPU_SECONDS = 60
 
 # Complete lines are looked at once, the last one whenever it grows: a prompt has no end of line.
+# Its time is bounded: an agent that is killed can end nothing. Who says nothing at the end was not done.
 _PROGRAM = r"""
-import codecs, re, sys
+import codecs, re, resource, sys
+seconds, most = int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_CPU)[1]
+if most < 0 or most > seconds:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 try:
     pattern = re.compile(sys.argv[1])
 except Exception as error:
@@ -44,6 +50,7 @@ while True:
     line = line[-8192:]
     if not data:
         break
+sys.stdout.write("none")
 """
 
 
@@ -108,7 +115,7 @@ class WordWaits:
         return _verdict(bytes(said.data), is_slow)
 
     def _start(self, pattern: str, answer: Pipe, stdin: int) -> Child:
-        arguments = [sys.executable, "-I", "-S", "-c", _PROGRAM, pattern]
+        arguments = [sys.executable, "-I", "-S", "-c", _PROGRAM, pattern, str(CPU_SECONDS)]
         return self._children.spawn(arguments, cwd="/", env={"LANG": "C.UTF-8"}, out=answer.writer, stdin=stdin)
 
 
@@ -116,7 +123,7 @@ def _verdict(said: bytes, is_slow: bool) -> Verdict:
     word, _, rest = said.decode("utf-8", "replace").partition(" ")
     if word == "bad":
         raise invalid("until", f"is not a regular expression: {rest}")
-    return Verdict(rest) if word == "found" else Verdict(is_slow=is_slow)
+    return Verdict(rest) if word == "found" else Verdict(is_slow=is_slow or word != "none")
 
 
 async def _feed(process: Process, cursor: int, into: asyncio.StreamWriter) -> None:
