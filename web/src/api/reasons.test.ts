@@ -1,5 +1,5 @@
 import { afterEach, expect, test } from "vitest";
-import { forgetReasons, giveReason, reasonHeaders } from "@/api/reasons";
+import { forgetReasons, giveReason, reasonHeaders, reasonOf } from "@/api/reasons";
 
 afterEach(forgetReasons);
 
@@ -26,4 +26,12 @@ test("who signs out takes the reasons along", () => {
   giveReason("c1", "Asked by its owner.");
   forgetReasons();
   expect(reasonHeaders("/chats/c1")).toEqual({});
+});
+
+test("what belongs to a chat and has an address of its own says the same", () => {
+  giveReason("chat-with-files", "the owner asked me to look");
+
+  expect(reasonOf("chat-with-files")).toEqual(reasonHeaders("/chats/chat-with-files"));
+  expect(Object.keys(reasonOf("chat-with-files"))).toHaveLength(1);
+  expect(reasonOf("another")).toEqual({});
 });
