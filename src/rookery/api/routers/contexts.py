@@ -20,7 +20,8 @@ from rookery.store.access_errors import Denied
 from rookery.store.authorized.contexts import ChatContext
 from rookery.store.chat_diffs import DiffStatus
 
-MAX_PATH_CHARS = 1024
+# Chosen: in any script it fits into an address, which has 8 KiB at most.
+MAX_PATH_CHARS = 512
 
 
 class ContextItemView(msgspec.Struct, frozen=True, kw_only=True):
