@@ -50,6 +50,7 @@ test("a stopped call says why", () => {
 test("labels follow the state", () => {
   const read = call("read_file", { args: { path: "/a/b.py" } });
   expect(labelOf(read, "running")).toBe("Reading b.py");
+  expect(labelOf(call("execute", { args: { command: "ls" } }), "needs_you")).toBe("Asks to run ls");
   expect(labelOf(done("read_file", { lines_read: 10, total_lines: 90 }, { path: "/a/b.py", offset: 5 }), "done")).toBe(
     "Read b.py (lines 5-14)",
   );

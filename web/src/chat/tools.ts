@@ -176,18 +176,21 @@ export function took(call: ToolView): number | null {
 
 const some = (count: number, one: string, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
 
+const NOT_OVER: ReadonlySet<ToolState> = new Set(["preparing", "running", "streaming", "needs_you", "lost"]);
+
 /** What stands in the header of a card. */
 export function labelOf(call: ToolView, state: ToolState): string {
   const args = fields(call.args);
   const result = fields(call.result);
   const intent = text(args.model_intent);
-  const over = state !== "preparing" && state !== "running" && state !== "streaming" && state !== "lost";
+  const over = !NOT_OVER.has(state);
   const failed = state === "failed" || state === "stopped";
   const name = baseName(text(args.path));
   switch (call.name) {
     case "execute": {
       if (intent) return intent;
       const command = commandOf(call);
+      if (state === "needs_you") return `Asks to run ${command}`;
       if (!over) return command ? `Running ${command}` : "Preparing a command";
       return `${failed && call.isError ? "Did not run" : "Ran"} ${command}`;
     }

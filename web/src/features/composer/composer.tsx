@@ -500,25 +500,27 @@ export function Composer(props: Props) {
           className={cx(planMode ? "bg-bg3 text-accent!" : "text-muted!")}
         >
           <ClipboardList aria-hidden className="size-3.5" />
-          Plan
+          <span className="max-sm:sr-only">Plan</span>
         </Button>
-        <span className="flex-1" />
-        {props.extra}
-        {busy && (
-          <Button size="small" onClick={props.onStop} disabled={stopping} aria-keyshortcuts="Escape">
-            <Square aria-hidden className="size-3 fill-current" />
-            {stopping ? "Stopping" : "Stop"}
-          </Button>
-        )}
-        <IconButton
-          label={editing ? "Save" : busy ? "Queue message" : "Send message"}
-          kind="primary"
-          disabled={!hasContent || sending}
-          onClick={() => void submit(false)}
-          className="rounded-full!"
-        >
-          <SendHorizontal className={cx((sending || uploading) && "pulse")} />
-        </IconButton>
+        <div className="ml-auto flex items-center gap-1">
+          {props.extra}
+          {busy && (
+            <Button size="small" onClick={props.onStop} disabled={stopping} aria-keyshortcuts="Escape">
+              <Square aria-hidden className="size-3 fill-current" />
+              {/* Beside the icon there is no room for the word on a phone. */}
+              <span className="max-sm:sr-only">{stopping ? "Stopping" : "Stop"}</span>
+            </Button>
+          )}
+          <IconButton
+            label={editing ? "Save" : busy ? "Queue message" : "Send message"}
+            kind="primary"
+            disabled={!hasContent || sending}
+            onClick={() => void submit(false)}
+            className="rounded-full!"
+          >
+            <SendHorizontal className={cx((sending || uploading) && "pulse")} />
+          </IconButton>
+        </div>
       </div>
     </div>
   );

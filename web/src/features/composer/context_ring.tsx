@@ -64,7 +64,7 @@ export function ContextRing({ chat, session, threshold, canAct }: Props) {
               />
             )}
           </svg>
-          <span className="tabular-nums">{percent === null ? "" : `${percent} %`}</span>
+          <span className="tabular-nums max-sm:hidden">{percent === null ? "" : `${percent} %`}</span>
         </Button>
       }
     >

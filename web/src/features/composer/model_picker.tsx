@@ -57,7 +57,7 @@ export const ModelPicker = memo(function ModelPicker({ choice, onChoose, open, o
           kind="ghost"
           disabled={disabled}
           aria-label={`Model: ${current?.display_name ?? "default"}`}
-          className="max-w-52 text-muted!"
+          className="max-w-52 text-muted! max-sm:max-w-36"
         >
           <span className="truncate">{current?.display_name ?? "Model"}</span>
           {choice.effort && <span className="text-muted">{choice.effort}</span>}
