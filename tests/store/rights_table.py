@@ -126,6 +126,7 @@ METHODS: dict[str, tuple[str, str, set[str]]] = {
     "models.create": (NOTHING, "admins", ADMINISTERS),
     "models.update": (NOTHING, "admins", ADMINISTERS),
     "models.delete": (NOTHING, "admins", ADMINISTERS),
+    "settings.count_due": (NOTHING, "staff", ADMINISTERS),
     "settings.list": (NOTHING, "staff", ADMINISTERS),
     "settings.list_public": (NOTHING, "anybody", READS | ADMINISTERS),
     "settings.require": (NOTHING, "admins", ADMINISTERS),

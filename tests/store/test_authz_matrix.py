@@ -310,6 +310,7 @@ CALLS: dict[str, Call] = {
     ),
     "models.update": lambda s, t, x: s.models.update(uuid4(), ModelConfigPatch()),
     "models.delete": lambda s, t, x: s.models.delete(uuid4()),
+    "settings.count_due": lambda s, t, x: s.settings.count_due(auto_archive_days=1, retention_days=1, now=NOW),
     "settings.list": lambda s, t, x: s.settings.list(),
     "settings.list_public": lambda s, t, x: s.settings.list_public(),
     "settings.require": lambda s, t, x: s.settings.require(),
