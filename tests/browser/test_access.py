@@ -133,6 +133,8 @@ def test_zoom_of_four_hundred_per_cent_loses_nothing(visit: Visit) -> None:
     for path in ("/", f"/c/{chat['id']}", "/settings/models", "/settings/users", "/usage", "/search?q=hello"):
         page = ada.go(path)
         expect(page.get_by_role("heading", level=1)).to_be_visible()
+        if path.startswith("/settings"):
+            expect(page.get_by_role("table")).to_be_visible()
         found[path] = page.evaluate(OUTSIDE)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
     page = ada.go(f"/c/{chat['id']}")

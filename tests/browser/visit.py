@@ -18,6 +18,14 @@ SEND = re.compile("^(Send|Queue) message$")
 PATIENCE_MS = 60_000
 PASSWORD = "correct horse battery"
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+# What fades in has another contrast on its way.
+SETTLED = """
+    () => Promise.allSettled(
+        document.getAnimations()
+            .filter((one) => one.effect.getComputedTiming().iterations !== Infinity)
+            .map((one) => one.finished)
+    )
+"""
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 MOST_TABS = 150
@@ -110,10 +118,13 @@ class Visitor:
     def violations(self) -> list[str]:
         """What axe finds wrong with the page as it is shown."""
         self.page.evaluate(AXE.read_text())
+        self.page.evaluate(SETTLED)
         found = self.page.evaluate(
             "(tags) => axe.run(document, { runOnly: tags }).then((result) => result.violations)", WCAG
         )
-        return [f"{each['id']}: {[node['target'] for node in each['nodes']]}" for each in found]
+        return [
+            f"{each['id']}: {[(node['target'], node['failureSummary']) for node in each['nodes']]}" for each in found
+        ]
 
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type != "error" or any(pattern.search(message.text) for pattern in self._allowed):

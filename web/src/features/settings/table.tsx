@@ -12,8 +12,9 @@ interface Props<T> {
 export function Table<T>({ label, rows, columns, keyOf, empty }: Props<T>) {
   if (rows.length === 0)
     return <p className="rounded-lg border border-dashed border-line p-6 text-center text-muted">{empty}</p>;
+  // Relative: words for screen readers are placed by their nearest such box, and would widen the page from here.
   return (
-    <section aria-label={label} tabIndex={0} className="overflow-x-auto rounded-lg border border-line">
+    <section aria-label={label} tabIndex={0} className="relative overflow-x-auto rounded-lg border border-line">
       <table className="w-full text-left">
         <thead className="bg-bg2 text-small text-muted">
           <tr>

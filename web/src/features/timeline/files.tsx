@@ -92,6 +92,8 @@ function Thumbnail({ id, data, name, onOpen }: ThumbnailProps) {
   const [failure, setFailure] = useState<string | null>(null);
   const { src, error } = useFileSource(id, chatId, round);
   const broken = failure ?? (error ? said(error) : null);
+  // What does not decode is a file like others: it can still be had.
+  if (broken === NO_PICTURE && id) return <Chip id={id} name={name} mimeType="application/octet-stream" size={null} />;
   if (broken) {
     return (
       <span className="inline-flex max-w-72 items-center gap-2 rounded-lg border border-line bg-bg1 py-1 pr-1 pl-3">
@@ -129,10 +131,10 @@ function Thumbnail({ id, data, name, onOpen }: ThumbnailProps) {
           loading="lazy"
           onError={() => {
             // The browser does not tell why; the same request does.
-            if (!id) setFailure("not a picture");
+            if (!id) setFailure(NO_PICTURE);
             else
               fetchFile(id, chatId).then(
-                () => setFailure("not a picture"),
+                () => setFailure(NO_PICTURE),
                 (problem: unknown) => setFailure(said(problem)),
               );
           }}
@@ -144,6 +146,7 @@ function Thumbnail({ id, data, name, onOpen }: ThumbnailProps) {
 }
 
 const EXPIRED = "Expired";
+const NO_PICTURE = "not a picture";
 const said = (error: unknown) => (isStatus(error, 404) ? EXPIRED : sentence(error));
 
 interface FileProps {
