@@ -12,7 +12,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -24,6 +24,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import _process
 from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader, events, sse
 
 from rookery.chat.messages import ChatId, NewMessage, NewQueuedMessage, Role
@@ -128,22 +129,8 @@ async def send(writer: asyncio.StreamWriter, packets: Sequence[bytes], pace: flo
     await writer.drain()
 
 
-async def serve() -> None:
-    server = await asyncio.start_server(Provider().serve, "127.0.0.1", 0, limit=1 << 24)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[str]:
-    process = await asyncio.create_subprocess_exec(sys.executable, __file__, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        port = (await process.stdout.readline()).decode().strip()
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.terminate()
-        await process.wait()
+def serving() -> AbstractAsyncContextManager[str]:
+    return _process.serving(__file__)
 
 
 # The worker
@@ -361,4 +348,4 @@ class Floor:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve())
+    uvloop.run(_process.serve(Provider().serve))

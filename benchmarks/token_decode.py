@@ -18,8 +18,9 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from statistics import median
 from typing import Any
 from uuid import uuid4
@@ -27,6 +28,10 @@ from uuid import uuid4
 import aiohttp
 import msgspec
 import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import _process
 
 from rookery.chat.messages import Role
 from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
@@ -150,22 +155,8 @@ async def send(writer: asyncio.StreamWriter, packets: list[bytes], pace: float) 
     await writer.drain()
 
 
-async def serve() -> None:
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[str]:
-    process = await asyncio.create_subprocess_exec(sys.executable, __file__, "--serve", stdout=asyncio.subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        port = (await process.stdout.readline()).decode().strip()
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.terminate()
-        await process.wait()
+def serving() -> AbstractAsyncContextManager[str]:
+    return _process.serving(__file__, "--serve")
 
 
 # The readers. Each takes a model id, `<tokens>@<pace>`, and returns how many characters it got.
@@ -436,7 +427,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if arguments.serve:
-            runner.run(serve())
+            runner.run(_process.serve(answer))
             return 0
         return runner.run(run(quick=arguments.quick))
 

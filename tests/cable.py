@@ -3,12 +3,70 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 
-class Cable:
+class Line(ABC):
+    """Leads every connection to `url` on to `target`. While `is_down`, new connections break at once."""
+
+    def __init__(self, target: str) -> None:
+        self.url = ""
+        self.target = target
+        self.is_down = False
+        self._visits: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    def _pumps(
+        self,
+        client: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        server: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+    ) -> Sequence[Coroutine[Any, Any, None]]:
+        """What carries one connection; it is over with the first of them."""
+
+    async def _start(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return server
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_down:
+            writer.transport.abort()
+            return
+        visit = asyncio.ensure_future(self._carry(reader, writer))
+        self._visits.add(visit)
+        visit.add_done_callback(self._visits.discard)
+
+    async def _carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        parts = urlsplit(self.target)
+        try:
+            server, to_server = await asyncio.open_connection(parts.hostname, parts.port)
+        except OSError:
+            to_client.transport.abort()
+            return
+        except asyncio.CancelledError:
+            to_client.transport.abort()
+            raise
+        pumps = [asyncio.ensure_future(pump) for pump in self._pumps(client, to_client, server, to_server)]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            to_client.close()  # what was let through still arrives
+        except asyncio.CancelledError:
+            to_client.transport.abort()
+            raise
+        finally:
+            to_server.transport.abort()
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+
+class Cable(Line):
     """`url` is the clients' end; every new connection goes to `target`.
 
     `cut` breaks every connection; `cut_after` lets so many more bytes of the server pass first, so that the cut falls
@@ -17,20 +75,16 @@ class Cable:
     """
 
     def __init__(self, target: str) -> None:
-        self.url = ""
-        self.target = target
-        self.is_down = False
+        super().__init__(target)
         self.connections = 0
         self.requests = bytearray()
-        self._visits: set[asyncio.Task[None]] = set()
         self._flows = asyncio.Event()
         self._flows.set()
         self._allowance: int | None = None
 
     @asynccontextmanager
     async def laid(self) -> AsyncIterator[Cable]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server = await self._start()
         try:
             yield self
         finally:
@@ -59,35 +113,16 @@ class Cable:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        if self.is_down:
-            writer.transport.abort()
-            return
-        visit = asyncio.ensure_future(self._carry(reader, writer))
-        self._visits.add(visit)
-        visit.add_done_callback(self._visits.discard)
+        super()._accept(reader, writer)
 
-    async def _carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        parts = urlsplit(self.target)
-        try:
-            server, to_server = await asyncio.open_connection(parts.hostname, parts.port)
-        except BaseException:
-            to_client.transport.abort()
-            raise
-        pumps = [
-            asyncio.ensure_future(self._ask(client, to_server)),
-            asyncio.ensure_future(self._answer(server, to_client)),
-        ]
-        try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            to_client.close()  # what was let through still arrives
-        except asyncio.CancelledError:
-            to_client.transport.abort()
-            raise
-        finally:
-            to_server.transport.abort()
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+    def _pumps(
+        self,
+        client: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        server: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+    ) -> Sequence[Coroutine[Any, Any, None]]:
+        return self._ask(client, to_server), self._answer(server, to_client)
 
     async def _ask(self, client: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
         while data := await client.read(65536):

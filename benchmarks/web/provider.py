@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, suppress
 from itertools import cycle
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks import _process
 from benchmarks.token_decode import sse
 
 PACE = 200.0
@@ -96,24 +97,10 @@ async def speak(writer: asyncio.StreamWriter, seconds: int) -> None:
     await writer.drain()
 
 
-async def serve() -> None:
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, limit=1 << 24)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
-
-
-@asynccontextmanager
-async def providing() -> AsyncIterator[str]:
+def providing() -> AbstractAsyncContextManager[str]:
     """The address of a provider that runs meanwhile."""
-    process = await asyncio.create_subprocess_exec(sys.executable, __file__, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        port = (await process.stdout.readline()).decode().strip()
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.terminate()
-        await process.wait()
+    return _process.serving(__file__)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(_process.serve(answer))

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+from tests.cable import Line
 
 T = TypeVar("T")
 # How often a frame of the server arrives, given its text: not at all, once, or several times.
@@ -47,7 +49,7 @@ class Backstage:
         self.loop.close()
 
 
-class Wire:
+class Wire(Line):
     """`url` is the browser's end. Every new connection goes to `target`.
 
     `sockets` counts the WebSocket connections that were let through, by the end of their path. While `forbids_sockets`,
@@ -55,14 +57,11 @@ class Wire:
     """
 
     def __init__(self, backstage: Backstage, target: str) -> None:
-        self.target = target
-        self.url = ""
+        super().__init__(target)
         self.sockets: list[str] = []
         self.forbids_sockets = False
-        self.is_down = False
         self.mangle: Mangle | None = None
         self._backstage = backstage
-        self._visits: set[asyncio.Task[None]] = set()
         self._losing: re.Pattern[str] | None = None
 
     @contextmanager
@@ -81,11 +80,6 @@ class Wire:
         """The next request that looks so ("POST /path") still reaches the server; its answer and all else do not."""
         self._losing = re.compile(request)
 
-    async def _start(self) -> asyncio.Server:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        return server
-
     async def _end(self, server: asyncio.Server) -> None:
         self.is_down = True
         server.close()
@@ -97,34 +91,15 @@ class Wire:
             visit.cancel()
         await asyncio.gather(*visits, return_exceptions=True)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.is_down:
-            writer.transport.abort()
-            return
-        visit = asyncio.ensure_future(self._carry(reader, writer))
-        self._visits.add(visit)
-        visit.add_done_callback(self._visits.discard)
-
-    async def _carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        parts = urlsplit(self.target)
-        try:
-            server, to_server = await asyncio.open_connection(parts.hostname, parts.port)
-        except OSError:
-            to_client.transport.abort()
-            return
+    def _pumps(
+        self,
+        client: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        server: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+    ) -> Sequence[Coroutine[Any, Any, None]]:
         visit = _Visit(self, client, to_client, server, to_server)
-        pumps = [asyncio.ensure_future(visit.ask()), asyncio.ensure_future(visit.answer())]
-        try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            to_client.close()  # what was let through still arrives
-        except asyncio.CancelledError:
-            to_client.transport.abort()
-            raise
-        finally:
-            to_server.transport.abort()
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+        return visit.ask(), visit.answer()
 
     def takes_away(self, request: str, *, own: asyncio.Task[Any] | None) -> bool:
         """Whether this is the one whose answer gets lost. Nothing else tells the browser of it, either."""

@@ -107,16 +107,7 @@ class AgentConn:
         return await self._json(Request(method="GET", path="/v1/files/lines", query=query), Lines)
 
     async def write_file(self, path: str, data: bytes, *, key: UUID | None = None) -> Written:
-        request = Request(
-            method="PUT",
-            path="/v1/files",
-            query={"path": path},
-            body=data,
-            content_type="application/octet-stream",
-            key=key,
-            seconds=UPLOAD_SECONDS,
-        )
-        return await self._json(request, Written)
+        return await self._json(_put("/v1/files", {"path": path}, data, key=key), Written)
 
     async def edit_files(
         self, files: Sequence[FileEdits], *, diff: bool = True, key: UUID | None = None
@@ -129,15 +120,7 @@ class AgentConn:
         self, name: str, data: bytes, *, key: UUID | None = None, seconds: float = UPLOAD_SECONDS
     ) -> str:
         """Write a result that is too large for the model into a file of the workspace; its path."""
-        request = Request(
-            method="PUT",
-            path="/v1/results",
-            query={"name": name},
-            body=data,
-            content_type="application/octet-stream",
-            key=key,
-            seconds=seconds,
-        )
+        request = _put("/v1/results", {"name": name}, data, key=key, seconds=seconds)
         return (await self._json(request, _Resolved)).path
 
     async def list_dir(self, path: str | None = None, *, base: str = "root", parts: Sequence[str] = ()) -> Listing:
@@ -255,3 +238,17 @@ def _waiting_seconds(wait: float) -> float:
 def _segment(process_id: str) -> str:
     """A process id as a model wrote it, as one segment of a path."""
     return quote(process_id, safe="") or "-"
+
+
+def _put(
+    path: str, query: dict[str, str], data: bytes, *, key: UUID | None, seconds: float = UPLOAD_SECONDS
+) -> Request:
+    return Request(
+        method="PUT",
+        path=path,
+        query=query,
+        body=data,
+        content_type="application/octet-stream",
+        key=key,
+        seconds=seconds,
+    )

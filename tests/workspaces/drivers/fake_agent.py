@@ -11,7 +11,6 @@ import socketserver
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -79,7 +78,7 @@ def main() -> None:
     if fake == "exiting":
         sys.exit("this agent does not like it here")
     if fake == "silent":
-        time.sleep(1000)
+        signal.pause()
     path = options.listen.partition(":")[2] if options.listen else str(options.run_dir / "agent.sock")
     server = Server(path, Handler)
     server.run_dir = options.run_dir

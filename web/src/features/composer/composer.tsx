@@ -1,4 +1,3 @@
-import { ClipboardList, Plus, SendHorizontal, Square } from "lucide-react";
 import {
   type ClipboardEvent,
   type KeyboardEvent,
@@ -19,16 +18,16 @@ import { asCommand, hiddenCharacters, isLongPaste, withoutHidden } from "@/featu
 import { drafts } from "@/features/composer/draft_store";
 import { useHistory } from "@/features/composer/history";
 import { limitFor, shrink } from "@/features/composer/images";
-import { type ModelChoice, ModelPicker } from "@/features/composer/model_picker";
+import type { ModelChoice } from "@/features/composer/model_picker";
 import { ReferenceList } from "@/features/composer/reference_list";
 import { useSuggestions } from "@/features/composer/suggestions";
-import { WorkspacePicker } from "@/features/composer/workspace_picker";
+import { Toolbar, type ToolbarControls } from "@/features/composer/toolbar";
 import { sizeOf } from "@/features/timeline/files";
 import { offerComposer } from "@/state/composer_port";
 import { type DraftFile, EMPTY_DRAFT, isBlank } from "@/state/drafts";
 import { useDisplay, useKnownModels } from "@/state/queries";
 import { announce } from "@/ui/announcer";
-import { Button, IconButton } from "@/ui/button";
+import { Button } from "@/ui/button";
 import { OptionList, step } from "@/ui/combobox";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
@@ -59,28 +58,17 @@ interface Typed {
   references: ReferencePart[];
 }
 
-interface Props {
+interface Props extends ToolbarControls {
   ref?: Ref<ComposerHandle>;
   userId: string;
   chatId: string | null;
-  busy: boolean;
-  stopping: boolean;
   placeholder: string;
-  choice: ModelChoice;
-  onChoose: (choice: ModelChoice) => void;
-  planMode: boolean;
-  onPlanMode: (on: boolean) => void;
   /** Resolves false when the text must stay in the box. */
   onSubmit: (submission: Submission) => Promise<boolean>;
-  onStop: () => void;
   onPromoteFirst: () => void;
   onCommand: (name: string) => void;
   /** Editing something that exists: the banner above the box, and how to leave it. */
   editing: { banner: ReactNode; onCancel: () => void } | null;
-  /** Controls before send. */
-  extra?: ReactNode;
-  workspaceId: string | null;
-  onWorkspace: (id: string | null) => void;
   autoFocus?: boolean;
   /** What was sent and has not arrived: kept like a draft until it has. */
   unsent?: () => Typed;
@@ -91,7 +79,7 @@ const ESC_MS = 2_000;
 
 /** The box where messages are written. A keystroke renders nothing outside of it. */
 export function Composer(props: Props) {
-  const { userId, chatId, busy, stopping, choice, planMode, editing } = props;
+  const { userId, chatId, busy, choice, planMode, editing } = props;
   const draftKey = chatId ?? "new";
   const [initial] = useState(() => {
     const draft = drafts.load(userId, draftKey);
@@ -109,7 +97,6 @@ export function Composer(props: Props) {
   const attachments = useAttachments(initial.files);
   const history = useHistory(chatId);
   const box = useRef<HTMLTextAreaElement>(null);
-  const picker = useRef<HTMLInputElement>(null);
   const aside = useRef<Typed | null>(null);
   const composing = useRef(false);
   const escAt = useRef(Number.NEGATIVE_INFINITY);
@@ -301,7 +288,7 @@ export function Composer(props: Props) {
     else if (history.isBrowsing) {
       history.leave();
       setText("");
-    } else if (busy && !stopping) {
+    } else if (busy && !props.stopping) {
       const now = performance.now();
       if (now - escAt.current < ESC_MS) {
         escAt.current = Number.NEGATIVE_INFINITY;
@@ -476,52 +463,15 @@ export function Composer(props: Props) {
           </Button>
         </p>
       )}
-      <div className="flex flex-wrap items-center gap-1 px-2 pb-2">
-        <input
-          ref={picker}
-          type="file"
-          multiple
-          hidden
-          onChange={(event) => {
-            addFiles([...(event.target.files ?? [])]);
-            event.target.value = "";
-          }}
-        />
-        <IconButton label="Attach files" onClick={() => picker.current?.click()}>
-          <Plus />
-        </IconButton>
-        <ModelPicker choice={choice} onChoose={props.onChoose} open={modelsOpen} onOpenChange={setModelsOpen} />
-        <WorkspacePicker workspaceId={props.workspaceId} onChoose={props.onWorkspace} />
-        <Button
-          size="small"
-          kind="ghost"
-          aria-pressed={planMode}
-          onClick={() => props.onPlanMode(!planMode)}
-          className={cx(planMode ? "bg-bg3 text-accent!" : "text-muted!")}
-        >
-          <ClipboardList aria-hidden className="size-3.5" />
-          <span className="max-sm:sr-only">Plan</span>
-        </Button>
-        <div className="ml-auto flex items-center gap-1">
-          {props.extra}
-          {busy && (
-            <Button size="small" onClick={props.onStop} disabled={stopping} aria-keyshortcuts="Escape">
-              <Square aria-hidden className="size-3 fill-current" />
-              {/* Beside the icon there is no room for the word on a phone. */}
-              <span className="max-sm:sr-only">{stopping ? "Stopping" : "Stop"}</span>
-            </Button>
-          )}
-          <IconButton
-            label={editing ? "Save" : busy ? "Queue message" : "Send message"}
-            kind="primary"
-            disabled={!hasContent || sending}
-            onClick={() => void submit(false)}
-            className="rounded-full!"
-          >
-            <SendHorizontal className={cx((sending || uploading) && "pulse")} />
-          </IconButton>
-        </div>
-      </div>
+      <Toolbar
+        {...props}
+        modelsOpen={modelsOpen}
+        onModelsOpen={setModelsOpen}
+        canSend={hasContent && !sending}
+        isSending={sending || uploading}
+        onFiles={addFiles}
+        onSend={() => void submit(false)}
+      />
     </div>
   );
 }

@@ -1,0 +1,30 @@
+"""A fake provider in a process of its own, so that its work is not counted as ours."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def serve(answer: Answer) -> None:
+    """What that process does: it answers until it is ended, and says first where."""
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, limit=1 << 24)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@asynccontextmanager
+async def serving(*command: str) -> AsyncIterator[str]:
+    """The address of a provider that runs meanwhile: Python with this command, which calls `serve`."""
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        port = (await process.stdout.readline()).decode().strip()
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        await process.wait()
