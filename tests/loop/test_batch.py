@@ -337,6 +337,38 @@ async def test_a_batch_together_leaves_room_for_an_answer() -> None:
     assert value(done[-1]) == {}
 
 
+async def test_what_the_batch_limit_cuts_is_kept_whole_and_its_file_is_named() -> None:
+    kept: dict[str, ToolOutput] = {}
+
+    async def keep(call_id: str, token: UUID, output: ToolOutput) -> str:
+        assert call_id not in kept
+        kept[call_id] = output
+        return f"/results/{call_id}"
+
+    text, table = "x" * 50_000, {"rows": [f"row {number} {'y' * 90}" for number in range(500)]}
+    listed = ToolOutput(str(list(range(15_000))))
+    tools = [
+        scripted.giving(ToolOutput(text), "text"),
+        scripted.giving(ToolOutput(table), "table"),
+        scripted.giving(listed, "list"),
+        scripted.huge(100_000),
+        scripted.echo(),
+    ]
+
+    # Each but the last but one is within its own budget.
+    done = await BatchRig(tools).run(*(call(tool.spec.name) for tool in tools), context_limit=90_000, keep_result=keep)
+
+    sizes = [len(bytes(each.result.result)) for each in done if isinstance(each.result.result, Raw)]
+    assert sum(sizes) <= 90_000 * 3 * 60 // 100
+    assert [each.is_truncated for each in done] == [True, True, True, True, False]
+    for each in done[:4]:
+        assert f"/results/{each.result.tool_call_id}" in str(value(each))
+    assert value(done[1])["truncated"] == {"file": "/results/call_table"}
+    assert [kept[f"call_{name}"].value for name in ("text", "table")] == [{"output": text}, table]
+    assert kept["call_huge"].value == "x" * 100_000
+    assert "call_echo" not in kept
+
+
 async def test_attachments_are_published_behind_their_result() -> None:
     file = parts.File("text/plain", name="a.txt", file_id=UUID(int=4))
     output = ToolOutput("made it", attachments=(Attachment(UUID(int=4), "text/plain", "a.txt"),))

@@ -55,11 +55,22 @@ def cut_text(text: str, max_bytes: int, *, kept_in: str = "") -> str:
 def cut_json(result: Raw, max_bytes: int, *, kept_in: str = "") -> Raw:
     """The result with its longest strings cut until its JSON fits; it stays valid JSON of the same shape.
 
-    What does not fit even without its strings becomes the cut text of its JSON.
+    What does not fit even without its strings becomes the cut text of its JSON. An object whose strings are cut too
+    short for a marker names the file in a member of its own.
     """
     if len(bytes(result)) <= max_bytes:
         return result
     value = parts.json_value(result)
+    cut = _fitted(result, value, max_bytes, kept_in)
+    named = {"truncated": {"file": kept_in}}
+    room = max_bytes - len(bytes(parts.json_raw(named)))
+    is_named = not kept_in or bytes(parts.json_raw(kept_in))[1:-1] in bytes(cut)
+    if is_named or not isinstance(value, dict) or room <= _PLAIN_CUT_BELOW:
+        return cut
+    return parts.json_raw({**parts.json_value(_fitted(result, value, room, kept_in)), **named})
+
+
+def _fitted(result: Raw, value: Json, max_bytes: int, kept_in: str) -> Raw:
     # The smallest cut first: a table of half a million short rows fits at no length, and each try walks all of it.
     smallest = parts.json_raw(_with_strings_cut(value, _SHORTEST_STRING, kept_in))
     if len(bytes(smallest)) > max_bytes:

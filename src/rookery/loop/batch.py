@@ -17,13 +17,14 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.chat import parts, toolcalls
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.parts import ContentError, File, Part, ToolResult
+from rookery.chat.messages import ChatId
+from rookery.chat.parts import ContentError, File, ToolResult
 from rookery.chat.truncation import budget_bytes
 from rookery.clock import Clock, DeadlineExceeded
 from rookery.log import get_logger
-from rookery.loop import messages, results, tool_input
+from rookery.loop import live, messages, results, tool_input
 from rookery.loop.config import LoopConfig
+from rookery.loop.live import LiveResult
 from rookery.loop.results import CallName, CallResult, UnusableOutput
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import (
@@ -124,6 +125,7 @@ class _Batch:
         self._setup = setup
         self._max_bytes = budget_bytes(setup.context_limit)
         self._results: dict[int, CallResult] = {}
+        self._kept_in: dict[int, str] = {}
         self._running: dict[int, CallTimer] = {}
         self._view = BatchView(tuple(setup.tools.canonical(each.call.tool_name) for each in calls), {})
 
@@ -203,9 +205,9 @@ class _Batch:
             await self._run_call(place)
 
     async def _run_call(self, place: int) -> None:
-        setup, pending = self._setup, self._calls[place]
+        setup = self._setup
         tool = self._tool(place)
-        token = toolcalls.replay_token(setup.chat_id, pending.message_id, pending.call.tool_call_id)
+        token = self._token(place)
         is_ledgered = tool.spec.replay is Replay.LEDGER
         if is_ledgered and (known := await self._look_up(place, token)) is not None:
             self._settle(place, known, seconds=0.0)
@@ -223,9 +225,8 @@ class _Batch:
         try:
             output = await self._invoke(place, tool, timer=timer, token=token)
             result = await self._shaped(place, output)
-            if result.is_truncated:
-                kept_in = await setup.keep_result(pending.call.tool_call_id, token, output)
-                result = await self._shaped(place, output, kept_in=kept_in) if kept_in else result
+            if result.is_truncated and await self._kept(place, output):
+                result = await self._shaped(place, output)
         finally:
             del self._running[place]
             self._tell_progress()
@@ -236,7 +237,7 @@ class _Batch:
     async def _invoke(self, place: int, tool: Tool, *, timer: CallTimer, token: UUID) -> ToolOutput:
         """What the tool gives, within its time. It runs in a task of its own, so that nobody has to wait for it."""
         setup, name = self._setup, self._view.names[place]
-        live = _Live(self._name(place), setup.publish)
+        shown = LiveResult(self._name(place), setup.publish)
         call = self._calls[place].call
         context = ToolContext(
             chat_id=setup.chat_id,
@@ -244,7 +245,7 @@ class _Batch:
             replay_token=token,
             clock=setup.clock,
             new_id=setup.new_id,
-            publish=live,
+            publish=shown,
             timer=timer,
             cancellation=setup.cancellation,
             services=setup.services,
@@ -265,7 +266,7 @@ class _Batch:
         except DeadlineExceeded as error:
             late = None if task.done() else error
         finally:
-            live.close()
+            shown.close()
             if not task.done():
                 await self._stop(task, place)
         return self._read(task, place) if late is None else self._late(place, late.seconds)
@@ -303,14 +304,14 @@ class _Batch:
             return _failure(f"tool failed: {type(error).__name__}: {_text_of(error)}")
         return task.result()
 
-    async def _shaped(self, place: int, output: ToolOutput, *, kept_in: str = "") -> CallResult:
+    async def _shaped(self, place: int, output: ToolOutput) -> CallResult:
         shape = partial(
             results.shape,
             self._name(place),
             output,
             at=self._setup.clock.now(),
             max_bytes=self._max_bytes,
-            kept_in=kept_in,
+            kept_in=self._kept_in.get(place, ""),
         )
         try:
             return await asyncio.to_thread(shape) if results.needs_thread(output) else shape()
@@ -365,9 +366,9 @@ class _Batch:
         setup, part, label = self._setup, result.result, self._label(place)
         self._results[place] = result
         self._view.errors[part.tool_call_id] = result.is_error
-        _show(setup.publish, part)
+        live.show(setup.publish, part)
         for file in result.files:
-            _show(setup.publish, file)
+            live.show(setup.publish, file)
         size = 0 if isinstance(part.result, msgspec.UnsetType) else len(bytes(part.result))
         setup.stats.tool_finished(label, is_error=result.is_error, seconds=seconds, result_bytes=size)
         if result.is_truncated:
@@ -378,14 +379,28 @@ class _Batch:
         config = self._setup.config
         allowed = results.batch_budget_bytes(self._setup.context_limit, percent=config.batch_percent)
         ordered = [self._results[place] for place in range(len(self._calls))]
+        await self._keep_whole(results.find_overlong(ordered, allowed))
         if results.is_capping_slow(ordered, allowed):
-            capped = await asyncio.to_thread(results.cap_batch, ordered, allowed)
+            capped = await asyncio.to_thread(results.cap_batch, ordered, allowed, self._kept_in)
         else:
-            capped = results.cap_batch(ordered, allowed)
+            capped = results.cap_batch(ordered, allowed, self._kept_in)
         for place, (before, after) in enumerate(zip(ordered, capped, strict=True)):
             if after is not before:
                 self._tell_truncated(place)
         return capped
+
+    async def _keep_whole(self, places: Sequence[int]) -> None:
+        """Keep those results that are whole so far, and are going to be cut."""
+        whole = [place for place in places if not self._results[place].is_truncated]
+        await asyncio.gather(*(self._kept(place, _output_of(self._results[place])) for place in whole))
+
+    async def _kept(self, place: int, output: ToolOutput) -> bool:
+        """Whether this output of the call can be read somewhere from now on."""
+        pending = self._calls[place]
+        path = await self._setup.keep_result(pending.call.tool_call_id, self._token(place), output)
+        if path:
+            self._kept_in[place] = path
+        return bool(path)
 
     def _tell_truncated(self, place: int) -> None:
         log.info("tool_result_truncated", **self._fields(place))
@@ -402,6 +417,10 @@ class _Batch:
         assert tool is not None, "only admitted calls run"
         return tool
 
+    def _token(self, place: int) -> UUID:
+        pending = self._calls[place]
+        return toolcalls.replay_token(self._setup.chat_id, pending.message_id, pending.call.tool_call_id)
+
     def _name(self, place: int) -> CallName:
         return messages.name_of(self._calls[place].call, self._setup.tools)
 
@@ -413,42 +432,9 @@ class _Batch:
         return {"chat_id": self._setup.chat_id, "tool": self._view.names[place], "call_id": call.tool_call_id}
 
 
-class _Live:
-    """Shows the output of a running call; silent once the call is over, whatever its tool still says."""
-
-    __slots__ = ("_is_open", "_name", "_publish")
-
-    def __init__(self, name: CallName, publish: Publish) -> None:
-        self._name = name
-        self._publish = publish
-        self._is_open = True
-
-    def __call__(self, text: str, *, reset: bool = False) -> None:
-        if self._is_open:
-            delta = ToolResult(
-                self._name.call_id,
-                self._name.tool_name,
-                result_delta=results.clean_text(text),
-                result_reset=reset,
-                mcp_server_id=self._name.server_id,
-            )
-            _show(self._publish, delta)
-
-    def close(self) -> None:
-        self._is_open = False
-
-
 async def _awaited(tool: Tool, context: ToolContext, call: ToolCall) -> ToolOutput:
     """A coroutine, so that a tool that raises before it has anything to await fails inside its task."""
     return await tool.run(context, call)
-
-
-def _show(publish: Publish, part: Part) -> None:
-    """Best effort: the preview of a result must never cost the result."""
-    try:
-        publish(Role.TOOL, part)
-    except Exception as error:
-        log.exception("live_part_lost", error)
 
 
 def _decoded(content: str | None) -> CallResult | None:
@@ -459,6 +445,14 @@ def _decoded(content: str | None) -> CallResult | None:
     if not found or not isinstance(found[0], ToolResult):
         return None
     return CallResult(result=found[0], files=tuple(part for part in found[1:] if isinstance(part, File)))
+
+
+def _output_of(result: CallResult) -> ToolOutput:
+    """What the tool gave, of a result that was not cut."""
+    raw = result.result.result
+    assert not isinstance(raw, msgspec.UnsetType)
+    value = parts.json_value(raw)
+    return ToolOutput(value if isinstance(value, dict) else bytes(raw), is_error=result.is_error)
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:

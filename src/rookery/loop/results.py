@@ -10,6 +10,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import TypeGuard
 from uuid import UUID
 
@@ -278,13 +279,34 @@ def batch_budget_bytes(context_limit: int | None, *, percent: int) -> int:
     return window * percent // 100
 
 
-def cap_batch(results: Sequence[CallResult], max_bytes: int) -> tuple[CallResult, ...]:
-    """The results, the largest cut to one common length, so that together they fit. Media does not count."""
+def cap_batch(
+    results: Sequence[CallResult], max_bytes: int, kept_in: Mapping[int, str] = MappingProxyType({})
+) -> tuple[CallResult, ...]:
+    """The results, the largest cut to one common length, so that together they fit. Media does not count.
+
+    `kept_in` says of results, by their place, where all of them can be read.
+    """
+    level = _level(results, max_bytes)
+    if level is None:
+        return tuple(results)
+    return tuple(
+        _cut(each, Room(level, kept_in.get(place, ""))) if _text_bytes(each) > level else each
+        for place, each in enumerate(results)
+    )
+
+
+def find_overlong(results: Sequence[CallResult], max_bytes: int) -> tuple[int, ...]:
+    """The places of those that `cap_batch` would cut."""
+    level = _level(results, max_bytes)
+    return tuple(place for place, each in enumerate(results) if level is not None and _text_bytes(each) > level)
+
+
+def _level(results: Sequence[CallResult], max_bytes: int) -> int | None:
+    """How long each may be; None when all of them fit as they are."""
     sizes = [_text_bytes(result) for result in results]
     if sum(sizes) <= max_bytes:
-        return tuple(results)
-    level = max(_common_length(sizes, max_bytes), _MIN_CAPPED_BYTES)
-    return tuple(_cut(each, level) if size > level else each for each, size in zip(results, sizes, strict=True))
+        return None
+    return max(_common_length(sizes, max_bytes), _MIN_CAPPED_BYTES)
 
 
 def is_capping_slow(results: Sequence[CallResult], max_bytes: int) -> bool:
@@ -309,23 +331,23 @@ def _text_bytes(result: CallResult) -> int:
     return 0 if result.result.is_media or isinstance(value, msgspec.UnsetType) else len(bytes(value))
 
 
-def _cut(result: CallResult, max_bytes: int) -> CallResult:
+def _cut(result: CallResult, room: Room) -> CallResult:
     value = result.result.result
     assert not isinstance(value, msgspec.UnsetType)
-    part = msgspec.structs.replace(result.result, result=_cut_value(value, max_bytes))
+    part = msgspec.structs.replace(result.result, result=_cut_value(value, room))
     return msgspec.structs.replace(result, result=part, is_truncated=True)
 
 
-def _cut_value(raw: Raw, max_bytes: int) -> Raw:
+def _cut_value(raw: Raw, room: Room) -> Raw:
     """Plain text to just its length, escapes included; all else by the rule for JSON, which goes down in halves."""
-    value = parts.json_value(raw)
+    value, max_bytes = parts.json_value(raw), room.max_bytes
     match value:
         case {"output": str(text)} | {"error": str(text)} if len(value) == 1:
             (key,) = value
             allowed = max_bytes - _WRAPPING_BYTES
             for _ in range(4):
-                cut = parts.json_raw({key: truncation.cut_text(text, allowed)})
+                cut = parts.json_raw({key: room.cut(text, allowed)})
                 if len(bytes(cut)) <= max_bytes:
                     return cut
                 allowed = allowed * max_bytes // len(bytes(cut)) - _WRAPPING_BYTES
-    return truncation.cut_json(raw, max_bytes)
+    return truncation.cut_json(raw, max_bytes, kept_in=room.kept_in)

@@ -33,7 +33,9 @@ class ResultKeeper:
         self._clock = clock
 
     async def __call__(self, call_id: str, token: UUID, output: ToolOutput) -> str | None:
-        if self._workspace.workspace_id is None or output.media is not None or is_kept(output):
+        if (own := own_file(output)) is not None:
+            return own
+        if self._workspace.workspace_id is None or output.media is not None:
             return None
         data = await asyncio.to_thread(as_text, output)
         if len(data) > MAX_BYTES:
@@ -47,10 +49,11 @@ class ResultKeeper:
             return None
 
 
-def is_kept(output: ToolOutput) -> bool:
-    """Whether the result names a file of its own, as that of a command does."""
+def own_file(output: ToolOutput) -> str | None:
+    """The file that the result itself names, as that of a command does whose output was cut."""
     cut = output.value.get("truncated") if isinstance(output.value, Mapping) else None
-    return isinstance(cut, Mapping) and bool(cut.get("file"))
+    file = cut.get("file") if isinstance(cut, Mapping) else None
+    return file if isinstance(file, str) and file else None
 
 
 def as_text(output: ToolOutput) -> bytes:

@@ -1,0 +1,45 @@
+"""What watchers see of a batch while it runs. A preview: it must never cost the result."""
+
+from __future__ import annotations
+
+from rookery.chat.messages import Role
+from rookery.chat.parts import Part, ToolResult
+from rookery.log import get_logger
+from rookery.loop import results
+from rookery.loop.results import CallName
+from rookery.loop.tools import Publish
+
+log = get_logger("loop.live")
+
+
+class LiveResult:
+    """Shows the output of a running call; silent once the call is over, whatever its tool still says."""
+
+    __slots__ = ("_is_open", "_name", "_publish")
+
+    def __init__(self, name: CallName, publish: Publish) -> None:
+        self._name = name
+        self._publish = publish
+        self._is_open = True
+
+    def __call__(self, text: str, *, reset: bool = False) -> None:
+        if self._is_open:
+            delta = ToolResult(
+                self._name.call_id,
+                self._name.tool_name,
+                result_delta=results.clean_text(text),
+                result_reset=reset,
+                mcp_server_id=self._name.server_id,
+            )
+            show(self._publish, delta)
+
+    def close(self) -> None:
+        self._is_open = False
+
+
+def show(publish: Publish, part: Part) -> None:
+    """Best effort: the preview of a result must never cost the result."""
+    try:
+        publish(Role.TOOL, part)
+    except Exception as error:
+        log.exception("live_part_lost", error)
