@@ -76,7 +76,20 @@ def test_lines_too_long_for_a_view_make_a_file(tmp_path: Path) -> None:
     command.print(b"x" * 5000 + b"\n")
     command.spill.finish(command.output)
 
-    assert (tmp_path / ".rookery/results/call_1").read_bytes() == b"x" * 5000 + b"\n"
+    path = tmp_path / ".rookery/results/call_1"
+    assert path.read_bytes() == b"x" * 5000 + b"\n"
+    assert command.view().endswith(f" ... [line truncated; all of it is in {path}]\n")
+
+
+def test_many_long_lines_leave_room_for_one_marker_that_names_the_file(tmp_path: Path) -> None:
+    command = Command(tmp_path)
+
+    # With its file named in every line, it would be too long for a view.
+    command.print((b"x" * 2040 + b"\n") * 14 + b"y" * 2100 + b"\n" + b"z" * 1900 + b"\n")
+    command.spill.finish(command.output)
+
+    assert len(command.view().encode()) <= VIEW_BYTES
+    assert f"all of it is in {tmp_path / '.rookery/results/call_1'}" in command.view()
 
 
 def test_file_ends_at_its_limit_and_the_marker_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

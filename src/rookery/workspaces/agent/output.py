@@ -15,7 +15,7 @@ TAIL_BYTES = 256 * 1024
 SMALL_BYTES = 16 * 1024  # of each end, for a process that ended long ago when room is needed
 VIEW_BYTES = 32 * 1024
 LINE_BYTES = 2048
-LINE_SUFFIX = b" ... [line truncated]"
+LINE_SUFFIX = b" ... [line truncated%b]"
 _MARKER_ROOM = 64
 
 
@@ -97,18 +97,18 @@ class Output:
     def view(self, *, ended: bool, kept: Kept | None = None) -> View:
         """First and last part with a marker between them, or everything when it is short enough.
 
-        The marker names the file in which the rest was kept.
+        The marker names the file in which the rest was kept; where there is none, the lines that were cut do.
         """
+        where = b"" if kept is None else kept.described().encode("utf-8", "replace")
         if self.dropped == 0:
             clean = _clean(bytes(self._head + self._tail), ended=ended)
-            whole = _cut_lines(clean)
+            whole = _cut_lines(clean, where)
             if len(whole) <= VIEW_BYTES:
                 return View(whole.decode(), None if whole is clean else self._truncated(len(whole)))
-            first = last = whole
+            first = last = _cut_lines(clean)
         else:
             first = _cut_lines(_clean(bytes(self._head), ended=False))
             last = _cut_lines(_clean(_from_character(bytes(self._tail)), ended=ended))
-        where = b"" if kept is None else kept.described().encode("utf-8", "replace")
         half = max((VIEW_BYTES - _MARKER_ROOM - len(where)) // 2, 0)
         first, last = _first(first, half), _last(last, half)
         truncated = self._truncated(len(first) + len(last))
@@ -174,11 +174,12 @@ def _last(data: bytes, size: int) -> bytes:
     return _from_character(data[-size:]) if size > 0 else b""
 
 
-def _cut_lines(data: bytes) -> bytes:
+def _cut_lines(data: bytes, where: bytes = b"") -> bytes:
     """Lines of bounded length, for one of a megabyte would fill the view and say nothing; else the data itself."""
     if len(data) <= LINE_BYTES:
         return data
     lines = data.split(b"\n")
     if max(map(len, lines)) <= LINE_BYTES:
         return data
-    return b"\n".join(_first(line, LINE_BYTES) + LINE_SUFFIX if len(line) > LINE_BYTES else line for line in lines)
+    suffix = LINE_SUFFIX % where
+    return b"\n".join(_first(line, LINE_BYTES) + suffix if len(line) > LINE_BYTES else line for line in lines)
