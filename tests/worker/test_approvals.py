@@ -81,6 +81,27 @@ async def test_an_approved_call_runs_and_the_turn_goes_on(database_url: str) -> 
         assert len(house.calls) == 2
 
 
+async def test_a_question_that_was_not_written_is_not_counted(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = 0
+
+    async def ask(tx: machine.Tx, questions: Sequence[machine.Question], **fields: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise OSError("the database went away")
+        await machine.approvals.ask_approvals(tx, questions, **fields)
+
+    monkeypatch.setattr(machine, "ask_approvals", ask)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[scripted.echo("run")]) as house:
+        await house.set("approvals", ASK_RUN)
+        await asked(house)
+        await until(lambda: house.worker.stats.approvals_asked > 0)
+
+        assert (tries, house.worker.stats.approvals_asked) == (2, 1)
+
+
 async def test_a_denied_call_does_not_run_and_the_model_is_told_why(database_url: str) -> None:
     tool = scripted.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:

@@ -296,16 +296,17 @@ class Acts:
 
     async def ask(self, questions: Sequence[Question], *, timeout_seconds: float | None) -> None:
         """Wait for a person, who says whether the calls may run."""
-        self._parts.stats.approvals_asked += len(questions)
-        await self._park(lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=timeout_seconds))
+        seconds, asked = timeout_seconds, len(questions)
+        await self._park(lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=seconds), asked=asked)
 
-    async def _park(self, transition: Callable[[Tx], Awaitable[object]]) -> None:
+    async def _park(self, transition: Callable[[Tx], Awaitable[object]], *, asked: int = 0) -> None:
         async def enter(tx: Tx) -> Chat:
             await transition(tx)
             return tx.chat
 
         async def enter_and_tell() -> None:
             self._parts.effects.action_required(await self._handle.update(enter))
+            self._parts.stats.approvals_asked += asked  # what was not committed was not asked
 
         await shielded.to_the_end(enter_and_tell())
 
