@@ -84,6 +84,8 @@ def test_no_text_breaks_the_reading_and_its_result_can_be_stored(text: str) -> N
         ('{"options": {"Depth": 1}}', "`options.Depth` is spelled `depth`"),
         ('{"labels": {"a": "1", "a": "2"}}', "`labels.a` stands there more than once"),
         ('{"other": {"x": [{"y": 1, "y": 2}]}}', "`other.x[0].y` stands there more than once"),
+        (r'{"files": "[{\"name\": \"a\", \"NAME\": \"b\"}]"}', "`files[0].NAME` is spelled `name`"),
+        (r'{"options": " {\"depth\": 1, \"depth\": 2}"}', "`options.depth` stands there more than once"),
     ],
 )
 def test_an_ambiguous_key_is_named_with_its_path(args: str, named: str) -> None:
@@ -100,6 +102,7 @@ def test_an_ambiguous_key_is_named_with_its_path(args: str, named: str) -> None:
         '{"path": "a", "files": [{"name": "a"}, {"name": "b"}], "options": {"depth": 1}}',
         '{"labels": {"Path": "data", "path": "data", "NAME": "x"}}',
         '{"unknown": 1, "Unknown": 2}',
+        r'{"path": "{\"a\": 1, \"a\": 2}", "files": "[{", "unknown": "{\"a\": 1, \"a\": 2}"}',
         '{"options": null, "path": 12345678901234567890123456789012345678901234567890}',
     ],
 )

@@ -65,11 +65,15 @@ def read_stored(raw: Raw) -> Arguments:
 def find_ambiguity(args: Raw, schema: Mapping[str, Any]) -> str | None:
     """What a policy and a tool might read differently: a repeated key, or a declared one in other capitals.
 
-    At any depth; keys of free-form maps are data, and only checked for being there twice.
+    At any depth, also in JSON that was sent as a string; keys of free-form maps are data, and only checked for being
+    there twice.
     """
+    return next(_ambiguities(_tree(bytes(args)), schema, root=schema, path="", depth=0), None)
+
+
+def _tree(text: str | bytes) -> Any:
     # Numbers stay text: nobody looks at them here, and long ones are slow.
-    tree = json.loads(bytes(args), object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
-    return next(_ambiguities(tree, schema, root=schema, path="", depth=0), None)
+    return json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -85,6 +89,18 @@ def _ambiguities(
         items = _merged(schema, "items", root)
         for index, item in enumerate(node):
             yield from _ambiguities(item, items, root=root, path=f"{path}[{index}]", depth=depth + 1)
+    elif isinstance(node, str) and node.lstrip()[:1] in ("[", "{") and _is_structure(schema, root):
+        try:
+            inner = _tree(node)
+        except (ValueError, RecursionError):
+            return  # not what it looks like; the tool says so
+        yield from _ambiguities(inner, schema, root=root, path=path, depth=depth + 1)
+
+
+def _is_structure(schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
+    """Whether lists or objects are declared, and no text: then a string is read as the JSON that it holds."""
+    kinds = [form.get("type") for form in _forms(schema, root)]
+    return ("array" in kinds or "object" in kinds) and "string" not in kinds
 
 
 def _of_object(
