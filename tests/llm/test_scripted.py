@@ -413,4 +413,4 @@ async def test_guide_fills_an_object_when_one_is_asked_for() -> None:
     schema = {"type": "object", "properties": {"title": {"type": "string"}, "ok": {"type": "boolean"}}}
     call = Call(prompt=asking("Please fix the failing login test today").prompt, format=JsonFormat("title", schema))
 
-    assert json.loads(await text_of(call)) == {"title": "Please fix the failing login", "ok": False}
+    assert json.loads(await text_of(call)) == {"title": "Please fix the failing login test today", "ok": False}

@@ -14,6 +14,7 @@ import msgspec
 
 from rookery.chat.messages import Role
 from rookery.chat.prompt_parts import Prompt, PromptResult
+from rookery.llm import guide_texts
 from rookery.llm.guide_requests import Request, field_of, make_tour, plan_for, system_text, understand
 from rookery.llm.scripted import CallTool, Say, Step, Think, all_parts, last_user_text, results_since_user, text_of
 from rookery.llm.types import Call, Purpose
@@ -68,7 +69,7 @@ NOT_UNDERSTOOD = (
 def guide(call: Call) -> Sequence[Step]:
     """The next step of the turn: more calls while there are rounds left, then an account of what they gave."""
     if not call.tools and call.format is not None:
-        return (Say(json.dumps(_object_for(call))),)
+        return (Say(json.dumps(guide_texts.make_object(call.format.schema, last_user_text(call.prompt)))),)
     if call.purpose is Purpose.COMPACTION:
         return (Say(_summary(call.prompt)),)
     results = results_since_user(call.prompt)
@@ -284,28 +285,3 @@ def _summary(prompt: Prompt) -> str:
 
 def _names(calls: Sequence[CallTool]) -> str:
     return " and ".join(sorted({call.name for call in calls}))
-
-
-def _object_for(call: Call) -> dict[str, object]:
-    """An object of the asked-for shape, filled with words of the conversation: titles and labels work offline too."""
-    assert call.format is not None
-    # A label is asked for with the title before what was said, a summary with who said it.
-    said = re.sub(r"\A(Title:[^\n]*\nState:[^\n]*\n\n|User: )", "", last_user_text(call.prompt))
-    words = re.sub(r"\s+", " ", said).strip() or "New chat"
-    properties = call.format.schema.get("properties", {})
-    return {name: _value_for(schema, words) for name, schema in properties.items()}
-
-
-def _value_for(schema: object, words: str) -> object:
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    match kind:
-        case "integer" | "number":
-            return 0
-        case "boolean":
-            return False
-        case "array":
-            return []
-        case "object":
-            return {}
-        case _:
-            return " ".join(words.split()[:5]).strip(".,:;!?")

@@ -1,0 +1,96 @@
+"""Short texts about a chat from a model that understands none of it: titles, labels and summaries work offline too.
+
+They are made of the chat's own words. What is asked for is told by the names of the object's members.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rookery.chat import titles
+
+MAX_ASKED = 5
+MAX_ASKED_WORDS = 12
+MAX_ANSWER_WORDS = 25
+MAX_PIECE = 120  # characters of a request or an answer: six of them are a summary
+LABEL_TITLE_WORDS = 4
+
+_LABELLED = re.compile(r"\ATitle: (?P<title>[^\n]*)\nState: (?P<state>[^\n]*)\n\n(?P<answer>.*)\Z", re.DOTALL)
+_SPEECH = re.compile(r"(?:\A|\n\n)(?P<who>User|Assistant|Summary of what came before): ")
+_CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_SENTENCE_END = re.compile(r"[.!?:]+(?:\s+|\Z)")
+_FAILED = re.compile(r"\bfailed\b|\bexit code\b|\bcould be (?:made|started)\b")
+
+
+def make_object(schema: Mapping[str, Any], text: str) -> dict[str, object]:
+    """An object of this shape about the text."""
+    properties = schema.get("properties") or {}
+    return {name: _value(name, declared, text) for name, declared in properties.items()}
+
+
+def _value(name: str, schema: object, text: str) -> object:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    match kind:
+        case "integer" | "number":
+            return 0
+        case "boolean":
+            return False
+        case "array":
+            return []
+        case "object":
+            return {}
+        case _:
+            return _TEXTS.get(name, title)(text)
+
+
+def title(text: str) -> str:
+    """The first words of the request."""
+    words = text.split()
+    if not words:
+        return titles.EMPTY_TITLE
+    short = " ".join(words[: titles.MAX_TITLE_WORDS]).strip(".,:;!?")[: titles.MAX_TITLE].rstrip()
+    return short[:1].upper() + short[1:]
+
+
+def label(text: str) -> str:
+    """How a turn ended, as far as its last words show it."""
+    found = _LABELLED.match(text)
+    if found is None:
+        return titles.FINISHED_LABEL
+    if "decision" in found["state"]:
+        return "Waiting for a decision"
+    if _FAILED.search(_CODE.sub("", found["answer"])):
+        return "Ended with a problem"
+    words = found["title"].rstrip("\N{HORIZONTAL ELLIPSIS}.").split()[:LABEL_TITLE_WORDS]
+    return " ".join(("Done:", *words)) if words else titles.FINISHED_LABEL
+
+
+def summary(text: str) -> str:
+    """What the user asked for, and how the last answer ended."""
+    places = list(_SPEECH.finditer(text))
+    ends = [place.start() for place in places[1:]] + [len(text)]
+    speeches = [(place["who"], text[place.end() : end]) for place, end in zip(places, ends, strict=True)]
+    asked = [_words(said, MAX_ASKED_WORDS) for who, said in speeches if who == "User" and said.strip()]
+    answers = [said for who, said in speeches if who == "Assistant"]
+    told = f"The user asked for this: {'; '.join(asked[-MAX_ASKED:]) or 'nothing'}."
+    end = _last_sentence(answers[-1]) if answers else ""
+    return f"{told} The last answer ended so: {end}." if end else told
+
+
+_TEXTS: Mapping[str, Callable[[str], str]] = {"title": title, "label": label, "summary": summary}
+
+
+def _last_sentence(answer: str) -> str:
+    """The first sentence of the last paragraph that is prose."""
+    paragraphs = [each.strip() for each in re.split(r"\n\s*\n", _CODE.sub("", answer))]
+    prose = [each for each in paragraphs if each and "\n- " not in each]
+    return _words(_SENTENCE_END.split(prose[-1])[0], MAX_ANSWER_WORDS) if prose else ""
+
+
+def _words(text: str, count: int) -> str:
+    """So many words in one line and one sentence."""
+    whole = " ".join(_SENTENCE_END.sub(" ", text).split())
+    short = " ".join(whole.split()[:count])[:MAX_PIECE].strip(" .,;")
+    return short + ("\N{HORIZONTAL ELLIPSIS}" if len(short) < len(whole.strip(" .,;")) else "")
