@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from rookery.cli.chat_failures import Refused
 from rookery.cli.exits import Exit
 from rookery.client import ApprovalAnswer, DynamicTool
 from rookery.client.models import ActionCall
-from rookery.llm.scripted import CallTool, Say, Step, Wait, last_user_text
+from rookery.llm.scripted import CallTool, Say, Script, Step, Wait, last_user_text
 from rookery.llm.types import Call
 from rookery.store import machine
 from rookery.store.machine import Bundle, ChatSpec, Question
@@ -27,8 +28,29 @@ CALL = ActionCall(tool_call_id="1", tool_name="execute", args={"command": "ls"})
 PICK = DynamicTool(name="pick", description="Pick one.", input_schema={"type": "object"})
 
 
-def typed(*lines: str) -> Iterator[str]:
-    yield from lines
+class Typed:
+    """Somebody who types these lines, and what they were asked before each."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines = iter(lines)
+        self.prompts: list[str] = []
+
+    def __call__(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        return next(self._lines)
+
+
+@contextmanager
+def seated(database_url: str, home: Path, script: Script) -> Iterator[tuple[Desk, asyncio.Runner]]:
+    """A desk for commands that bring a loop of their own."""
+    with asyncio.Runner() as runner:
+        opened = open_chat_desk(database_url, home)
+        desk = runner.run(opened.__aenter__())
+        try:
+            with desk.script(script):
+                yield desk, runner
+        finally:
+            runner.run(opened.__aexit__(None, None, None))
 
 
 @pytest.mark.parametrize(
@@ -46,16 +68,12 @@ def test_a_line_becomes_an_answer(line: str, answer: ApprovalAnswer) -> None:
 
 
 def test_a_line_that_says_neither_is_asked_again_with_an_explanation() -> None:
-    lines, prompts = typed("", "what?", "y"), []
+    person = Typed("", "what?", "y")
 
-    def read_line(prompt: str) -> str:
-        prompts.append(prompt)
-        return next(lines)
-
-    (answer,) = chat_approvals.ask([CALL], read_line)
+    (answer,) = chat_approvals.ask([CALL], person)
 
     assert answer.decision == "approve"
-    assert [chat_approvals.HOW in prompt for prompt in prompts] == [False, True, True]
+    assert [chat_approvals.HOW in prompt for prompt in person.prompts] == [False, True, True]
 
 
 @pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
@@ -100,30 +118,20 @@ def roots_script(call: Call) -> Sequence[Step]:
 
 
 def test_a_question_of_a_subagent_is_asked_at_its_root(database_url: str, tmp_path: Path) -> None:
-    lines, prompts = typed("n not that one", "/quit"), []
+    person = Typed("n not that one", "/quit")
 
-    def read_line(prompt: str) -> str:
-        prompts.append(prompt)
-        return next(lines)
-
-    with asyncio.Runner() as runner:
-        opened = open_chat_desk(database_url, tmp_path)
-        desk = runner.run(opened.__aenter__())
-        try:
-            with desk.script(roots_script):
-                busy = runner.run(asked_by_a_subagent(desk, "wait"))
-                # One that would show its root for ever leaves it.
-                left = runner.run(chat.turn(desk.terminal(), busy, since=0, until_asked=True))
-                runner.run(desk.client.chats.interrupt(busy))
-                root = runner.run(asked_by_a_subagent(desk, "hello"))
-                talk = chat_talk.Talk(desk.terminal(), runner, model=None, chat_id=root)
-                assert talk.run(read_line) == Exit.OK
-                answered = runner.run(chat_questions.find(desk.client, root))
-        finally:
-            runner.run(opened.__aexit__(None, None, None))
+    with seated(database_url, tmp_path, roots_script) as (desk, runner):
+        busy = runner.run(asked_by_a_subagent(desk, "wait"))
+        # One that would show its root for ever leaves it.
+        left = runner.run(chat.turn(desk.terminal(), busy, since=0, until_asked=True))
+        runner.run(desk.client.chats.interrupt(busy))
+        root = runner.run(asked_by_a_subagent(desk, "hello"))
+        talk = chat_talk.Talk(desk.terminal(), runner, model=None, chat_id=root)
+        assert talk.run(person) == Exit.OK
+        answered = runner.run(chat_questions.find(desk.client, root))
 
     assert left == Exit.OK
-    assert prompts == ["Run read_file? [y/n/a] ", "> "]
+    assert person.prompts == ["Run read_file? [y/n/a] ", "> "]
     assert [line for line in desk.notes if "subagent" in line] == ["A subagent (A child) waits for an answer."]
     assert "  path: /red" in desk.notes
     assert answered == []
@@ -179,30 +187,20 @@ async def test_rules_that_cannot_be_meant_are_refused_before_they_are_sent(given
 
 
 def test_a_question_is_asked_at_the_prompt_and_its_answer_moves_the_chat(database_url: str, tmp_path: Path) -> None:
-    lines, prompts = typed("n not that one", "/quit"), []
+    person = Typed("n not that one", "/quit")
+    script = in_turn((CallTool("pick", {"what": "red"}),), (Say("As you wish."),))
 
-    def read_line(prompt: str) -> str:
-        prompts.append(prompt)
-        return next(lines)
+    with seated(database_url, tmp_path, script) as (desk, runner):
 
-    with asyncio.Runner() as runner:
-        opened = open_chat_desk(database_url, tmp_path)
-        desk = runner.run(opened.__aenter__())
-        try:
-            with desk.script(in_turn((CallTool("pick", {"what": "red"}),), (Say("As you wish."),))):
+        async def asked_chat() -> UUID:
+            rules = {"rules": [{"tool": "pick", "action": "ask"}]}
+            await desk.person.http.put("/api/v1/settings/approvals", json=rules)
+            made = await desk.client.chats.create("hello", dynamic_tools=[PICK])
+            await desk.client.chats.wait_idle(made.id, made.snapshot_version)
+            return made.id
 
-                async def asked_chat() -> UUID:
-                    rules = {"rules": [{"tool": "pick", "action": "ask"}]}
-                    await desk.person.http.put("/api/v1/settings/approvals", json=rules)
-                    made = await desk.client.chats.create("hello", dynamic_tools=[PICK])
-                    await desk.client.chats.wait_idle(made.id, made.snapshot_version)
-                    return made.id
+        talk = chat_talk.Talk(desk.terminal(), runner, model=None, chat_id=runner.run(asked_chat()))
+        assert talk.run(person) == Exit.OK
 
-                chat_id = runner.run(asked_chat())
-                talk = chat_talk.Talk(desk.terminal(), runner, model=None, chat_id=chat_id)
-                assert talk.run(read_line) == Exit.OK
-        finally:
-            runner.run(opened.__aexit__(None, None, None))
-
-    assert prompts == ["Run pick? [y/n/a] ", "> "]
+    assert person.prompts == ["Run pick? [y/n/a] ", "> "]
     assert "As you wish." in desk.said
