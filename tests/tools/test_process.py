@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from rookery.chat import parts
 from rookery.chat.messages import ChatId
+from rookery.clock import SystemClock
 from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
 from rookery.tools.framework import make_tool
 from rookery.tools.registry import Column
@@ -171,8 +173,14 @@ async def test_result_too_large_for_the_model_is_kept_in_the_workspace(hands: Ha
     assert file.read_text() == whole
     assert f"All of it is in {file}" in done.value["output"]
     assert len(done.value["output"].encode()) <= 20_000
+    # Two that fit each by itself, and not together.
+    hands.extra = [make_tool("dump", "", arguments=Dump, handler=partial(_dump, whole[:19_000]))]
+    for name, each in zip("34", await hands.run_all(*(hands.call("dump", call_id=n) for n in "34")), strict=True):
+        assert f"All of it is in {hands.home}/.rookery/results/{name}" in each.value["output"]
+        assert (hands.home / ".rookery/results" / name).read_text() == whole[:19_000]
     hands.places.status = "stopped"
     hands.workspaces.clear()
+    hands.extra = [make_tool("dump", "", arguments=Dump, handler=partial(_dump, whole))]
     without = await hands.run("dump", call_id="call/2")
     assert "Narrow the query" in without.value["output"]
 
@@ -216,8 +224,10 @@ async def test_daemon_does_not_hold_up_the_command_that_made_it(hands: Hands) ->
 
 async def test_notes_tell_of_long_timeouts_and_better_tools(hands: Hands) -> None:
     done = await hands.run("execute", command="cat /dev/null", timeout="5h")
+    number = await hands.run("execute", command="true", timeout=1_800_000)
 
     assert "cut to 1h" in done.value["note"]
+    assert "cut to 1h" in number.value["note"]
     assert "read_file" in done.value["note"]
 
 
@@ -263,11 +273,20 @@ async def test_call_run_again_after_the_end_gives_the_recorded_result(hands: Han
     assert marks.read_text() == "x\n"
 
 
+class Later(SystemClock):
+    """Of a replica that takes over after an hour."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=1)
+
+
 async def test_timeout_of_a_call_run_again_counts_from_the_start_of_the_command(hands: Hands) -> None:
-    done = await hands.run("execute", call_id="same", command="sleep 100", timeout="200ms")
+    done = await hands.run("execute", call_id="same", command="sleep 1000", timeout="200ms")
+    hands.clock = Later()
 
-    again = await asyncio.wait_for(hands.run("execute", call_id="same", command="sleep 100", timeout="200ms"), PATIENCE)
+    again = await asyncio.wait_for(hands.run("execute", call_id="same", command="sleep 1000", timeout="50m"), PATIENCE)
 
+    assert again.value["error"] == "timed out after 50m"
     assert again.value["background_process_id"] == done.value["background_process_id"]
 
 

@@ -22,7 +22,7 @@ from rookery.tools.live_output import LiveTail
 from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
 from rookery.workspaces.answers import Output, ProcessInfo, StartProcess
 from rookery.workspaces.conn import MAX_WAIT_SECONDS, StartedProcess
-from rookery.workspaces.errors import AgentError, AgentUnreachable, WorkspaceError
+from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, WorkspaceError
 
 # What a call gets on top of its own timeout, for the requests around it.
 SLACK_SECONDS = 120.0
@@ -127,7 +127,7 @@ def _with_text_timeout(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     return {
-        key: f"{value:g}" if key in ("timeout", "wait_timeout") and _is_number(value) else value
+        key: f"{value:f}" if key in ("timeout", "wait_timeout") and _is_number(value) else value
         for key, value in given.items()
     }
 
@@ -256,8 +256,11 @@ async def _follow(ctx: ToolContext, turn: WorkspaceTurn, started: StartedProcess
 
 
 async def _waited(turn: WorkspaceTurn, process_id: str, wait: float) -> Output | None:
-    """A snapshot at the end of the process or of the wait; None when the request broke."""
-    conn = await turn.workspace.conn()
+    """A snapshot at the end of the process or of the wait; None when there was no connection, or it broke."""
+    try:
+        conn = await turn.workspace.conn()
+    except NoConnection:
+        return None
     try:
         return await conn.process_output(process_id, wait=wait)
     except AgentUnreachable:

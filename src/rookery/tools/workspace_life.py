@@ -96,7 +96,9 @@ async def create_workspace(ctx: ToolContext, given: CreateWorkspace) -> ToolOutp
     async with turn.yard.lock:
         bound = await _find_bound(turn)
         if bound is not None and bound.id != own_id and not given.new and not _is_replaceable(bound):
-            return await _told(ctx, turn, bound)
+            told = await _told(ctx, turn, bound)
+            if told is not None:
+                return told
         return await _given(_create(ctx, turn, given, workspace_id=own_id))
 
 
@@ -157,7 +159,7 @@ async def _start(ctx: ToolContext, turn: WorkspaceTurn, given: StartWorkspace) -
     bound = await _require_bound(turn)
     # A stop that is under way is waited for; after it, the workspace can be started.
     if (open_operation := await turn.yard.service.find_open_operation(bound.id)) is not None:
-        bound = await _waited(ctx, turn, bound, open_operation, must_succeed=open_operation.is_start)
+        bound = _alive(await _waited(ctx, turn, bound, open_operation, must_succeed=open_operation.is_start))
         if open_operation.is_start:
             return await _started(turn, bound, open_operation)
     before = bound.template_revision
@@ -191,7 +193,7 @@ async def _stop(ctx: ToolContext, turn: WorkspaceTurn) -> dict[str, Any]:
     service, store = turn.yard.service, turn.yard.store
     if (open_operation := await service.find_open_operation(bound.id)) is not None:
         # The fresh row decides, not how that went.
-        bound = await _waited(ctx, turn, bound, open_operation, must_succeed=False)
+        bound = _alive(await _waited(ctx, turn, bound, open_operation, must_succeed=False))
     if bound.status == Status.STOPPED:
         return {"stopped": True, "no_operation": True, "workspace_name": bound.name}
     made = await service.request_stop(store, bound.id, reason=Reason.CHAT)
@@ -278,6 +280,10 @@ async def _require_bound(turn: WorkspaceTurn) -> Workspace:
     bound = await _find_bound(turn)
     if bound is None:
         raise Refused("This chat has no workspace. Use create_workspace first.")
+    return _alive(bound)
+
+
+def _alive(bound: Workspace) -> Workspace:
     if bound.status == Status.DELETED:
         raise Refused("The workspace of this chat was deleted. Use create_workspace to make a new one.")
     return bound
@@ -287,8 +293,8 @@ def _is_replaceable(bound: Workspace) -> bool:
     return bound.status == Status.DELETED or (bound.status == Status.FAILED and not bound.has_run)
 
 
-async def _told(ctx: ToolContext, turn: WorkspaceTurn, bound: Workspace) -> ToolOutput:
-    """The chat has a workspace that is not given up: how it stands, and what to do."""
+async def _told(ctx: ToolContext, turn: WorkspaceTurn, bound: Workspace) -> ToolOutput | None:
+    """The chat has a workspace that is not given up: how it stands, and what to do. None when it was being deleted."""
     service = turn.yard.service
     value: dict[str, Any] = {"created": False, "workspace_name": bound.name, "workspace_id": str(bound.id)}
     if (open_operation := await service.find_open_operation(bound.id)) is not None:
@@ -297,6 +303,8 @@ async def _told(ctx: ToolContext, turn: WorkspaceTurn, bound: Workspace) -> Tool
             bound = await _waited(ctx, turn, bound, open_operation)
         except Failed as error:
             return ToolOutput({**value, **error.value}, is_error=True)
+    if _is_replaceable(bound):
+        return None
     if bound.status == Status.RUNNING:
         if _is_silent(ctx, bound):
             message = "The workspace does not answer: use stop_workspace, then start_workspace."
