@@ -5,12 +5,14 @@ Over the database and the real services, with a driver whose sandboxes are socke
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from rookery.chat import parts
@@ -23,16 +25,26 @@ from rookery.loop.scripted import MemoryLedger
 from rookery.loop.stragglers import Stragglers
 from rookery.store import generation, machine, settings, workspace_context
 from rookery.store.generation import HistoryCache, Step
+from rookery.tools.registry import Column
 from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
 from rookery.tools.turn import TurnTools
-from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
 from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.loop.rig import Shown
 from tests.store.machine.rig import Rig, assistant, make_rig
 from tests.tools.hands import Done, value_of
+from tests.tools.test_registry import COLUMNS, cells
 from tests.waiting import until
 from tests.workspaces.fake_driver import FakeDriver
 from tests.workspaces.yard import Yard, open_yard
+
+# Rows of the table whose tools come with subagents and the advisor.
+NOT_MADE_YET = frozenset(
+    {
+        *("spawn_agent", "wait_agent", "list_agents", "list_subagent_models"),
+        *("message_agent", "interrupt_agent", "advisor"),
+    }
+)
 
 
 @dataclass
@@ -178,6 +190,35 @@ async def test_workspace_that_once_ran_is_never_abandoned(life: Life) -> None:
     assert idle.value["no_operation"] is True
 
 
+@pytest.mark.parametrize("tool", ["create_workspace", "start_workspace", "stop_workspace"])
+async def test_workspace_that_is_being_deleted_is_waited_for_and_given_up(
+    life: Life, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await life.run("create_workspace", template_id="plain")
+    service, delete = life.replica.service, life.driver.delete
+    wait, is_waited_for = service.wait_operation, asyncio.Event()
+
+    async def held(ws: WorkspaceSpec) -> None:
+        await is_waited_for.wait()
+        await delete(ws)
+
+    async def waited(*args: Any, **fields: Any) -> Any:
+        is_waited_for.set()
+        return await wait(*args, **fields)
+
+    monkeypatch.setattr(life.driver, "delete", held)
+    monkeypatch.setattr(service, "wait_operation", waited)
+    await service.request_delete(life.yard.as_user(life.rig.user), UUID(made.value["workspace_id"]))
+    done = await life.run(tool, **({"template_id": "plain"} if tool == "create_workspace" else {}))
+
+    if tool == "create_workspace":
+        assert done.value["created"]
+        assert done.value["workspace_id"] != made.value["workspace_id"]
+    else:
+        assert "was deleted" in done.error
+        assert "create_workspace" in done.error
+
+
 async def test_tools_say_to_start_a_workspace_that_was_stopped(life: Life) -> None:
     await life.run("create_workspace", template_id="plain")
     await life.run("stop_workspace")
@@ -258,17 +299,28 @@ async def test_user_who_wants_it_gets_changes_with_the_next_turn_and_not_before(
     assert not await life.is_dirty()
 
 
-async def test_tools_of_the_project_are_offered_where_something_may_be_changed(life: Life) -> None:
+async def test_chats_of_every_kind_get_the_tools_of_their_column_and_no_other(life: Life) -> None:
     search = {"name": "search", "description": "Look it up.", "inputSchema": {"type": "object"}}
-    resource = {"kind": "mcp_server", "source": "docs", "tools": [search]}
-    life.driver.context = {"version": 1, "hash": "h1", "resources": [resource]}
+    server = {"kind": "mcp_server", "source": "docs", "tools": [search]}
+    skill = {"kind": "skill", "source": "/p/.agents/skills/ship/SKILL.md", "body": "---\nname: ship\n---\nShip it.\n"}
+    far = {"kind": "mcp_server", "source": "far", "status": "unreadable", "error": "It has a `url`."}
+    life.driver.context = {"version": 1, "hash": "h1", "resources": [skill, server, far]}
     await life.run("create_workspace", template_id="plain")
+    begun = await life.begin_turn()
+    step = await life.step()
+    meta = msgspec.structs.replace(step.meta, dynamic_tools='[{"name": "pick"}]')
+    child = msgspec.structs.replace(step.chat, parent_chat_id=life.chat_id, root_chat_id=life.chat_id)
 
-    normal = await life.begin_turn()
-    async with AsyncExitStack() as stack:
-        planning = await life.toolbox.open(await life.step(), mode=Mode.PLAN, stack=stack)
-
-    assert "docs__search" in {each.name for each in normal.tools.definitions()}
-    assert "docs__search" not in planning.tools.active
-    assert normal.trace is not None
-    assert normal.trace.mcp_servers == ("docs",)
+    assert begun.trace is not None
+    assert begun.trace.mcp_servers == ("docs",)
+    ((_, problems),) = (row.content for row in begun.opening())
+    assert isinstance(problems, parts.Text)
+    assert problems.text.splitlines()[1:] == ["- far: It has a `url`."]
+    for mode, is_root, column in COLUMNS:
+        async with AsyncExitStack() as stack:
+            taken = msgspec.structs.replace(step, chat=step.chat if is_root else child, meta=meta)
+            tools = (await life.toolbox.open(taken, mode=mode, stack=stack)).tools
+        expected = {tool for tool, at, is_active in cells() if is_active and at == column} - NOT_MADE_YET
+        expected |= {"docs__search"} if column in (Column.ROOT, Column.CHILD) else set()
+        expected |= {"pick"} if column is Column.ROOT else set()
+        assert {each.name for each in tools.definitions()} == tools.active == expected, column

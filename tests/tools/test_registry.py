@@ -24,6 +24,17 @@ TABLE = """
 """
 
 
+# Which column is whose, by the mode and whether the chat is a root.
+COLUMNS = [
+    (Mode.NORMAL, True, Column.ROOT),
+    (Mode.NORMAL, False, Column.CHILD),
+    (Mode.PLAN, True, Column.ROOT_PLAN),
+    (Mode.PLAN, False, Column.CHILD_PLAN),
+    (Mode.EXPLORE, True, Column.EXPLORE),
+    (Mode.EXPLORE, False, Column.EXPLORE),
+]
+
+
 def cells() -> list[tuple[str, str, bool]]:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.strip().splitlines()]
     columns = rows[0][1:]
@@ -44,17 +55,7 @@ def test_every_tool_of_the_table_is_registered_and_no_other() -> None:
     assert set(registry.ACTIVE) == {tool for tool, _, _ in cells()}
 
 
-@pytest.mark.parametrize(
-    ("mode", "is_root", "column"),
-    [
-        (Mode.NORMAL, True, Column.ROOT),
-        (Mode.NORMAL, False, Column.CHILD),
-        (Mode.PLAN, True, Column.ROOT_PLAN),
-        (Mode.PLAN, False, Column.CHILD_PLAN),
-        (Mode.EXPLORE, True, Column.EXPLORE),
-        (Mode.EXPLORE, False, Column.EXPLORE),
-    ],
-)
+@pytest.mark.parametrize(("mode", "is_root", "column"), COLUMNS)
 def test_mode_and_family_choose_the_column(mode: Mode, is_root: bool, column: Column) -> None:
     assert registry.column(mode=mode, is_root=is_root) is column
 

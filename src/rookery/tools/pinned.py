@@ -13,7 +13,7 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat import blocks, skills
+from rookery.chat import blocks, sanitise, skills
 from rookery.chat.blocks import InstructionFile, Skill
 from rookery.chat.messages import ChatId
 from rookery.chat.parts import ContextFile, WorkspaceContext
@@ -27,6 +27,9 @@ from rookery.store.workspaces import Workspace
 log = get_logger("tools.pinned")
 
 MAX_CHATS = 512
+# Of what cannot be used, told to people.
+MAX_PROBLEMS = 10
+MAX_PROBLEM_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,14 @@ class Pinned:
         return WorkspaceContext(
             *self.key, files=tuple(files), skills=tuple(each.name for each in self.skills), mcp_servers=tuple(servers)
         )
+
+    def problems(self) -> str:
+        """What the workspace offers and cannot be used, for people; nothing when all of it can."""
+        found = [each for each in self.resources if each.error and each.status not in ("ok", "truncated")]
+        lines = [f"- {_line(each.source)}: {_line(each.error or '')}" for each in found[:MAX_PROBLEMS]]
+        if len(found) > len(lines):
+            lines.append(f"- and {len(found) - len(lines)} more")
+        return "\n".join(("Some of what this workspace offers the model cannot be used:", *lines)) if lines else ""
 
     def index(self) -> tuple[Skill, ...]:
         return tuple(Skill(each.name, each.description, each.source) for each in self.skills)
@@ -96,6 +107,11 @@ class Pins:
         while len(self._kept) > MAX_CHATS:
             self._kept.popitem(last=False)
         return pinned
+
+
+def _line(text: str) -> str:
+    """Words of a stranger, in one line."""
+    return " ".join(sanitise.clean(text).split())[:MAX_PROBLEM_CHARS]
 
 
 def _key(pin: Pin, workspace_id: UUID, found: str) -> tuple[UUID, int, str]:

@@ -137,6 +137,7 @@ class WorkspaceToolbox:
             skills=() if pinned is None else pinned.index(),
             plan_path=_plan_path(step, row),
             trace=_trace(step, pinned),
+            trace_problems="" if pinned is None else pinned.problems(),
             on_turn_end=partial(self._end_turn, step, kept) if kept.workspace.was_used else None,
             keep_result=ResultKeeper(kept.workspace, self._parts.clock),
         )

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from rookery.chat.blocks import Mode, Skill
-from rookery.chat.parts import WorkspaceContext
+from rookery.chat.messages import NewMessage, Role, Visibility
+from rookery.chat.parts import Text, WorkspaceContext
 from rookery.log import get_logger
 from rookery.loop.tools import KeepResult, Services, Tool, ToolSet, ToolSource, ToolSpec, keep_nowhere
 from rookery.store.generation import Step
@@ -35,10 +36,19 @@ class TurnTools:
     plan_path: str | None = None
     # What people are told at the head of the step: which instructions are in force from here on.
     trace: WorkspaceContext | None = None
+    # And what of it cannot be used.
+    trace_problems: str = ""
     # Done beside everything else when this step ends the turn; what it raises is logged.
     on_turn_end: Callable[[], Awaitable[None]] | None = None
     # Where results that are too large for the model are kept for it to read.
     keep_result: KeepResult = keep_nowhere
+
+    def opening(self) -> tuple[NewMessage, ...]:
+        """The rows for people at the head of the step."""
+        if self.trace is None:
+            return ()
+        problems = (Text(self.trace_problems),) if self.trace_problems else ()
+        return (NewMessage(role=Role.SYSTEM, visibility=Visibility.USER, content=(self.trace, *problems)),)
 
 
 class ToolsUnavailable(Exception):

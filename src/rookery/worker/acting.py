@@ -117,8 +117,7 @@ class Acts:
             )
             if (stand_in := self._prepared.stand_in) is not None and stand_in.notice is not None:
                 rows = (_notice(stand_in.notice), *rows)
-            if (trace := self._prepared.turn_tools.trace) is not None:
-                rows = (NewMessage(role=Role.SYSTEM, visibility=Visibility.USER, content=(trace,)), *rows)
+            rows = (*self._prepared.turn_tools.opening(), *rows)
             await shielded.to_the_end(self._commit_answer(rows, self._entry(asked, outcome)))
 
     async def _commit_answer(self, rows: Sequence[NewMessage], bill: Entry) -> None:

@@ -51,6 +51,7 @@ async def test_servers_are_told_with_their_tools_and_called() -> None:
         }
         assert [each["name"] for each in servers["calc"]["tools"]] == ["add", "show env"]
         assert "cannot be started" in servers["gone"]["error"]
+        assert "only servers with a `command`" in servers["far"]["error"]
         assert "s3cret" not in json.dumps(servers)
 
         first = await call(rig, "calc", "add", {"a": 1, "b": 2}, key="k1")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from rookery.clock import SystemClock
 from rookery.workspaces import bundle
 from rookery.workspaces.agent_http import AgentHttp
-from rookery.workspaces.answers import StartProcess
+from rookery.workspaces.answers import Edit, FileEdits, StartProcess
 from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig, Machine
 from rookery.workspaces.drivers.protocol import Sandbox, Script, WorkspaceSpec
+from rookery.workspaces.errors import AgentError
 from tests.waiting import until
 from tests.workspaces.drivers.yard import known_machine, processes_like, spec
 
@@ -62,6 +64,12 @@ async def test_workspace_with_the_real_agent_lives_and_ends(driver: LocalDriver,
     await until(is_ready, timeout=60)
     plain = await run(conn, "pwd; echo $COLOUR $ROOKERY_PARAM_SIZE")
     refused = await run(conn, "touch ~/file", read_only=True)
+    edits = [FileEdits(path="/home/agent/fixed", edits=(Edit(old_text="kept", new_text="gone"),))]
+    await run(conn, "echo kept > ~/fixed; chmod 444 ~/fixed")
+    with pytest.raises(AgentError, match="/home/agent/fixed cannot be written"):
+        await conn.write_file("/home/agent/fixed", b"gone", key=uuid4())
+    with pytest.raises(AgentError, match="/home/agent/fixed cannot be written"):
+        await conn.edit_files(edits, key=uuid4())
     await run(conn, "pkill -9 python3; kill -9 -1")
     health = await conn.health()
     await http.close()
@@ -73,6 +81,7 @@ async def test_workspace_with_the_real_agent_lives_and_ends(driver: LocalDriver,
     assert plain == (0, "/home/agent/project\ngreen large\n")
     assert refused[0] == 1
     assert "Read-only file system" in refused[1]
+    assert (home / "fixed").read_text() == "kept\n"
     assert (home / "startup").read_text() == "started in /home/agent/project\n"
     assert (home / "shutdown").read_text() == "large\n"
     assert not (await driver.probe(SPEC)).alive

@@ -26,7 +26,7 @@ MAX_SERVERS = 20
 # What the definitions of one server may take together; chosen.
 MAX_DEFINITIONS_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 4096
-NO_ADDRESSES = "Servers with an address are not spoken to yet, only those with a command."
+NO_ADDRESSES = "This MCP server has a `url`. This version uses only servers with a `command`, run in the workspace."
 
 
 class Server:
