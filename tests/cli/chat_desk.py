@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -61,3 +62,16 @@ async def open_chat_desk(database_url: str, home: Path) -> AsyncIterator[Desk]:
         person = await house.add("ada", role=Role.ADMIN)
         async with AsyncRookery(house.url, token=person.token) as client:
             yield Desk(house, person, client)
+
+
+@contextmanager
+def seated(database_url: str, home: Path, script: Script) -> Iterator[tuple[Desk, asyncio.Runner]]:
+    """A desk for commands that bring a loop of their own."""
+    with asyncio.Runner() as runner:
+        opened = open_chat_desk(database_url, home)
+        desk = runner.run(opened.__aenter__())
+        try:
+            with desk.script(script):
+                yield desk, runner
+        finally:
+            runner.run(opened.__aexit__(None, None, None))

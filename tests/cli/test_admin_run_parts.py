@@ -12,7 +12,7 @@ import pytest
 
 from rookery.chat import parts
 from rookery.chat.messages import ChatId, Message, MessageId, Role, Visibility
-from rookery.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult, WorkspaceContext
 from rookery.cli import admin_run_screen
 from rookery.cli.admin_input import Refused
 from rookery.cli.admin_run_request import MAX_PROMPT_BYTES, Request, read_request
@@ -164,6 +164,9 @@ class Told:
     def note(self, text: str, *, style: Style = Style.DIM) -> None:
         self.said.append(f"# {text}")
 
+    def lines(self, *texts: str) -> None:
+        self.said.extend(f"- {text}" for text in texts)
+
 
 @pytest.fixture
 def told() -> Told:
@@ -263,12 +266,25 @@ def test_everything_else_of_a_message_is_told_in_a_line(teller: Teller, told: To
             Role.ASSISTANT, Source("https://example.org", title="An example"), File("image/png", "rook.png", uuid4())
         )
     )
-    teller.tell_committed(committed(Role.SYSTEM, Text("The step limit is reached.")))
+    teller.tell_committed(committed(Role.SYSTEM, Text("The step limit is reached.\n\nSend a message.")))
+    teller.tell_committed(committed(Role.SYSTEM, WorkspaceContext(uuid4(), 1, "h")))
 
     assert told.said == [
         "(Hm.)",
         ".",
         "# source: An example https://example.org",
         "# file: rook.png (image/png)",
-        "# The step limit is reached.",
+        "- The step limit is reached.",
+        "- Send a message.",
     ]
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_question_of_a_model_is_told_with_its_choices(teller: Teller, told: Told, is_error: bool) -> None:
+    options = [{"label": "Red", "description": "Warm"}, {"label": "Blue", "description": "Cold"}]
+    asked = parts.json_raw({"questions": [{"header": "Colour", "question": "Which one?", "options": options}]})
+
+    teller.tell_committed(committed(Role.TOOL, ToolResult("c", "ask_user_question", result=asked, is_error=is_error)))
+
+    words = ["- Which one?", "-   - Red: Warm", "-   - Blue: Cold", "- Answer with your next message."]
+    assert told.said[1:] == ([] if is_error else words)

@@ -15,7 +15,7 @@ import pytest
 
 from rookery.chat.messages import NewMessage, Role
 from rookery.chat.parts import Text
-from rookery.cli import chat, chat_talk
+from rookery.cli import chat, chat_plans, chat_talk
 from rookery.cli.chat_failures import Refused
 from rookery.cli.exits import Exit
 from rookery.client import errors
@@ -23,7 +23,7 @@ from rookery.llm.scripted import CallTool, Fail, Say, Step, Think, Wait
 from rookery.llm.types import Call, ErrorKind
 from rookery.store import machine
 from rookery.store.machine import ChatSpec
-from tests.cli.chat_desk import HELLO, Desk, open_chat_desk
+from tests.cli.chat_desk import HELLO, Desk, open_chat_desk, seated
 from tests.waiting import until
 
 LONG = 3600.0
@@ -229,22 +229,17 @@ def test_prompt_is_checked_before_anything_is_sent(prompt: str, words: str) -> N
 
 def test_conversation_at_the_prompt(database_url: str, tmp_path: Path) -> None:
     """Typed lines become turns of one chat; commands do what /help says."""
-    typed = ["/stop", "hello", "", "/help", "/nonsense", "once more", "/stop", "/new", "a new one", "/quit"]
-    lines = iter(typed)
+    typed = ["/stop", "/plan", "hello", "", "/help", "/nonsense", "once more", "/stop", "/new", "a new one", "/quit"]
+    lines = iter([*typed[:-1], "/plan", "/plan", typed[-1]])
 
-    with asyncio.Runner() as runner:
-        opened = open_chat_desk(database_url, tmp_path)
-        desk = runner.run(opened.__aenter__())
-        try:
-            with desk.script(HELLO):
-                talk = chat_talk.Talk(desk.terminal(), runner, model=None)
-                assert talk.run(lambda _: next(lines)) == Exit.OK
-            made = runner.run(desk.client.chats.list()).items
-        finally:
-            runner.run(opened.__aexit__(None, None, None))
+    with seated(database_url, tmp_path, HELLO) as (desk, runner):
+        talk = chat_talk.Talk(desk.terminal(), runner, model=None)
+        assert talk.run(lambda _: next(lines)) == Exit.OK
+        made = runner.run(desk.client.chats.list()).items
 
     assert desk.said.count("Good morning.") == 3
-    assert [each.title for each in made] == ["a new one", "hello"]
+    assert [(each.title, each.plan_mode) for each in made] == [("a new one", False), ("hello", True)]
+    assert [desk.notes.count(words) for words in (chat_plans.ON, chat_plans.OFF)] == [2, 1]
     for words in (
         "There is no chat yet.",
         "/quit   leave",
@@ -261,12 +256,7 @@ def test_end_of_input_leaves_the_prompt(database_url: str, tmp_path: Path, end: 
     def read_line(_: str) -> str:
         raise end
 
-    with asyncio.Runner() as runner:
-        opened = open_chat_desk(database_url, tmp_path)
-        desk = runner.run(opened.__aenter__())
-        try:
-            assert chat_talk.Talk(desk.terminal(), runner, model=None).run(read_line) == Exit.OK
-        finally:
-            runner.run(opened.__aexit__(None, None, None))
+    with seated(database_url, tmp_path, HELLO) as (desk, runner):
+        assert chat_talk.Talk(desk.terminal(), runner, model=None).run(read_line) == Exit.OK
 
     assert desk.notes == ["Type a message; /help lists what else there is.", ""]

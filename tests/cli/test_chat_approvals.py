@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -17,11 +15,11 @@ from rookery.cli.chat_failures import Refused
 from rookery.cli.exits import Exit
 from rookery.client import ApprovalAnswer, DynamicTool
 from rookery.client.models import ActionCall
-from rookery.llm.scripted import CallTool, Say, Script, Step, Wait, last_user_text
+from rookery.llm.scripted import CallTool, Say, Step, Wait, last_user_text
 from rookery.llm.types import Call
 from rookery.store import machine
 from rookery.store.machine import Bundle, ChatSpec, Question
-from tests.cli.chat_desk import Desk, open_chat_desk
+from tests.cli.chat_desk import Desk, open_chat_desk, seated
 from tests.worker.house import in_turn
 
 CALL = ActionCall(tool_call_id="1", tool_name="execute", args={"command": "ls"})
@@ -38,19 +36,6 @@ class Typed:
     def __call__(self, prompt: str) -> str:
         self.prompts.append(prompt)
         return next(self._lines)
-
-
-@contextmanager
-def seated(database_url: str, home: Path, script: Script) -> Iterator[tuple[Desk, asyncio.Runner]]:
-    """A desk for commands that bring a loop of their own."""
-    with asyncio.Runner() as runner:
-        opened = open_chat_desk(database_url, home)
-        desk = runner.run(opened.__aenter__())
-        try:
-            with desk.script(script):
-                yield desk, runner
-        finally:
-            runner.run(opened.__aexit__(None, None, None))
 
 
 @pytest.mark.parametrize(

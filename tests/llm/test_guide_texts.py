@@ -36,7 +36,7 @@ def model() -> ScriptedModel:
     ("asked", "title"),
     [
         ("take the tour", "Take the tour"),
-        ("run `uname -a`.", "Run `uname -a`"),
+        ("run `uname -a`.", "Run uname -a"),
         ("please write a Python script that counts to five", "Please write a Python script that counts to"),
         ("  ", "New chat"),
     ],

@@ -190,7 +190,7 @@ async def test_workspace_that_once_ran_is_never_abandoned(life: Life) -> None:
     assert idle.value["no_operation"] is True
 
 
-@pytest.mark.parametrize("tool", ["create_workspace", "start_workspace", "stop_workspace"])
+@pytest.mark.parametrize("tool", ["create_workspace", "start_workspace"])
 async def test_workspace_that_is_being_deleted_is_waited_for_and_given_up(
     life: Life, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +208,7 @@ async def test_workspace_that_is_being_deleted_is_waited_for_and_given_up(
 
     monkeypatch.setattr(life.driver, "delete", held)
     monkeypatch.setattr(service, "wait_operation", waited)
-    await service.request_delete(life.yard.as_user(life.rig.user), UUID(made.value["workspace_id"]))
+    await service.request_delete(life.yard.as_user(life.rig.user), UUID(made.value["workspace_id"]), force=True)
     done = await life.run(tool, **({"template_id": "plain"} if tool == "create_workspace" else {}))
 
     if tool == "create_workspace":

@@ -35,6 +35,8 @@ class Shown(Protocol):
 
     def note(self, text: str, *, style: Style = Style.DIM) -> None: ...
 
+    def lines(self, *texts: str) -> None: ...
+
 
 class Teller:
     """One per run. `tell_live` between `begin` and the commit of a step, `tell_committed` for every message."""
@@ -82,7 +84,8 @@ class Teller:
             case Role.TOOL:
                 self._others(content)
             case Role.SYSTEM:
-                self._screen.note(parts.plain_text(content))
+                # Words for people, which are never cut. What is said about the context alone has none.
+                self._screen.lines(*(line for line in parts.plain_text(content).splitlines() if line.strip()))
             case Role.USER:
                 self._said = ""  # somebody's next message begins another turn
 
@@ -155,6 +158,7 @@ class Teller:
             self._screen.note(f"{result.tool_name} failed{after}: {reason_of(result)}", style=Style.RED)
         else:
             self._screen.note(f"{result.tool_name} done{f' in{seconds}' if seconds else ''}")
+            self._screen.lines(*questions_of(result))
 
 
 def arguments_of(call: ToolCall) -> str:
@@ -165,6 +169,35 @@ def arguments_of(call: ToolCall) -> str:
     if not isinstance(value, dict):
         return bytes(call.args).decode("utf-8", "replace")[:MAX_ARGUMENTS]
     return " ".join(f"{name}={_word(each)}" for name, each in value.items())[:MAX_ARGUMENTS]
+
+
+class _Option(msgspec.Struct, frozen=True):
+    label: str
+    description: str = ""
+
+
+class _Question(msgspec.Struct, frozen=True):
+    question: str
+    options: tuple[_Option, ...] = ()
+
+
+class _Questions(msgspec.Struct, frozen=True):
+    questions: tuple[_Question, ...]
+
+
+def questions_of(result: ToolResult) -> list[str]:
+    """What a model asks its user, with the choices; the next message answers it."""
+    if result.tool_name != "ask_user_question" or not isinstance(result.result, Raw):
+        return []
+    try:
+        asked = msgspec.json.decode(result.result, type=_Questions).questions
+    except msgspec.DecodeError:
+        return []
+    lines = []
+    for each in asked:
+        lines.append(each.question)
+        lines.extend(f"  - {option.label}: {option.description}" for option in each.options)
+    return [*lines, "Answer with your next message."]
 
 
 def reason_of(result: ToolResult) -> str:

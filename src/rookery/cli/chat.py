@@ -136,15 +136,15 @@ async def list_chats(at: Terminal, q: str | None, *, limit: int) -> int:
 # What they are made of
 
 
-async def create(at: Terminal, prompt: str, *, model: str | None) -> Chat:
+async def create(at: Terminal, prompt: str, *, model: str | None, plan_mode: bool = False) -> Chat:
     if model is None:
-        return await at.client.chats.create(prompt, client_type="cli")
+        return await at.client.chats.create(prompt, client_type="cli", plan_mode=plan_mode)
     found = await at.client.models.find(model)
     if found is None:
         raise Refused(
             f"There is no model {model}. `rookery chat models` lists those that can be used.", code=Exit.USAGE
         )
-    return await at.client.chats.create(prompt, client_type="cli", model_config_id=found.id)
+    return await at.client.chats.create(prompt, client_type="cli", model_config_id=found.id, plan_mode=plan_mode)
 
 
 async def list_models(at: Terminal) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from uuid import UUID
 
-from rookery.cli import chat, chat_approvals, chat_failures, chat_questions
+from rookery.cli import chat, chat_approvals, chat_failures, chat_plans, chat_questions
 from rookery.cli.chat import Terminal
 from rookery.cli.chat_questions import Asked
 from rookery.cli.exits import Exit
@@ -20,6 +20,7 @@ from rookery.client import ApprovalAnswer, Conflict, RookeryError, errors
 PROMPT = "> "
 HELP = (
     "/stop   stop the turn that runs (Ctrl-C while it is shown)",
+    "/plan   let the agent only look and plan, and end that again",
     "/new    start another chat",
     "/help   this",
     "/quit   leave (Ctrl-D); the chat is kept: rookery chat attach ID",
@@ -36,6 +37,7 @@ class Talk:
         self._runner = runner
         self._model = model
         self._chat_id = chat_id
+        self._plans = False  # in the chat that the next message makes
 
     def run(self, read_line: ReadLine) -> int:
         """Until somebody leaves."""
@@ -63,8 +65,10 @@ class Talk:
                     self._at.screen.lines(*HELP)
                 case "/stop":
                     self._runner.run(self._stop())
+                case "/plan":
+                    self._at.screen.lines(chat_plans.ON if self._runner.run(self._plan()) else chat_plans.OFF)
                 case "/new":
-                    self._chat_id = None
+                    self._chat_id, self._plans = None, False
                     self._at.screen.lines("The next message starts another chat.")
                 case _ if line.startswith("/") and " " not in line:
                     self._at.screen.lines(f"There is no {line}.", *HELP)
@@ -120,12 +124,20 @@ class Talk:
     async def _say(self, line: str) -> None:
         at = self._at
         if self._chat_id is None:
-            made = await chat.create(at, line, model=self._model)
+            made = await chat.create(at, line, model=self._model, plan_mode=self._plans)
             self._chat_id, since, after_id = made.id, made.snapshot_version, 0
         else:
             sent, after_id = await chat.say(at, self._chat_id, line, busy="queue")
             since = sent.chat.snapshot_version
         await self._follow(since=since, after_id=after_id)
+        if (plan := await chat_plans.find(at.client, self._chat_id)) is not None:
+            at.screen.lines("", *plan.splitlines(), "", chat_plans.WHAT_NOW)
+
+    async def _plan(self) -> bool:
+        if self._chat_id is not None:
+            return await chat_plans.switch(self._at.client, self._chat_id)
+        self._plans = not self._plans
+        return self._plans
 
     async def _follow(self, *, since: int, after_id: int) -> None:
         assert self._chat_id is not None

@@ -18,7 +18,7 @@ MAX_PIECE = 120  # characters of a request or an answer: six of them are a summa
 LABEL_TITLE_WORDS = 4
 
 _LABELLED = re.compile(r"\ATitle: (?P<title>[^\n]*)\nState: (?P<state>[^\n]*)\n\n(?P<answer>.*)\Z", re.DOTALL)
-_SPEECH = re.compile(r"(?:\A|\n\n)(?P<who>User|Assistant|Summary of what came before): ")
+_SPEECH = re.compile(r"(?:\A|\n\n)(User|Assistant|Summary of what came before): ")
 _CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _SENTENCE_END = re.compile(r"[.!?:]+(?:\s+|\Z)")
 _FAILED = re.compile(r"\bfailed\b|\bexit code\b|\bcould be (?:made|started)\b")
@@ -47,7 +47,7 @@ def _value(name: str, schema: object, text: str) -> object:
 
 def title(text: str) -> str:
     """The first words of the request."""
-    words = text.split()
+    words = text.replace("`", "").split()
     if not words:
         return titles.EMPTY_TITLE
     short = " ".join(words[: titles.MAX_TITLE_WORDS]).strip(".,:;!?")[: titles.MAX_TITLE].rstrip()
@@ -69,9 +69,9 @@ def label(text: str) -> str:
 
 def summary(text: str) -> str:
     """What the user asked for, and how the last answer ended."""
-    places = list(_SPEECH.finditer(text))
-    ends = [place.start() for place in places[1:]] + [len(text)]
-    speeches = [(place["who"], text[place.end() : end]) for place, end in zip(places, ends, strict=True)]
+    # Before the first speaker, then who and what by turns.
+    pieces = _SPEECH.split(text)
+    speeches = list(zip(pieces[1::2], pieces[2::2], strict=True))
     asked = [_words(said, MAX_ASKED_WORDS) for who, said in speeches if who == "User" and said.strip()]
     answers = [said for who, said in speeches if who == "Assistant"]
     told = f"The user asked for this: {'; '.join(asked[-MAX_ASKED:]) or 'nothing'}."
