@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from rookery.workspaces.drivers import sandboxes
 from rookery.workspaces.drivers.launcher.running import find_all
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
@@ -474,6 +475,53 @@ async def test_control_group_limits_the_workspace_as_a_whole(tmp_path: Path) -> 
     assert output in ("1\n", "2\n")
     assert sorted(each.split()[0] for each in read) == ["30", "50000"]
     assert left == []
+
+
+async def test_sandbox_whose_limits_cannot_be_set_does_not_run_without_them(yard: Yard, tmp_path: Path) -> None:
+    ws, groups = spec(limits=Limits(pids=30)), tmp_path / "groups"
+    group = groups / f"rookery-{ws.id}"
+    group.mkdir(parents=True)
+    (groups / "cgroup.controllers").write_text("pids")
+    for path in (groups / "cgroup.subtree_control", group / "pids.max"):
+        path.write_text("")
+    # A group that takes nobody.
+    (group / "cgroup.procs").symlink_to("/dev/full")
+    driver = yard.another_driver(cgroup=groups)
+
+    with pytest.raises(DriverError) as failed:
+        await driver.start(ws, yard.lines.append)
+
+    assert "No space left on device" in failed.value.message
+    assert await driver.list_running() == []
+
+
+async def test_what_the_system_refuses_is_told_and_not_tried_for_ever(yard: Yard) -> None:
+    yard.data_dir.mkdir()
+    (yard.data_dir / "workspaces").write_text("in the way")
+
+    with pytest.raises(DriverError, match="Not a directory") as failed:
+        await yard.start()
+
+    assert failed.value.code == "sandbox_failed"
+
+
+async def test_cancelled_caller_leaves_when_its_thread_is_done() -> None:
+    """Whoever acts on the workspace next would meet what goes on in it otherwise."""
+    has_begun, may_end, done = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        has_begun.set()
+        may_end.wait(LONG)
+        done.append("work")
+
+    waiting = asyncio.create_task(sandboxes.in_thread(work))
+    await until(has_begun.is_set, timeout=LONG)
+    waiting.cancel()
+    await asyncio.wait([waiting], timeout=0.05)
+    may_end.set()
+    await asyncio.wait([waiting])
+
+    assert (waiting.cancelled(), done) == (True, ["work"])
 
 
 async def test_folder_that_turns_into_a_link_while_it_is_bound_leads_nowhere_else(yard: Yard, tmp_path: Path) -> None:

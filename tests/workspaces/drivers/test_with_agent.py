@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from rookery.clock import SystemClock
@@ -85,6 +86,27 @@ async def test_workspace_with_the_real_agent_lives_and_ends(driver: LocalDriver,
     assert (home / "startup").read_text() == "started in /home/agent/project\n"
     assert (home / "shutdown").read_text() == "large\n"
     assert not (await driver.probe(SPEC)).alive
+
+
+async def test_workspace_that_spoiled_its_own_directories_starts_again(driver: LocalDriver) -> None:
+    spoil = (
+        "cd /run/rookery && rm -f journal agent.log && mkfifo journal agent.log agent.json.new context.json.new"
+        " && mkdir startup.json.new && chmod 0 config.json ~ /run/rookery"
+    )
+    await driver.start(SPEC, print)
+    http = connection(driver, SPEC)
+    assert await run(AgentConn(http), f"echo kept > ~/file; {spoil}") == (0, "")
+    await http.close()
+    await driver.stop(SPEC, 0)
+    again = msgspec.structs.replace(SPEC, generation=2)
+
+    await driver.start(again, print)
+    http = connection(driver, again)
+    kept = await run(AgentConn(http), "cat ~/file")
+    await http.close()
+    await driver.stop(again, 0)
+
+    assert kept == (0, "kept\n")
 
 
 async def test_unconfined_workspace_with_the_real_agent_ends_with_all_it_started(tmp_path: Path) -> None:

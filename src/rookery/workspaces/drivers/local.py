@@ -82,6 +82,10 @@ class LocalDriver:
             return self._machine
 
     async def start(self, ws: WorkspaceSpec, log: Log) -> Endpoint:
+        with sandboxes.told_as("sandbox_failed"):
+            return await self._start(ws, log)
+
+    async def _start(self, ws: WorkspaceSpec, log: Log) -> Endpoint:
         found = await self.machine()
         place = Layout.of(self._config.data_dir, ws.id)
         inside = _inside(place, found)
@@ -109,6 +113,10 @@ class LocalDriver:
         place = Layout.of(self._config.data_dir, ws.id)
         if not place.directory.is_dir():
             return
+        with sandboxes.told_as("stop_failed"):
+            await self._stop(ws, place, grace)
+
+    async def _stop(self, ws: WorkspaceSpec, place: Layout, grace: float) -> None:
         async with _locked(place):
             for running in await sandboxes.find(place.directory):
                 if running.generation == ws.generation and grace > 0:

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 import msgspec
 
 Network = Literal["full", "none"]
+MAX_MESSAGE_CHARS = 4000
 
 # What `DriverError.code` can be; it ends up in `workspaces.error_code`.
 ErrorCode = Literal[
@@ -33,9 +34,16 @@ class DriverError(Exception):
     """An action of a driver failed. The message is a sentence for people; `code` is stored with the workspace."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
+        message = _storable(message)
         super().__init__(message)
         self.code: ErrorCode = code
         self.message = message
+
+
+def _storable(message: str) -> str:
+    """It may quote what a sandbox or another machine said, where anything can be, also what no database takes."""
+    whole = message.encode("utf-8", "replace").decode()
+    return whole.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MAX_MESSAGE_CHARS]
 
 
 class DriverUnavailable(DriverError):

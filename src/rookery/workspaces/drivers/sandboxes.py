@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar, cast, get_args
 
@@ -40,11 +41,29 @@ async def wait_until_gone(one: Running, seconds: float) -> bool:
 
 
 async def in_thread(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Something of the launcher, whose errors become a driver's."""
+    """Something of the launcher, whose errors become a driver's.
+
+    A caller that is cancelled is so when it is done: a thread cannot be stopped, and whoever comes next to act on the
+    workspace must not meet it.
+    """
+    doing = asyncio.ensure_future(asyncio.to_thread(act, *arguments, **named))
     try:
-        return await asyncio.to_thread(act, *arguments, **named)
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait([doing])
+        raise
     except LaunchError as error:
         raise as_driver_error(error.code, str(error)) from error
+
+
+@contextlib.contextmanager
+def told_as(code: ErrorCode) -> Iterator[None]:
+    """What the system refuses, for a full disk say, is an answer too: an operation that broke is tried for ever."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        raise as_driver_error(code, f"{where}{error.strerror or error}") from error
 
 
 def as_driver_error(code: str, message: str) -> DriverError:

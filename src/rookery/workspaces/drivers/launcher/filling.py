@@ -40,18 +40,36 @@ def fill(directory: Path, files: list[File], archive: bytes | None, *, owner: in
         if owner is not None:
             os.chown(fresh, owner, owner)
         fresh.rename(home)
+    _let_in(home)
     if not run_dir.is_dir() or run_dir.is_symlink():
         run_dir.mkdir(mode=0o700)
         if owner is not None:
             os.chown(run_dir, owner, owner)
+    _let_in(run_dir)
     run = os.open(run_dir, _OPEN_DIRECTORY)
     try:
-        for stale in ("agent.sock", "agent.json"):
-            _remove(run, stale)
+        _tidy(run)
         for file in files:
             _write(run, file.name, file.content, mode=file.mode, owner=owner)
     finally:
         os.close(run)
+
+
+def _let_in(directory: Path) -> None:
+    """A command may have taken the rights to its own directories away, and no start would ever work again."""
+    mode = directory.stat().st_mode
+    if mode & 0o700 != 0o700:
+        directory.chmod(stat.S_IMODE(mode) | 0o700)
+
+
+def _tidy(run: int) -> None:
+    """Files stay: the agent goes on with its journal. A pipe in the place of one would hold it up for ever."""
+    for name in os.listdir(run):
+        found = os.stat(name, dir_fd=run, follow_symlinks=False)
+        if name == "agent.json" or not stat.S_ISREG(found.st_mode):
+            _remove(run, name)
+        elif found.st_mode & 0o600 != 0o600:
+            os.chmod(name, stat.S_IMODE(found.st_mode) | 0o600, dir_fd=run)
 
 
 def _write(directory: int, name: str, content: bytes, *, mode: int, owner: int | None) -> None:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from typing import Any, NoReturn
 
-from rookery.workspaces.drivers.launcher import arguments, cgroups, identity, reach
+from rookery.workspaces.drivers.launcher import arguments, cgroups, identity, reach, running
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 
 OPEN_FILES = 4096
@@ -137,27 +137,37 @@ def _start_confined(plan: Plan, files: _Files, groups: list[int], held: dict[str
         process.wait(COMMAND_SECONDS)
         raise LaunchError(files.tail() or f"bubblewrap ended with status {process.returncode}")
     child = int(json.loads(told)["child-pid"])
-    _refuse_root(child, process)
-    _limit(child, plan)
-    for group in groups:
-        os.write(group, str(child).encode())
-    if plan.command:
-        os.write(gate, b"1")
-        return _wait(process, files)
-    record = _record(plan, child, monitor=process.pid)
-    files.write_record(record)
+    record: dict[str, Any] = {}
+    try:
+        _refuse_root(child)
+        _limit(child, plan)
+        for group in groups:
+            os.write(group, str(child).encode())
+        if plan.command is None:
+            record = _record(plan, child, monitor=process.pid)
+            files.write_record(record)
+    except BaseException:
+        # The gate opens also when its other end is closed: left alone, it would go on without its limits.
+        _end(plan, child, process)
+        raise
     os.write(gate, b"1")
-    return record
+    return _wait(process, files) if plan.command else record
 
 
-def _refuse_root(pid: int, process: subprocess.Popen[bytes]) -> None:
+def _refuse_root(pid: int) -> None:
     """What the sandbox calls its user says nothing; this is who it is for the kernel."""
     with open(f"/proc/{pid}/status") as file:
         users = next(line.split()[1:] for line in file if line.startswith("Uid:"))
     if "0" in users:
-        process.kill()
-        os.kill(pid, signal.SIGKILL)
         raise LaunchError("its first process is root for the kernel")
+
+
+def _end(plan: Plan, pid: int, process: subprocess.Popen[bytes]) -> None:
+    start = identity.start_of(pid)
+    process.kill()
+    process.wait(COMMAND_SECONDS)
+    if start is not None:
+        running.kill(running.Running(plan.workspace_id, plan.generation, pid, start))
 
 
 def _record(plan: Plan, pid: int, *, monitor: int | None) -> dict[str, Any]:
