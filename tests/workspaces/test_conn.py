@@ -61,6 +61,47 @@ async def test_effects_carry_their_key_and_reads_do_not() -> None:
         assert [each.headers.get("Idempotency-Key") for each in agent.requests] == [str(KEY)] * 3 + [None]
 
 
+class Tunnel(UnixPath):
+    """One that leads nowhere until it was prepared so often."""
+
+    def __init__(self, path: str, *, after: int) -> None:
+        super().__init__(f"{path}.lost")
+        self._path = path
+        self._after = after
+        self.prepared = 0
+
+    async def prepare(self) -> None:
+        self.prepared += 1
+        if self.prepared >= self._after:
+            self.unix_path = self._path
+
+
+async def test_tunnel_that_was_lost_is_opened_again_for_the_request_that_finds_out() -> None:
+    async with fake_agent() as agent:
+        agent.answers["/v1/processes"] = lambda _: answer({"id": "p1"})
+        tunnel = Tunnel(agent.path, after=2)
+        http = AgentHttp(tunnel, token="secret", generation=1, clock=SystemClock())
+
+        # Without a key: nothing of it was sent the first time.
+        started = await AgentConn(http).start_process(StartProcess(command="true"))
+        await http.close()
+
+        assert started.id == "p1"
+        assert len(agent.requests) == 1
+
+
+async def test_agent_that_is_gone_is_tried_twice_and_no_more() -> None:
+    async with fake_agent() as agent:
+        tunnel = Tunnel(agent.path, after=3)
+        http = AgentHttp(tunnel, token="secret", generation=1, clock=SystemClock())
+
+        with pytest.raises(AgentUnreachable):
+            await AgentConn(http).health()
+        await http.close()
+
+        assert tunnel.prepared == 2
+
+
 async def test_refusal_carries_the_agents_message_alone() -> None:
     async with connected() as (_, conn):
         with pytest.raises(AgentError) as caught:

@@ -153,30 +153,43 @@ class AgentHttp:
             problem = _problem(await _read(response, _MAX_PROBLEM_BYTES))
             raise AgentUnreachable(problem.message or "The server of the workspace's machine refused the request.")
 
-    def _lost(self) -> None:
-        """Nobody listens there any more: the next request looks for another way, if there can be one."""
+    async def _send_repeating(self, request: Request, chat: ChatHeaders) -> aiohttp.ClientResponse:
+        is_repeated = is_prepared = False
+        while True:
+            seen = SimpleNamespace(is_reused=False)
+            try:
+                return await self._send(request, chat, seen)
+            except aiohttp.ClientConnectorError as error:
+                # Nothing of the request was sent, so it may be sent again whatever it is.
+                if is_prepared or not await self._find_way_again():
+                    raise _unreachable(error) from error
+                is_prepared = True
+            except aiohttp.ClientConnectionError as error:
+                if is_repeated or not (seen.is_reused and request.may_repeat):
+                    raise _broken(error) from error
+                is_repeated = True
+            except aiohttp.ClientError as error:
+                raise _broken(error) from error
+
+    async def _find_way_again(self) -> bool:
+        """Nobody listens there any more. A tunnel that was lost is opened again; the next request through another
+        replica finds one by itself."""
         if isinstance(self._connector, RelayedConnector):
             self._connector.failed()
+            return False
+        before = self._connector.unix_path
+        async with self._opening:
+            await self._prepare()
+            if self._connector.unix_path != before and self._session is not None:
+                await self._session.close()
+                self._session = None
+        return True
 
-    async def _send_repeating(self, request: Request, chat: ChatHeaders) -> aiohttp.ClientResponse:
-        seen = SimpleNamespace(is_reused=False)
+    async def _prepare(self) -> None:
         try:
-            return await self._send(request, chat, seen)
-        except aiohttp.ClientConnectorError as error:
-            self._lost()
-            raise _unreachable(error) from error
-        except (aiohttp.ClientConnectionError, aiohttp.ServerDisconnectedError) as error:
-            if not (seen.is_reused and request.may_repeat):
-                raise _broken(error) from error
-        except aiohttp.ClientError as error:
-            raise _broken(error) from error
-        try:
-            return await self._send(request, chat, SimpleNamespace(is_reused=False))
-        except aiohttp.ClientConnectorError as error:
-            self._lost()
-            raise _unreachable(error) from error
-        except aiohttp.ClientError as error:
-            raise _broken(error) from error
+            await self._connector.prepare()
+        except (DriverError, OSError) as error:
+            raise AgentUnreachable(f"The workspace cannot be reached: {error}") from error
 
     async def _send(self, request: Request, chat: ChatHeaders, seen: SimpleNamespace) -> aiohttp.ClientResponse:
         session = await self._get_session()
@@ -216,10 +229,7 @@ class AgentHttp:
             return self._session
 
     async def _new_session(self) -> aiohttp.ClientSession:
-        try:
-            await self._connector.prepare()
-        except (DriverError, OSError) as error:
-            raise AgentUnreachable(f"The workspace cannot be reached: {error}") from error
+        await self._prepare()
         tracing = aiohttp.TraceConfig()
         tracing.on_connection_reuseconn.append(_note_reuse)
         return aiohttp.ClientSession(

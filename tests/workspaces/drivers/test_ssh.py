@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tempfile
@@ -19,6 +20,7 @@ from rookery.workspaces.answers import StartProcess
 from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.ssh import SshDriver
+from rookery.workspaces.errors import AgentUnreachable
 from tests.waiting import until
 from tests.workspaces.drivers.sshd import Sshd
 from tests.workspaces.drivers.yard import known_machine, processes_like, spec
@@ -138,23 +140,90 @@ async def test_second_start_finds_the_first_and_a_new_generation_ends_it(remote:
 
 
 async def test_connection_that_broke_is_opened_again(remote: Remote) -> None:
+    """By whoever asks next: a turn keeps its client, and with it the socket that leads nowhere."""
     ws = await remote.start(remote.spec())
-    connector = remote.driver.connector(ws)
-    await connector.prepare()
+    http = AgentHttp(remote.driver.connector(ws), token=ws.token, generation=ws.generation, clock=SystemClock())
+    conn = AgentConn(http)
+    await conn.health()
 
     await asyncio.to_thread(remote.sshd.stop)
     await asyncio.to_thread(remote.sshd.start)
 
     async def answers() -> bool:
-        return (await remote.driver.probe(ws)).answers
+        with contextlib.suppress(AgentUnreachable):
+            return (await conn.health()).generation == 1
+        return False
 
     await until(answers, timeout=LONG)
-    await connector.prepare()
-    reader, writer = await connector.open()
-    writer.write(b"GET /v1/health HTTP/1.1\r\nHost: a\r\n\r\n")
-    assert b"401" in await reader.readline()
-    writer.close()
-    await connector.close()
+    assert (await remote.driver.probe(ws)).answers
+    await http.close()
+
+
+async def test_login_that_was_given_up_half_way_is_made_anew(remote: Remote, tmp_path: Path) -> None:
+    """Whoever was in a hurry must not leave a connection behind that others take for one that is there."""
+    slow, go = tmp_path / "ssh", tmp_path / "go"
+    slow.write_text(f'#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.02; done\nexec ssh "$@"\n')
+    slow.chmod(0o755)
+    driver = SshDriver(bundle.build, ssh=str(slow))
+    ws = remote.spec()
+    _, host = driver._host(ws)
+    hurried = asyncio.create_task(host.connect())
+    await until(lambda: host._master is not None, timeout=LONG)
+
+    hurried.cancel()
+    await asyncio.wait([hurried])
+    go.touch()
+    facts = await host.look()
+    await driver.close()
+
+    assert facts.root == str((remote.sshd.home / ".rookery").resolve())
+
+
+async def test_home_too_deep_for_sockets_is_told_at_once_and_can_be_deleted(sshd: Sshd, driver: SshDriver) -> None:
+    await asyncio.to_thread(sshd.stop)
+    deep = sshd.directory / ("d" * 60)
+    deep.mkdir()
+    text = (sshd.directory / "sshd_config").read_text()
+    (sshd.directory / "sshd_config").write_text(text.replace(f"HOME={sshd.home}", f"HOME={deep}"))
+    await asyncio.to_thread(sshd.start)
+    ws = spec(ssh=sshd.place())
+
+    with pytest.raises(DriverError, match="too long for the sockets") as refused:
+        await driver.start(ws, print)
+    await driver.stop(ws, 1)
+    await driver.delete(ws)
+
+    assert refused.value.code == "invalid_workspace"
+    assert not (deep / ".rookery" / "workspaces" / ws.id).exists()
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ('{"root": "/x\\u0000", "uid": 1, "python": "", "python_prefix": "", "bwrap": null}', "cannot be read"),
+        ("$(head -c 3000000 /dev/zero | tr '\\0' x)", "more than 1048576 bytes"),
+    ],
+)
+async def test_machine_that_answers_nonsense_is_told_as_one_that_failed(
+    sshd: Sshd, driver: SshDriver, says: str, told: str
+) -> None:
+    """The login may belong to the workspace, with everything that it runs."""
+    await asyncio.to_thread(sshd.stop)
+    own = sshd.directory / "own"
+    own.mkdir()
+    said = says if says.startswith("$") else says.replace('"', '\\"')
+    (own / "python3").write_text(f'#!/bin/sh\n/usr/bin/cat >/dev/null\necho "{said}"\n')
+    (own / "python3").chmod(0o755)
+    text = (sshd.directory / "sshd_config").read_text()
+    (sshd.directory / "sshd_config").write_text(
+        text.replace(f"SetEnv HOME={sshd.home}", f"SetEnv HOME={sshd.home} PATH={own}:/usr/bin:/bin")
+    )
+    await asyncio.to_thread(sshd.start)
+
+    with pytest.raises(DriverError, match=told) as refused:
+        await driver.start(spec(ssh=sshd.place()), print)
+
+    assert refused.value.code == "ssh_failed"
 
 
 async def test_token_and_environment_are_in_no_argument(remote: Remote) -> None:

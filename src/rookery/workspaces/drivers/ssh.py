@@ -21,7 +21,7 @@ from rookery.workspaces.drivers.launcher import arguments, identity
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.layout import Inside
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint, Log, Probe, Ssh, WorkspaceSpec
-from rookery.workspaces.drivers.ssh_host import Facts, Host, name_of
+from rookery.workspaces.drivers.ssh_host import Done, Facts, Host, name_of
 
 ANSWER_SECONDS = 120.0
 ATTEMPT_SECONDS = 5.0
@@ -35,8 +35,31 @@ UNCONFINED = (
 )
 
 
+class Started(msgspec.Struct, frozen=True):
+    """What came of a start over there. `ended` are the generations that had to go."""
+
+    ended: tuple[int, ...] = ()
+    already: bool = False
+    lacks_agent: bool = False
+
+
+class RunningThere(msgspec.Struct, frozen=True):
+    generation: int
+    pid: int
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What runs of a workspace over there, and the end of its log."""
+
+    running: tuple[RunningThere, ...] = ()
+    log: str = ""
+
+
 # What a socket's address holds, without the zero at its end.
 MAX_SOCKET_PATH = 107
+TOO_DEEP = (
+    "The home of this login has a path that is too long for the sockets of workspaces. Use a login with a shorter."
+)
 
 
 class SshDriver:
@@ -57,6 +80,9 @@ class SshDriver:
         agent = await asyncio.to_thread(self._agent)
         facts = await host.look()
         plan = _plan(ws, facts, agent.name)
+        if len(f"{plan.run}/agent.sock".encode()) > MAX_SOCKET_PATH:
+            # Otherwise nobody would ever answer, and nobody would say why.
+            raise DriverError("invalid_workspace", TOO_DEEP)
         inside = Inside(arguments.HOME, arguments.RUN) if plan.bwrap else Inside(plan.home, plan.run)
         unconfined = UNCONFINED.format(host=place.host)
         log("Starting the sandbox." if plan.bwrap else unconfined)
@@ -68,14 +94,14 @@ class SshDriver:
             "archive": len(ws.files or b""),
         }
         blobs = [*(file.content for file in files), ws.files or b""]
-        answer = await host.run(header, *blobs)
-        if answer.get("lacks_agent"):
+        answer = await host.run(header, *blobs, kind=Started)
+        if answer.lacks_agent:
             log("Sending the agent.")
             await _send(agent, host)
-            answer = await host.run(header, *blobs)
-        for generation in answer["ended"]:
+            answer = await host.run(header, *blobs, kind=Started)
+        for generation in answer.ended:
             log(f"Ended generation {generation}.")
-        if answer["already"]:
+        if answer.already:
             log("It runs already.")
         await self._until_it_answers(ws, host, plan.directory)
         log("The agent answers.")
@@ -91,26 +117,27 @@ class SshDriver:
         directory = await self._directory_of(ws, host)
         if grace > 0:
             await self._ask_to_end(ws, host, directory, grace)
-        await host.run({"action": "stop", "directory": directory, "on_error": "stop_failed"})
+        await host.run({"action": "stop", "directory": directory, "on_error": "stop_failed"}, kind=Done)
 
     async def delete(self, ws: WorkspaceSpec) -> None:
         _, host = self._host(ws)
         directory = await self._directory_of(ws, host)
-        await host.run({"action": "delete", "directory": directory, "on_error": "delete_failed"})
+        await host.run({"action": "delete", "directory": directory, "on_error": "delete_failed"}, kind=Done)
 
     async def probe(self, ws: WorkspaceSpec) -> Probe:
         _, host = self._host(ws)
-        found = await host.run({"action": "probe", "directory": await self._directory_of(ws, host)})
-        running = [one for one in found["running"] if isinstance(one, dict)]
-        if not running:
-            return Probe(alive=False, detail=str(found["log"]).rpartition("\n")[2][:500])
-        same = next((one for one in running if one.get("generation") == ws.generation), None)
+        found = await _look(host, await self._directory_of(ws, host))
+        if not found.running:
+            return Probe(alive=False, detail=found.log.rpartition("\n")[2][:500])
+        same = next((one for one in found.running if one.generation == ws.generation), None)
         if same is None:
-            return Probe(alive=False, generation=running[0].get("generation"), detail="Another generation runs.")
+            return Probe(alive=False, generation=found.running[0].generation, detail="Another generation runs.")
         connector = self.connector(ws)
-        answers = await asking.health(connector, token=ws.token, generation=ws.generation)
-        await connector.close()
-        return Probe(alive=True, answers=answers, pid=same.get("pid"), generation=ws.generation)
+        try:
+            answers = await asking.health(connector, token=ws.token, generation=ws.generation)
+        finally:
+            await connector.close()
+        return Probe(alive=True, answers=answers, pid=same.pid, generation=ws.generation)
 
     def connector(self, ws: WorkspaceSpec) -> ForwardedSocket:
         _, host = self._host(ws)
@@ -149,13 +176,7 @@ class SshDriver:
 
     async def _directory_of(self, ws: WorkspaceSpec, host: Host) -> str:
         layout.check_id(ws.id)
-        directory = f"{(await host.look()).root}/workspaces/{ws.id}"
-        if len(f"{directory}/run/agent.sock".encode()) > MAX_SOCKET_PATH:
-            # Otherwise nobody would ever answer, and nobody would say why.
-            raise DriverError(
-                "invalid_workspace", "The home of this login has a path that is too long for the sockets of workspaces."
-            )
-        return directory
+        return f"{(await host.look()).root}/workspaces/{ws.id}"
 
     async def _until_it_answers(self, ws: WorkspaceSpec, host: Host, directory: str) -> None:
         connector = self.connector(ws)
@@ -163,12 +184,11 @@ class SshDriver:
         pause = 0.05
         try:
             while not await asking.health(connector, token=ws.token, generation=ws.generation, timeout=ATTEMPT_SECONDS):
-                found = await host.run({"action": "probe", "directory": directory})
-                if not found["running"]:
-                    said = str(found["log"])
-                    raise DriverError("agent_exited", f"The agent ended before it answered. {said}".strip())
+                found = await _look(host, directory)
+                if not found.running:
+                    raise DriverError("agent_exited", f"The agent ended before it answered. {found.log}".strip())
                 if time.monotonic() > deadline:
-                    await host.run({"action": "stop", "directory": directory})
+                    await host.run({"action": "stop", "directory": directory}, kind=Done)
                     seconds = f"{self._answer_seconds:g}"
                     raise DriverError("agent_timeout", f"The agent did not answer within {seconds} s.")
                 await asyncio.sleep(pause)
@@ -183,7 +203,7 @@ class SshDriver:
                 return
             deadline = time.monotonic() + grace + ENDING_SECONDS
             pause = 0.05
-            while (await host.run({"action": "probe", "directory": directory}))["running"]:
+            while (await _look(host, directory)).running:
                 if time.monotonic() > deadline:
                     return
                 await asyncio.sleep(pause)
@@ -233,7 +253,12 @@ class ForwardedSocket:
 async def _send(agent: Path, host: Host) -> None:
     content = await asyncio.to_thread(agent.read_bytes)
     sha256 = hashlib.sha256(content).hexdigest()
-    await host.run({"action": "put", "name": agent.name, "size": len(content), "sha256": sha256}, content)
+    header = {"action": "put", "name": agent.name, "size": len(content), "sha256": sha256}
+    await host.run(header, content, kind=Done)
+
+
+async def _look(host: Host, directory: str) -> Seen:
+    return await host.run({"action": "probe", "directory": directory}, kind=Seen)
 
 
 def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:

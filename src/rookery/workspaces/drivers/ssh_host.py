@@ -16,15 +16,21 @@ import shlex
 import shutil
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from rookery.workspaces.drivers import sandboxes
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Ssh
 
+T = TypeVar("T")
+
 CONNECT_SECONDS = 30.0
 COMMAND_SECONDS = 120.0
+CONTROL_SECONDS = 30.0
+MAX_ANSWER_BYTES = 1024 * 1024
+MAX_SAID_BYTES = 64 * 1024
+SSH_FAILED = 255  # how the client says that it was not the command that failed
 # sshd allows ten sessions for each connection; one of them is held.
 SESSIONS = 8
 READY = b"rookery-ready\n"
@@ -67,14 +73,27 @@ def program() -> bytes:
     return json.dumps({**parents, **modules}).encode()
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """What a machine says of itself."""
+class _Problem(msgspec.Struct, frozen=True):
+    code: str
+    message: str
 
-    root: str
+
+class _Answer(msgspec.Struct, frozen=True):
+    error: _Problem | None = None
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a machine says of itself. It is asked by a login that workspaces may own, so it may say anything."""
+
+    root: Annotated[str, msgspec.Meta(pattern=r"\A/[^\x00-\x1f\x7f:]*\Z", max_length=4096)]
     uid: int
     python: str
     python_prefix: str
     bwrap: str | None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """Of an action that has nothing to tell."""
 
 
 class Host:
@@ -111,7 +130,7 @@ class Host:
                 self._identity.unlink(missing_ok=True)
             self.epoch += 1
 
-    async def run(self, header: dict[str, Any], *blobs: bytes) -> dict[str, Any]:
+    async def run(self, header: dict[str, Any], *blobs: bytes, kind: type[T]) -> T:
         """Run an action of the launcher's `remote` there, and answer what it answers."""
         await self.connect()
         modules = program()
@@ -122,19 +141,19 @@ class Host:
             found = errors.rpartition("rookery-python ")[2].strip() if "rookery-python" in errors else "none"
             raise DriverError("python_missing", f"{self._place.host} has no Python 3.9 or newer (found: {found}).")
         try:
-            answer: dict[str, Any] = json.loads(output)
-        except ValueError:
-            raise _failed(self._place, errors or f"the command ended with status {status}") from None
-        if "error" in answer:
-            error = answer["error"]
-            raise sandboxes.as_driver_error(str(error["code"]), f"{self._place.host}: {error['message']}")
-        return answer
+            answer = msgspec.json.decode(output, type=_Answer)
+            if answer.error is not None:
+                raise sandboxes.as_driver_error(answer.error.code, f"{self._place.host}: {answer.error.message}")
+            return msgspec.json.decode(output, type=kind)
+        except msgspec.MsgspecError:
+            said = errors or ("its answer cannot be read" if output else f"the command ended with status {status}")
+            raise _failed(self._place, said) from None
 
     async def look(self) -> Facts:
         """What is over there, asked once for each connection."""
         await self.connect()
         if self.facts is None:
-            self.facts = msgspec.convert(await self.run({"action": "hello"}), Facts)
+            self.facts = await self.run({"action": "hello"}, kind=Facts)
         return self.facts
 
     async def forward(self, local: Path, remote: str) -> None:
@@ -177,14 +196,13 @@ class Host:
         arguments = [self._ssh, "-F", str(self._config), "-S", str(self._control), "-p", str(place.port), *options]
         if place.user:
             arguments += ["-l", place.user]
-        if place.jump:
-            arguments += ["-J", place.jump]
         return arguments
 
     async def _open(self) -> None:
         try:
             self._master = await asyncio.create_subprocess_exec(
                 *self._arguments("-M", "-o", "ControlPersist=no"),
+                *(("-J", self._place.jump) if self._place.jump else ()),
                 *("--", self._place.host, f"echo {READY.decode().strip()}; exec cat"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -205,6 +223,10 @@ class Host:
         except TimeoutError:
             await self._close()
             raise _failed(self._place, f"no answer within {CONNECT_SECONDS:g} s") from None
+        except BaseException:
+            # Whoever was in a hurry leaves: a connection that is not there yet must not be taken for one that is.
+            await self._close()
+            raise
         if line != READY:
             await self._listening
             said = b"".join(self._said).decode("utf-8", "replace")
@@ -215,9 +237,10 @@ class Host:
         while line := await stream.readline():
             self._said.append(line[:2000])
 
-    async def _session(self, command: str, given: bytes) -> tuple[int, str, str]:
+    async def _session(self, command: str, given: bytes) -> tuple[int, bytes, str]:
         process = await asyncio.create_subprocess_exec(
-            *self._arguments("-o", "ControlMaster=no", "--", self._place.host, command),
+            # Without the shared connection it ends: it would make one of its own otherwise, without the key.
+            *self._arguments("-o", "ControlMaster=no", "-o", "ProxyCommand=false", "--", self._place.host, command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -226,15 +249,17 @@ class Host:
         )
         try:
             async with asyncio.timeout(COMMAND_SECONDS):
-                output, errors = await process.communicate(given)
+                output, errors = await _talk(process, given)
+                status = await process.wait()
         except TimeoutError:
             raise _failed(self._place, f"a command took longer than {COMMAND_SECONDS:g} s") from None
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        assert process.returncode is not None
-        return process.returncode, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
+            await _end(process)
+        if len(output) > MAX_ANSWER_BYTES:
+            raise _failed(self._place, f"a command answered with more than {MAX_ANSWER_BYTES} bytes")
+        if status == SSH_FAILED and (self._master is None or self._master.returncode is not None):
+            raise _failed(self._place, "the connection was lost")
+        return status, output, errors.decode("utf-8", "replace")
 
     async def _control_command(self, command: str, *options: str) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -244,7 +269,13 @@ class Host:
             stderr=asyncio.subprocess.PIPE,
             env=_environment(),
         )
-        _, errors = await process.communicate()
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS):
+                _, errors = await process.communicate()
+        except TimeoutError:
+            raise _failed(self._place, f"the connection did not obey within {CONTROL_SECONDS:g} s") from None
+        finally:
+            await _end(process)
         if process.returncode != 0:
             raise _failed(self._place, errors.decode("utf-8", "replace"))
 
@@ -265,6 +296,45 @@ class Host:
             await asyncio.gather(self._listening, return_exceptions=True)
             self._listening = None
         self._control.unlink(missing_ok=True)
+
+
+async def _talk(process: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
+    """Give it everything, and take what it answers, up to a bit more than it may, and the end of what it complains."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    output, errors, _ = await asyncio.gather(
+        _first(process.stdout, MAX_ANSWER_BYTES + 1), _last(process.stderr, MAX_SAID_BYTES), _feed(process.stdin, given)
+    )
+    return output, errors
+
+
+async def _feed(stream: asyncio.StreamWriter, data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        stream.write(data)
+        await stream.drain()
+    stream.close()
+
+
+async def _first(stream: asyncio.StreamReader, size: int) -> bytes:
+    """The rest is read and forgotten: a machine that talks without end must not fill the memory of this one."""
+    kept = bytearray()
+    while chunk := await stream.read(64 * 1024):
+        kept += chunk[: size - len(kept)]
+    return bytes(kept)
+
+
+async def _last(stream: asyncio.StreamReader, size: int) -> bytes:
+    kept = b""
+    while chunk := await stream.read(64 * 1024):
+        kept = (kept + chunk)[-size:]
+    return kept
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
 
 
 def name_of(place: Ssh) -> str:
