@@ -11,6 +11,7 @@ import pytest
 from rookery.store import settings, workspace_idle, workspace_settings
 from rookery.store.workspace_settings import WorkspaceSettings
 from rookery.testing import FakeClock
+from rookery.workspaces.drivers.protocol import DriverError, Found, Probe, WorkspaceSpec
 from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.waiting import until
 from tests.workspaces.fake_driver import FakeDriver
@@ -82,6 +83,41 @@ async def test_sandbox_without_a_row_or_of_another_start_is_stopped(yard: Yard) 
 
     assert {each.workspace_id for each in driver.strays} == {str(gone.id), str(outdated.id)}
     assert (await yard.load(kept.id)).status == "running"
+
+
+async def test_stray_that_cannot_be_stopped_keeps_nobody_from_being_looked_after(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, driver = await started(yard)
+    gone, dead = await yard.running(replica), await yard.running(replica)
+    await yard.world.conn.execute("DELETE FROM workspaces WHERE id = $1", gone.id)
+    await driver.kill(str(dead.id))
+
+    async def refuse(found: Found) -> None:
+        raise DriverError("stop_failed", "It did not end.")
+
+    monkeypatch.setattr(driver, "stop_stray", refuse)
+    await replica.reconciler.reconcile()
+
+    assert (await yard.load(dead.id)).status == "failed"
+
+
+async def test_agents_are_looked_at_side_by_side(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not answer takes seconds; others must not wait for it."""
+    replica, _ = await started(yard)
+    for _ in range(2):
+        await yard.running(replica)
+    both, met = asyncio.Barrier(2), []
+
+    async def probe(ws: WorkspaceSpec) -> Probe:
+        await both.wait()
+        met.append(ws.id)
+        return Probe(alive=True, answers=True)
+
+    monkeypatch.setattr(FakeDriver, "probe", lambda _, ws: probe(ws))
+    await replica.reconciler.reconcile()
+
+    assert len(met) == 2
 
 
 async def test_sandbox_of_a_start_that_is_under_way_is_left_alone(yard: Yard) -> None:
@@ -236,7 +272,7 @@ async def test_disk_that_is_nearly_full_is_told_until_there_is_room(yard: Yard) 
 
     assert await seen(89 * mebibyte) is None
     yard.wire.hints.clear()
-    assert await seen(90 * mebibyte) == "Its disk is nearly full: 90% of 100 MiB are used."
+    assert await seen(90 * mebibyte) == "The disk of the workspace is nearly full: 90% of 100 MiB are used."
     assert yard.wire.hints
     yard.wire.hints.clear()
     await seen(90 * mebibyte + 5)

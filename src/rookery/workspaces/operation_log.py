@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import asyncpg
+
+from rookery.log import get_logger
 from rookery.store import workspace_claims, workspaces
+from rookery.store.errors import StoreError
 from rookery.store.hints import MiscHint
 from rookery.workspaces.parts import WorkspaceParts
 
+log = get_logger("workspaces.operations")
+
+DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, StoreError)
 FLUSH_SECONDS = 0.25
 MAX_LINE_CHARS = 4096
 
 
 class OperationWriter:
-    """A driver's `Log`. `running` stores what comes; nothing is lost that was said before it ended."""
+    """A driver's `Log`. `run` stores what comes; nothing is lost that was said before it ended."""
 
     def __init__(self, parts: WorkspaceParts, workspace_id: UUID, operation_id: UUID) -> None:
         self._parts = parts
@@ -33,15 +40,26 @@ class OperationWriter:
         while True:
             await self._has_some.wait()
             await self._parts.clock.sleep(FLUSH_SECONDS, "operation-log")
-            await self.flush()
+            try:
+                await self.flush()
+            except DATABASE_ERRORS as error:
+                log.warning("operation_log_not_stored", operation_id=self._operation_id, error=str(error))
 
     async def flush(self) -> None:
         self._has_some.clear()
         lines, self._lines = self._lines, []
         if not lines:
             return
-        async with self._parts.pool.acquire() as conn:
-            await workspace_claims.append_log(conn, self._operation_id, "".join(lines))
+        is_stored = False
+        try:
+            async with self._parts.pool.acquire() as conn:
+                await workspace_claims.append_log(conn, self._operation_id, "".join(lines))
+                is_stored = True
+        finally:
+            if not is_stored:
+                # Another attempt comes, at the latest with the end of the operation.
+                self._lines[:0] = lines
+                self._has_some.set()
         topic = workspaces.topic(self._workspace_id)
         self._parts.publish([MiscHint(topic=topic, data={"operation": str(self._operation_id), "log": True})])
 

@@ -12,19 +12,16 @@ import asyncio
 from typing import NoReturn
 from uuid import UUID
 
-import asyncpg
-
 from rookery.clock import DeadlineExceeded
 from rookery.log import get_logger
 from rookery.store import workspace_claims, workspace_requests, workspaces
-from rookery.store.errors import StoreError
 from rookery.store.hints import MiscHint
 from rookery.store.workspace_claims import RENEW_SECONDS, ClaimLost, Down, Up
 from rookery.store.workspace_operations import Kind, Operation
 from rookery.store.workspaces import SETTLED, AgentState, Status, Workspace
 from rookery.workspaces.answers import Health
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint
-from rookery.workspaces.operation_log import OperationWriter
+from rookery.workspaces.operation_log import DATABASE_ERRORS, OperationWriter
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.readiness import Readiness
 
@@ -38,8 +35,6 @@ RETRY_SECONDS = 2.0
 MAX_AT_ONCE = 8
 DELETE_SECONDS = 300.0
 STOP_SLACK_SECONDS = 30.0
-
-_DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, StoreError)
 
 
 class _InHand:
@@ -77,7 +72,7 @@ class Executor:
                 try:
                     await self._renew()
                     await self._claim()
-                except _DATABASE_ERRORS as error:
+                except DATABASE_ERRORS as error:
                     log.warning("operations_not_claimed", error=str(error))
                 await self._pause()
         finally:
@@ -117,7 +112,7 @@ class Executor:
         async for _ in self._parts.clock.ticker(RENEW_SECONDS, "operation-leases"):
             try:
                 await self._renew()
-            except _DATABASE_ERRORS as error:
+            except DATABASE_ERRORS as error:
                 log.warning("leases_not_renewed", error=str(error))
         raise AssertionError("unreachable")
 
@@ -158,7 +153,7 @@ class Executor:
         try:
             async with self._parts.pool.acquire() as conn:
                 await workspace_claims.let_go(conn, operation.id, replica_id=self._parts.replica_id)
-        except _DATABASE_ERRORS as error:
+        except DATABASE_ERRORS as error:
             log.warning("operation_not_let_go", operation_id=operation.id, error=str(error))  # its lease ends by itself
         self._parts.publish([MiscHint(topic=workspace_requests.TOPIC)])
 
@@ -166,7 +161,7 @@ class Executor:
         try:
             async with self._parts.pool.acquire() as conn:
                 await workspace_claims.give_back(conn, operation.id, replica_id=self._parts.replica_id)
-        except _DATABASE_ERRORS as error:
+        except DATABASE_ERRORS as error:
             log.warning("operation_not_given_back", operation_id=operation.id, error=str(error))
         self._parts.publish([MiscHint(topic=workspace_requests.TOPIC)])
 
@@ -184,7 +179,7 @@ class Executor:
         finally:
             try:
                 await writer.close(writing)
-            except _DATABASE_ERRORS as error:
+            except DATABASE_ERRORS as error:
                 log.warning("operation_log_not_stored", operation_id=operation.id, error=str(error))
 
     async def _execute_logged(self, operation: Operation, writer: OperationWriter) -> None:

@@ -6,6 +6,7 @@ sandboxes that no row knows are stopped. Every minute idle workspaces are stoppe
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 from typing import NoReturn
 
@@ -27,6 +28,8 @@ RECONCILE_SECONDS = 30.0
 IDLE_SECONDS = 60.0
 SILENT = timedelta(seconds=30)
 PROBE_SECONDS = 15.0
+# One that does not answer costs seconds, and whoever owns it can see to that: the others must not wait for it.
+LOOKS_AT_ONCE = 4
 
 _ERRORS = (
     OSError,
@@ -80,9 +83,11 @@ class Reconciler:
             up = await workspaces.list_up(conn, node=parts.node)
             parts.stats.workspaces = await workspaces.count_by_status(conn)
         await self._stop_strays(found, {str(each.id): each for each in up})
-        for workspace in up:
-            if workspace.status == Status.RUNNING:
-                await self._look_at(workspace, node_since)
+        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            for workspace in up:
+                if workspace.status == Status.RUNNING:
+                    group.create_task(self._look_in_turn(workspace, node_since, turns))
         return True
 
     async def _inventory(self) -> list[tuple[Inventory, Found]]:
@@ -102,7 +107,18 @@ class Reconciler:
                 generation=sandbox.generation,
                 pid=sandbox.pid,
             )
-            await inventory.stop_stray(sandbox)
+            try:
+                await inventory.stop_stray(sandbox)
+            except DriverError as error:
+                # Looked for again in the next round; the others are looked after all the same.
+                log.warning("stray_sandbox_not_stopped", workspace_id=sandbox.workspace_id, error=str(error))
+
+    async def _look_in_turn(self, workspace: Workspace, node_since: datetime | None, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            try:
+                await self._look_at(workspace, node_since)
+            except _ERRORS as error:
+                log.warning("workspace_not_looked_at", workspace_id=workspace.id, error=str(error))
 
     async def _look_at(self, workspace: Workspace, node_since: datetime | None) -> None:
         parts = self._parts

@@ -83,7 +83,11 @@ class Context:
 
     def _tell(self) -> None:
         self.version += 1
-        self._remember()
+        try:
+            self._remember()
+        except OSError as error:
+            # On a full disk, say: those who wait are told all the same.
+            self._agent.log(f"context: the version could not be written down: {error}")
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
