@@ -32,6 +32,7 @@ from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
 from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.loop.rig import Shown
 from tests.store.machine.rig import Rig, assistant, make_rig
+from tests.store.machine.test_compaction import SUMMARY
 from tests.tools.hands import Done, value_of
 from tests.tools.test_registry import COLUMNS, cells
 from tests.waiting import until
@@ -229,6 +230,17 @@ async def test_tools_say_to_start_a_workspace_that_was_stopped(life: Life) -> No
     assert "Files are kept" in refused.error
 
 
+async def test_disk_that_is_nearly_full_is_told_with_the_start_and_with_the_next_result(life: Life) -> None:
+    life.driver.health |= {"disk_used": 95 * 1024 * 1024, "disk_limit": 100 * 1024 * 1024}
+
+    made = await life.run("create_workspace", template_id="plain")
+    first, second = [await life.run("write_file", path="/home/agent/x", content="x") for _ in range(2)]
+
+    warning = "The disk of the workspace is nearly full: 95% of 100 MiB are used. Delete what is not needed."
+    assert (made.value["warning"], first.value["warning"]) == (warning, warning)
+    assert "warning" not in second.value
+
+
 async def test_questions_and_plans_end_a_planning_turn(life: Life) -> None:
     async with AsyncExitStack() as stack:
         planning = await life.toolbox.open(await life.step(), mode=Mode.PLAN, stack=stack)
@@ -270,6 +282,18 @@ async def test_change_is_heard_while_the_chat_runs_and_the_prompt_waits_for_a_re
 
     assert "Be kind." in (await life.begin_turn()).workspace_context
     assert await life.pinned() == ["Be kind."]
+
+
+async def test_summary_of_a_chat_loses_nothing_of_its_instructions(life: Life) -> None:
+    life.driver.tell("Be kind.")
+    await life.run("create_workspace", template_id="plain")
+    before = await life.begin_turn()
+
+    await life.rig.commit(life.chat_id, assistant("long"), *SUMMARY)
+    after = await life.open()
+
+    assert "Be kind." in before.workspace_context
+    assert after.workspace_context == before.workspace_context
 
 
 async def test_user_who_wants_it_gets_changes_with_the_next_turn_and_not_before(life: Life) -> None:

@@ -138,6 +138,19 @@ async def test_connection_unused_for_longer_looks_at_the_row_first() -> None:
         assert rig.rows.reads == reads + 1
 
 
+async def test_warning_about_the_disk_is_given_once_each_time_it_changes() -> None:
+    async with rigged() as rig:
+        await rig.turn.conn()
+        given = [rig.turn.take_warning()]
+        for warning in ("90%", "91%", None, "90%"):
+            rig.rows.set(disk_warning=warning)
+            await rig.clock.advance(11)
+            await rig.turn.conn()
+            given += [rig.turn.take_warning(), rig.turn.take_warning()]
+
+        assert given == [None, "90%", None, "91%", None, None, None, "90%", None]
+
+
 async def test_connection_is_kept_while_the_row_cannot_be_read_and_checked_again_next_time() -> None:
     async with rigged() as rig:
         first = await rig.turn.conn()

@@ -16,7 +16,7 @@ from rookery.chat import uploads
 from rookery.chat.errors import InvalidInput
 from rookery.chat.parts import Json
 from rookery.loop.tools import Media, Replay, Tool, ToolContext, ToolOutput
-from rookery.tools.workspace_turn import Refused, WorkspaceTurn, absolute, ask_agent, make_tool, turn_of
+from rookery.tools.workspace_turn import Refused, WorkspaceTurn, absolute, ask_agent, make_tool, turn_of, with_warning
 from rookery.workspaces.answers import Edit, FileEdits
 
 MAX_WRITE_BYTES = 16 * 1024 * 1024
@@ -138,7 +138,8 @@ async def write_file(ctx: ToolContext, given: WriteFile) -> ToolOutput:
     await check_target(turn, path)
     path = absolute(path)
     written = await ask_agent(turn.workspace, lambda conn: conn.write_file(path, data, key=ctx.replay_token))
-    return ToolOutput({"ok": True, "bytes": written.bytes or len(data), "created": written.created})
+    value = {"ok": True, "bytes": written.bytes or len(data), "created": written.created}
+    return ToolOutput(with_warning(turn.workspace, value))
 
 
 async def edit_files(ctx: ToolContext, given: EditFiles) -> ToolOutput:
@@ -155,7 +156,7 @@ async def edit_files(ctx: ToolContext, given: EditFiles) -> ToolOutput:
         }
         for each in edited
     ]
-    return ToolOutput({"ok": True, "files": shown})
+    return ToolOutput(with_warning(turn.workspace, {"ok": True, "files": shown}))
 
 
 def _checked(files: Sequence[EditFile]) -> tuple[FileEdits, ...]:

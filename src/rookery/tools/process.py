@@ -19,7 +19,7 @@ from rookery.loop.tools import CancelReason, Replay, Tool, ToolContext, ToolOutp
 from rookery.tools import commands, durations
 from rookery.tools.durations import BadDuration
 from rookery.tools.live_output import LiveTail
-from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
+from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of, with_warning
 from rookery.workspaces.answers import Output, ProcessInfo, StartProcess
 from rookery.workspaces.conn import MAX_WAIT_SECONDS, StartedProcess
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, WorkspaceError
@@ -159,7 +159,7 @@ async def execute(ctx: ToolContext, given: Execute) -> ToolOutput:
         if ctx.cancel_reason is CancelReason.USER:
             await _end(ctx, turn, started.id)
         raise
-    return ToolOutput(_noted(value, notes))
+    return ToolOutput(with_warning(turn.workspace, _noted(value, notes)))
 
 
 def _timeout(text: str, field: str, *, may_be_zero: bool = False) -> tuple[float, list[str]]:

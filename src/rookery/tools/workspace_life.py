@@ -232,6 +232,11 @@ async def _ready(turn: WorkspaceTurn, workspace: Workspace) -> dict[str, Any]:
     """Wait for the startup script. What is wrong with it is said and no error: the workspace is there."""
     ready = await turn.yard.service.wait_ready(workspace.id, seconds=AGENT_SECONDS + SCRIPT_SECONDS)
     turn.workspace.bind(workspace.id)
+    warning = {} if ready.disk_warning is None else {"warning": f"{ready.disk_warning} Delete what is not needed."}
+    return _how_it_went(ready) | warning
+
+
+def _how_it_went(ready: Workspace) -> dict[str, Any]:
     match ready.agent_state:
         case AgentState.READY if ready.status == Status.RUNNING:
             return {}

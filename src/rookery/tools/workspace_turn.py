@@ -106,6 +106,12 @@ async def ask_agent(turn: TurnWorkspace, act: Callable[[AgentConn], Awaitable[T]
     return await act(await turn.conn())
 
 
+def with_warning(turn: TurnWorkspace, value: dict[str, Any]) -> dict[str, Any]:
+    """A result, with what there is to say about the workspace since the last one."""
+    warning = turn.take_warning()
+    return value if warning is None else {**value, "warning": f"{warning} Delete what is not needed."}
+
+
 def make_tool(
     name: str,
     description: str,

@@ -59,6 +59,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     last_seen_at: datetime | None = None
     directory: str | None = None
+    disk_warning: str | None = None
 
     @property
     def is_reachable(self) -> bool:
@@ -115,6 +116,7 @@ class TurnWorkspace:
         self._waiters = 0
         # Whether the turn has used its workspace: what is refreshed at its end depends on it.
         self.was_used = False
+        self._told: str | None = None
 
     @property
     def workspace_id(self) -> UUID | None:
@@ -124,6 +126,13 @@ class TurnWorkspace:
     def health(self) -> Health | None:
         """What the agent last said of itself, if this chat has talked to it."""
         return None if self._cached is None else self._cached.health
+
+    def take_warning(self) -> str | None:
+        """What the model should know about the disk, each time it changed: commands fill it without being asked."""
+        warning = None if self._cached is None else self._cached.place.disk_warning
+        is_news = warning != self._told
+        self._told = warning
+        return warning if is_news else None
 
     def bind(self, workspace_id: UUID | None) -> None:
         """The chat's row names this workspace now."""
@@ -175,10 +184,11 @@ class TurnWorkspace:
             except Unreadable:
                 # Checked again by the next call: the time of its use stays.
                 return cached
-            if not _is_same(row, cached.place):
+            if row is None or not _is_same(row, cached.place):
                 if self._cached is cached:
                     self._cached = None
                 return None
+            cached.place = row
         cached.used_at = now
         return cached
 

@@ -132,4 +132,5 @@ class StorePlaces:
             started_at=row.started_at,
             last_seen_at=row.last_seen_at,
             directory=row.directory,
+            disk_warning=row.disk_warning,
         )

@@ -64,11 +64,14 @@ class Readiness:
             while self._parts.clock.monotonic() < until:
                 health = await self._parts.find_health(workspace)
                 cursor = await self._copy_log(workspace, writer, cursor)
-                if health is not None and await self.note(workspace, health):
-                    _say(writer, health)
-                    await writer.flush()
-                    await self._parts.on_ready(workspace)
-                    return
+                if health is not None:
+                    if health.agent_state in SETTLED:
+                        # Before it is noted: whoever follows the log leaves with that.
+                        _say(writer, health)
+                        await writer.flush()
+                    if await self.note(workspace, health):
+                        await self._parts.on_ready(workspace)
+                        return
                 if not await self._is_current(workspace):
                     return
                 await self._parts.clock.sleep(ASK_SECONDS, "workspace-readiness")
@@ -117,7 +120,7 @@ def disk_warning(health: Health) -> str | None:
     if health.disk_limit <= 0 or health.disk_used < NEARLY_FULL * health.disk_limit:
         return None
     percent = min(health.disk_used * 100 // health.disk_limit, 999)
-    return f"Its disk is nearly full: {percent}% of {health.disk_limit // MEBIBYTE} MiB are used."
+    return f"The disk of the workspace is nearly full: {percent}% of {health.disk_limit // MEBIBYTE} MiB are used."
 
 
 def _say(writer: OperationWriter, health: Health) -> None:
