@@ -166,6 +166,12 @@ NETWORK = [
     Attempt("reach a service of the machine", connect("AF_INET", "('127.0.0.1', {port})"), "Connection refused"),
     Attempt("reach the network", connect("AF_INET", "('192.0.2.1', 80)"), "unreachable"),
     Attempt("reach the database", connect("AF_UNIX", "'{socket}'"), ABSENT),
+    Attempt("reach the server's own listener", connect("AF_UNIX", "'{internal}'"), ABSENT),
+    Attempt(
+        "hold a socket of the server by a link",
+        "ln -sf {internal} /run/rookery/i.sock; " + connect("AF_UNIX", "'/run/rookery/i.sock'"),
+        ABSENT,
+    ),
     Attempt("reach the container engine", connect("AF_UNIX", "'/var/run/docker.sock'"), ABSENT),
     Attempt("reach a socket without a path", connect("AF_UNIX", "b'\\0rookery-{outside}'"), "Connection refused"),
     Attempt("read the network", python("import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)"), FORBIDDEN),

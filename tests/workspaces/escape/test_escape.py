@@ -44,15 +44,19 @@ class Prison:
         user = 65534 if os.geteuid() == 0 else os.geteuid()
         self.outside = subprocess.Popen(["sleep", "1000"], user=user, env={"PATH": os.defpath, "KEY": SECRET})
         self.tcp = socket.create_server(("127.0.0.1", 0))
-        self.database = socket.socket(socket.AF_UNIX)
-        # Relative, for a path of pytest is longer than a socket's may be.
-        handle = os.open(self.data, os.O_PATH)
-        self.database.bind(f"/proc/self/fd/{handle}/db.sock")
-        os.close(handle)
-        self.database.listen()
+        self.database, self.internal = (self._listening(name) for name in ("db.sock", "internal.sock"))
         self.abstract = socket.socket(socket.AF_UNIX)
         self.abstract.bind(f"\0rookery-{self.outside.pid}")
         self.abstract.listen()
+
+    def _listening(self, name: str) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        # Relative, for a path of pytest is longer than a socket's may be.
+        handle = os.open(self.data, os.O_PATH)
+        made.bind(f"/proc/self/fd/{handle}/{name}")
+        os.close(handle)
+        made.listen()
+        return made
 
     def open(self) -> None:
         os.environ["ROOKERY_ESCAPE_KEY"] = SECRET
@@ -74,6 +78,7 @@ class Prison:
             "{outside}": str(self.outside.pid),
             "{port}": str(self.tcp.getsockname()[1]),
             "{socket}": str(self.data / "db.sock"),
+            "{internal}": str(self.data / "internal.sock"),
         }
         command = attempt.command
         for name, value in known.items():
@@ -89,7 +94,7 @@ class Prison:
         os.environ.pop("ROOKERY_ESCAPE_KEY", None)
         self.outside.kill()
         self.outside.wait()
-        for one in (self.tcp, self.database, self.abstract):
+        for one in (self.tcp, self.database, self.internal, self.abstract):
             one.close()
 
 
