@@ -47,6 +47,23 @@ async def test_doctor_says_why_there_are_no_workspaces_and_what_to_do(tmp_path: 
     assert "drivers.local.bwrap" in text
 
 
+async def test_doctor_warns_of_limits_that_cannot_be_set(tmp_path: Path) -> None:
+    await asyncio.to_thread(known_machine)
+    group = tmp_path / "group"
+    group.mkdir()
+    (group / "cgroup.controllers").write_text("cpu pids")
+    given = loaded(tmp_path, DRIVERS_LOCAL_CGROUP=str(group))
+
+    lacking = await admin._look_at_workspaces(given)
+    (group / "cgroup.controllers").write_text("cpu memory pids")
+    complete = await admin._look_at_workspaces(given)
+
+    assert lacking[0] == "warn"
+    assert "has no controller for memory: templates with limits do not start" in lacking[1]
+    assert complete[0] == "ok"
+    assert f"hold for each workspace, by {group}" in complete[1]
+
+
 async def test_doctor_warns_of_workspaces_that_are_not_confined(tmp_path: Path) -> None:
     unsafe = loaded(tmp_path, DRIVERS_LOCAL_BWRAP="/no/bwrap", DRIVERS_LOCAL_UNSAFE="true")
 

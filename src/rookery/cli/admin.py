@@ -21,6 +21,7 @@ from rookery.store.errors import StoreError
 from rookery.store.job_runs import JobRun
 from rookery.store.migrate import Migration
 from rookery.store.pool import Connection, DatabaseConfig
+from rookery.workspaces.drivers.machine import problem_of_limits
 from rookery.workspaces.drivers.protocol import DriverUnavailable
 
 LOW_DISK_BYTES = 1024**3
@@ -191,6 +192,8 @@ async def _look_at_workspaces(settings: Settings) -> tuple[str, str]:
             "warn",
             f"Local workspaces are NOT confined: drivers.local.unsafe is set, and {machine.unconfined_because}",
         )
+    if (problem := problem_of_limits(driving.local_config(settings))) is not None:
+        return "warn", problem
     return "ok", "; ".join([f"{machine.bwrap} confines them", *machine.notes])
 
 
@@ -223,7 +226,20 @@ async def _look_at_database(found: Doctor, conn: Connection, settings: Settings,
         allowed = await pool.check_capacity(conn, config, replicas=settings.replicas)
         return "ok", f"{settings.replicas} replica(s) with up to {config.connections} each, of {allowed}"
 
+    async def look_at_network() -> tuple[str, str]:
+        """Which network people share by their workspaces. A schema of another version is another line's subject."""
+        if settings.drivers_local_network_max != "full":
+            return "ok", "local workspaces have none"
+        users = 0 if await migrations.plan(conn) else await overview.count_users(conn)
+        if users > 1:
+            return "warn", (
+                f"{users} users reach what this machine reaches, its localhost too, from workspaces whose template "
+                'does not forbid it. drivers.local.network_max = "none" forbids it for all.'
+            )
+        return "ok", "local workspaces have the machine's, unless their template forbids it"
+
     await found.look("database", look_at_server)
     await found.look("schema", look_at_schema)
     await found.look("clock", look_at_clock)
     await found.look("connections", look_at_connections)
+    await found.look("network", look_at_network)

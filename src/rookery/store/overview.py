@@ -36,6 +36,7 @@ _OWNED = """
      GROUP BY worker_id
 """
 _CLOCK = "SELECT clock_timestamp()"
+_USERS = "SELECT count(*) FROM users WHERE status = 'active'"
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -63,6 +64,12 @@ async def read_server(conn: Connection) -> Server:
 async def read_clock(conn: Connection) -> datetime:
     now: datetime = await conn.fetchval(_CLOCK)
     return now
+
+
+async def count_users(conn: Connection) -> int:
+    """Those who may log in."""
+    number: int = await conn.fetchval(_USERS)
+    return number
 
 
 async def count_owned(conn: Connection) -> dict[UUID, int]:

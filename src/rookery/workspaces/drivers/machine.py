@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.workspaces.drivers import starting
-from rookery.workspaces.drivers.launcher import archives
+from rookery.workspaces.drivers.launcher import archives, cgroups
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Network
 
@@ -138,7 +138,17 @@ def notes_of(config: LocalConfig) -> tuple[str, ...]:
         notes.append("workspaces share the user nobody with other services; give drivers.local.uid a number of its own")
     if config.cgroup is None:
         notes.append("no drivers.local.cgroup: limits of memory and processes hold for each process or user namespace")
+    elif problem_of_limits(config) is None:
+        notes.append(f"limits of memory, processors and processes hold for each workspace, by {config.cgroup}")
     return tuple(notes)
+
+
+def problem_of_limits(config: LocalConfig) -> str | None:
+    """Why templates with limits do not start, in a sentence; None when they do, or nothing was promised."""
+    problem = None if config.cgroup is None else cgroups.problem_of(str(config.cgroup))
+    if problem is None:
+        return None
+    return f"drivers.local.cgroup {config.cgroup} {problem}: templates with limits do not start."
 
 
 async def _find_python() -> tuple[str, str | None]:

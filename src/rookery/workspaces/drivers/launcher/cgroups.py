@@ -13,6 +13,7 @@ from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 
 MIB = 1024 * 1024
 PERIOD_US = 100_000
+HIERARCHIES = ("memory", "cpu", "pids")
 
 
 def path_of(cgroup: str, workspace_id: str) -> str:
@@ -62,9 +63,29 @@ def prepare(plan: Plan) -> list[int]:
         ) from error
 
 
+def problem_of(cgroup: str) -> str | None:
+    """Why limits of templates cannot all be set there, as the end of a sentence; None when they can."""
+    is_newer = os.path.exists(f"{cgroup}/cgroup.controllers")
+    try:
+        if is_newer:
+            with open(f"{cgroup}/cgroup.controllers") as file:
+                offered = set(file.read().split())
+        else:
+            offered = {name for name in HIERARCHIES if os.path.exists(f"{cgroup}/{name}/cgroup.procs")}
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    missing = set(HIERARCHIES) - offered
+    if missing:
+        return f"has no controller for {', '.join(sorted(missing))}"
+    places = [cgroup] if is_newer else [f"{cgroup}/{name}" for name in HIERARCHIES]
+    if not all(os.access(place, os.W_OK) for place in places):
+        return "may not be written to by the server"
+    return None
+
+
 def remove(cgroup: str, workspace_id: str) -> None:
     """Once nothing of the workspace runs any more."""
-    for parent in (cgroup, *(f"{cgroup}/{name}" for name in ("memory", "cpu", "pids"))):
+    for parent in (cgroup, *(f"{cgroup}/{name}" for name in HIERARCHIES)):
         with contextlib.suppress(OSError):
             os.rmdir(path_of(parent, workspace_id))
 
