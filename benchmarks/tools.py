@@ -3,9 +3,10 @@
 Each operation (read_file, edit_files, execute "true") is done through the agent with the server's own client, and by a
 bare program in the same sandbox, asked over a socket too (`_bare_workspace.py`); calls take turns, so that a noisy
 moment hits both. The claim is the median of one over the median of the other, and the milliseconds between them.
-Then: the memory of the agent while a command prints 200 MB, the memory of idle workspaces (as shares, so that pages
-of the interpreter that all have in common count once), and the time from a stopped workspace to the end of its first
-command, over a bare sandbox that imports what the agent imports.
+The same operations through a replica of another machine (the relay), against the agent asked directly. Then: the
+memory of the agent while a command prints 200 MB, the memory of idle workspaces (as shares, so that pages of the
+interpreter that all have in common count once), and the time from a stopped workspace to the end of its first command,
+over a bare sandbox that imports what the agent imports.
 
     python benchmarks/tools.py [--quick]
 
@@ -17,22 +18,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import uvloop
 
 from rookery.clock import SystemClock
+from rookery.stream.listening import serving
+from rookery.stream.relay import tokens
+from rookery.stream.relay.agents import AgentGate
+from rookery.stream.relay.tokens import TokenCheck
 from rookery.workspaces import bundle
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import Edit, FileEdits, StartProcess
@@ -42,7 +49,8 @@ from rookery.workspaces.drivers.launcher import running
 from rookery.workspaces.drivers.layout import Layout
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
-from rookery.workspaces.drivers.protocol import WorkspaceSpec
+from rookery.workspaces.drivers.protocol import Connector, WorkspaceSpec
+from rookery.workspaces.relayed import Peer, RelayedConnector
 
 TOKEN = "t" * 43
 HOME, RUN = "/home/agent", "/run/rookery"
@@ -51,6 +59,8 @@ LOG_BYTES = 200_000_000
 LOG_LINE = "[ 42%] Building CXX object src/CMakeFiles/core.dir/very/long/path/to/a/source/file/number/one.cpp.o"
 # All chosen. A tool call stands between two calls of a model, which take seconds: what the agent adds must not show.
 ADDED_MS = {"read_file": 5.0, "edit_files": 8.0, "execute": 10.0}
+# A replica of the other machine passes each request on; a command is two.
+RELAY_MS = {"read_file": 8.0, "edit_files": 8.0, "execute": 16.0}
 OVER_BARE = {"read_file": 8.0, "edit_files": 3.0, "execute": 4.0}
 LOG_MEMORY_MIB = 8.0
 IDLE_MIB = 20.0
@@ -142,54 +152,113 @@ async def bare_program(workspace: Workspace) -> AsyncIterator[Bare]:
         bare.close()
 
 
-async def operations(workspace: Workspace, bare: Bare, count: int) -> dict[str, tuple[list[float], list[float]]]:
-    """Seconds of each call, through the agent and bare, in turns."""
-    agent = workspace.agent
-    source = "".join(f"def function_{n}(argument: int) -> int:\n    return argument + {n}\n\n" for n in range(2000))
-    for name in (FILE, f"{FILE}.bare"):
-        await agent.write_file(name, source.encode())
-    turn = 0
-
-    def texts() -> tuple[str, str]:
-        pair = ("argument + 1000\n", "argument - 1000\n")
-        return pair if turn % 2 == 0 else (pair[1], pair[0])
+def calls_of(agent: AgentConn, path: str) -> dict[str, Call]:
+    """The operations through an agent, on a file of its own."""
+    texts = turning()
 
     async def read() -> None:
-        lines = await agent.read_lines(FILE)
+        lines = await agent.read_lines(path)
         assert lines.total_lines == 6000, lines.error
 
-    async def bare_read() -> None:
-        assert (await bare.ask("read", FILE))["total"] == 6000
-
     async def edit() -> None:
-        old, new = texts()
+        old, new = next(texts)
         edits = (Edit(old_text=old, new_text=new),)
-        (edited,) = await agent.edit_files([FileEdits(path=FILE, edits=edits)], key=uuid4())
+        (edited,) = await agent.edit_files([FileEdits(path=path, edits=edits)], key=uuid4())
         assert edited.diff
 
-    async def bare_edit() -> None:
-        assert (await bare.ask("edit", f"{FILE}.bare", *texts()))["ok"]
+    async def execute() -> None:
+        started = await agent.start_process(StartProcess(command="true"), key=uuid4())
+        assert (await agent.process_output(started.id, wait=120.0)).exit_code == 0
+
+    return {"read_file": read, "edit_files": edit, "execute": execute}
+
+
+def bare_calls(bare: Bare, path: str) -> dict[str, Call]:
+    texts = turning()
+
+    async def read() -> None:
+        assert (await bare.ask("read", path))["total"] == 6000
+
+    async def edit() -> None:
+        assert (await bare.ask("edit", path, *next(texts)))["ok"]
 
     async def execute() -> None:
-        await workspace.execute("true")
-
-    async def bare_execute() -> None:
         assert (await bare.ask("execute", "true"))["exit_code"] == 0
 
-    calls: dict[str, tuple[Call, Call]] = {
-        "read_file": (read, bare_read),
-        "edit_files": (edit, bare_edit),
-        "execute": (execute, bare_execute),
-    }
-    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in calls}
-    for name, pair in calls.items():
+    return {"read_file": read, "edit_files": edit, "execute": execute}
+
+
+def turning() -> Iterator[tuple[str, str]]:
+    """What is replaced by what: there and back."""
+    pair = ("argument + 1000\n", "argument - 1000\n")
+    return itertools.cycle([pair, pair[::-1]])
+
+
+async def write_source(agent: AgentConn, *paths: str) -> None:
+    source = "".join(f"def function_{n}(argument: int) -> int:\n    return argument + {n}\n\n" for n in range(2000))
+    for path in paths:
+        await agent.write_file(path, source.encode())
+
+
+async def in_turns(ours: dict[str, Call], theirs: dict[str, Call], count: int) -> dict[str, tuple[float, float]]:
+    """Milliseconds of each operation on both ways, the medians; calls take turns."""
+    found: dict[str, tuple[float, float]] = {}
+    for name in ours:
+        times: tuple[list[float], list[float]] = ([], [])
         for turn in range(count + 10):
-            for call, times in zip(pair, found[name], strict=True):
+            for call, taken in zip((ours[name], theirs[name]), times, strict=True):
                 began = time.perf_counter()
                 await call()
                 if turn >= 10:
-                    times.append(time.perf_counter() - began)
+                    taken.append((time.perf_counter() - began) * 1000)
+        found[name] = (statistics.median(times[0]), statistics.median(times[1]))
     return found
+
+
+class Neighbour:
+    """The replica of the other machine, as `Peers` of this one."""
+
+    tls = None
+
+    def __init__(self, url: str, key: bytes) -> None:
+        self._peer = Peer(uuid4(), url)
+        self._key = key
+        self._me = uuid4()
+
+    @property
+    def id(self) -> UUID:
+        return self._peer.id
+
+    async def of_node(self, node: str) -> list[Peer]:
+        return [self._peer]
+
+    def mint(self, peer: Peer) -> str:
+        return tokens.mint(self._key, src=self._me, dst=peer.id, clock=SystemClock())
+
+
+@contextlib.asynccontextmanager
+async def relayed(workspace: Workspace) -> AsyncIterator[AgentConn]:
+    """A client that reaches the agent through a replica of its machine: its listener, its check of who asks, its way to
+    the socket. Only the look at the row is left out, which is a query of the database."""
+    key = os.urandom(32)
+
+    async def find(workspace_id: UUID) -> Connector:
+        return workspace.driver.connector(workspace.spec)
+
+    async def is_live(replica_id: UUID) -> bool:
+        return True
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        there = Neighbour(f"http://127.0.0.1:{listening.getsockname()[1]}", key)
+        gate = AgentGate(find, TokenCheck(key, me=there.id, clock=SystemClock(), is_live=is_live))
+        async with serving(gate, listening):
+            connector = RelayedConnector(there, "there", uuid4(), SystemClock())
+            generation = workspace.spec.generation
+            http = AgentHttp(connector, token=TOKEN, generation=generation, clock=SystemClock())
+            try:
+                yield AgentConn(http)
+            finally:
+                await http.close()
 
 
 async def log_memory(workspace: Workspace) -> tuple[float, float]:
@@ -275,14 +344,21 @@ async def run(*, quick: bool) -> int:
     try:
         workshop = Workshop(data_dir)
         workspace = await workshop.start("tools")
+        await write_source(workspace.agent, FILE, f"{FILE}.bare", f"{FILE}.relayed")
+        through_agent = calls_of(workspace.agent, FILE)
         async with bare_program(workspace) as bare:
-            times = await operations(workspace, bare, count)
+            times = await in_turns(through_agent, bare_calls(bare, f"{FILE}.bare"), count)
         print(f"{'ms, median of ' + str(count):24}{'agent':>9}{'bare':>9}{'added':>9}{'ratio':>9}")
-        for name, (through, direct) in times.items():
-            ours, floor = (statistics.median(each) * 1000 for each in (through, direct))
+        for name, (ours, floor) in times.items():
             print(f"  {name:22}{ours:9.2f}{floor:9.2f}{ours - floor:9.2f}{ours / floor:9.2f}")
             claims[f"{name}: added, ms"] = claim(ours - floor, ADDED_MS[name])
             claims[f"{name}: over bare"] = claim(ours / floor, OVER_BARE[name])
+        async with relayed(workspace) as far:
+            times = await in_turns(calls_of(far, f"{FILE}.relayed"), through_agent, count // 2)
+        print(f"\n{'ms, median of ' + str(count // 2):24}{'relayed':>9}{'agent':>9}{'added':>9}")
+        for name, (ours, near) in times.items():
+            print(f"  {name:22}{ours:9.2f}{near:9.2f}{ours - near:9.2f}")
+            claims[f"{name} on another machine: added, ms"] = claim(ours - near, RELAY_MS[name])
         grown, seconds = await log_memory(workspace)
         print(f"\n{LOG_BYTES / 1e6:.0f} MB of output: the agent grows by {grown:.1f} MiB, {seconds:.1f} s")
         claims["200 MB of output: agent grows by, MiB"] = claim(grown, LOG_MEMORY_MIB)
