@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator
@@ -23,11 +24,13 @@ from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.house import House, Person, open_house
 from tests.api.talk import text
+from tests.api.test_docs_examples import CURL, Reader, blocks
 from tests.waiting import until
 from tests.workspaces.fake_driver import FakeDriver
 from tests.workspaces.yard import MANIFEST
 
 WORKSPACES, TEMPLATES = "/api/v1/workspaces", "/api/v1/templates"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "workspaces.md"
 
 
 class Site:
@@ -69,6 +72,28 @@ async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
         yield opened
 
 
+async def test_examples_of_the_guide_run(site: Site, tmp_path: Path) -> None:
+    await site.house.replica.workspaces.push_templates()
+    await site.house.add_model()
+    site.driver.printed = "hello from the script\n"
+    (tmp_path / "bin").mkdir()
+    curl = tmp_path / "bin" / "curl"
+    curl.write_text(CURL.format(curl=shutil.which("curl")))
+    curl.chmod(0o755)
+    reader = Reader(site.house, tmp_path, site.ada)
+    examples = blocks(GUIDE)
+
+    said = [await reader.run(block) for block in examples]
+
+    assert [block.language for block in examples] == ["sh", "python"]
+    assert "event: end" in said[0]
+    assert '"succeeded"' in said[0]
+    rows = await site.house.database.api.fetch("SELECT name, status FROM workspaces ORDER BY name")
+    assert [row["name"] for row in rows] == ["desk", "numbers"]
+    assert rows[0]["status"] == "running"
+    assert rows[1]["status"] in ("deleting", "deleted")
+
+
 async def test_workspace_lives_its_life_over_http(site: Site) -> None:
     made = await site.create(name="desk")
     workspace_id = made["workspace"]["id"]
@@ -99,6 +124,7 @@ async def test_workspace_lives_its_life_over_http(site: Site) -> None:
 
 async def test_log_of_an_operation_is_read_and_followed(site: Site) -> None:
     site.driver.gate.clear()
+    site.driver.health, site.driver.printed = {"agent_state": "starting"}, "installing\n"
     made = await site.create()
     operation = f"/api/v1/operations/{made['operation']['id']}"
     await site.driver.is_starting.wait()
@@ -113,10 +139,15 @@ async def test_log_of_an_operation_is_read_and_followed(site: Site) -> None:
             elif line.startswith("data: "):
                 events.append((name, json.loads(line.removeprefix("data: "))))
                 site.driver.gate.set()
+                if "installing" in line:
+                    site.driver.health = {"agent_state": "ready"}
 
     said = "".join(each for kind, each in events if kind == "log")
     assert events[-1] == ("end", "succeeded")
     assert said.count("the driver begins") == 1
+    # The start has succeeded long before its script is over.
+    assert said.count("startup: installing") == 1
+    assert said.endswith("The workspace is ready.\n")
     assert (await site.ada.http.get(operation)).json()["state"] == "succeeded"
     assert "the driver begins" in (await site.ada.http.get(f"{operation}/log")).text
 

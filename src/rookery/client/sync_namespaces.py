@@ -541,6 +541,12 @@ class Workspaces:
     def get(self, workspace_id: UUID | str) -> Workspace:
         return self._portal.run(self._inner.get(workspace_id))
 
+    def update(
+        self, workspace_id: UUID | str, *, name: str | None = None, idle_stop_after: int | None = None
+    ) -> Workspace:
+        """Rename it, or change after how many seconds without use it is stopped; 0 is never."""
+        return self._portal.run(self._inner.update(workspace_id, name=name, idle_stop_after=idle_stop_after))
+
     def start(self, workspace_id: UUID | str, *, parameters: Mapping[str, Any] | None = None) -> RequestedWorkspace:
         """Start it; the answer has no operation when it runs already."""
         return self._portal.run(self._inner.start(workspace_id, parameters=parameters))
@@ -556,6 +562,10 @@ class Workspaces:
     def operation(self, operation_id: UUID | str) -> Operation:
         """How something that was asked for stands."""
         return self._portal.run(self._inner.operation(operation_id))
+
+    def log(self, operation_id: UUID | str) -> str:
+        """What an operation has said so far, the startup script too: the last 256 KiB."""
+        return self._portal.run(self._inner.log(operation_id))
 
     def wait(self, operation_id: UUID | str) -> Operation:
         """Return once the operation is over, whatever came of it. End the wait with a timeout of your own."""

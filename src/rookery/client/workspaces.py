@@ -59,6 +59,14 @@ class AsyncWorkspaces:
     async def get(self, workspace_id: UUID | str) -> Workspace:
         return await self._http.read(Workspace, path("workspaces", workspace_id))
 
+    async def update(
+        self, workspace_id: UUID | str, *, name: str | None = None, idle_stop_after: int | None = None
+    ) -> Workspace:
+        """Rename it, or change after how many seconds without use it is stopped; 0 is never."""
+        given = {"name": name, "idle_stop_after": idle_stop_after}
+        body = {key: value for key, value in given.items() if value is not None}
+        return await self._http.write(Workspace, "PATCH", path("workspaces", workspace_id), body=body)
+
     async def start(
         self, workspace_id: UUID | str, *, parameters: Mapping[str, Any] | None = None
     ) -> RequestedWorkspace:
@@ -78,6 +86,10 @@ class AsyncWorkspaces:
     async def operation(self, operation_id: UUID | str) -> Operation:
         """How something that was asked for stands."""
         return await self._http.read(Operation, path("operations", operation_id))
+
+    async def log(self, operation_id: UUID | str) -> str:
+        """What an operation has said so far, the startup script too: the last 256 KiB."""
+        return (await self._http.send("GET", path("operations", operation_id, "log"))).body.decode(errors="replace")
 
     async def wait(self, operation_id: UUID | str) -> Operation:
         """Return once the operation is over, whatever came of it. End the wait with a timeout of your own."""

@@ -46,7 +46,15 @@ FIND_OWNER = """
       JOIN workspaces w ON w.id = o.workspace_id
      WHERE o.id = $1
 """
-LOG = "SELECT log, log_dropped, state FROM workspace_operations WHERE id = $1"
+# A start is over when its agent answers; its startup script goes on, and writes to the same log.
+LOG = """
+    SELECT o.log, o.log_dropped, o.state,
+           o.state = 'succeeded' AND o.kind IN ('create', 'start') AND w.generation = o.generation
+             AND w.status = 'running' AND w.agent_state IN ('connecting', 'starting') AS is_in_script
+      FROM workspace_operations o
+      JOIN workspaces w ON w.id = o.workspace_id
+     WHERE o.id = $1
+"""
 
 
 class Kind(StrEnum):
@@ -109,7 +117,10 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class OperationLog(msgspec.Struct, frozen=True):
-    """The end of the log. `dropped` counts the bytes before it, so a position in the whole log is `dropped + n`."""
+    """The end of the log. `dropped` counts the bytes before it, so a position in the whole log is `dropped + n`.
+
+    `is_over`: nothing more will be said, by the startup script neither.
+    """
 
     text: str
     dropped: int
@@ -149,8 +160,8 @@ async def read_log(conn: Connection, operation_id: UUID) -> OperationLog:
     record = await conn.fetchrow(LOG, operation_id)
     if record is None:
         raise OperationNotFound(operation_id)
-    is_over = record["state"] not in (OperationState.QUEUED, OperationState.RUNNING)
-    return OperationLog(record["log"], record["log_dropped"], is_over)
+    is_open = record["state"] in (OperationState.QUEUED, OperationState.RUNNING)
+    return OperationLog(record["log"], record["log_dropped"], not is_open and not record["is_in_script"])
 
 
 def from_record(record: asyncpg.Record | Mapping[str, Any]) -> Operation:

@@ -56,7 +56,8 @@ def router(parts: ApiParts) -> APIRouter:
     async def log(caller: CallerDep, operation: UUID, follow: bool = False) -> Response:
         """The log of an operation, its last 256 KiB.
 
-        With `follow=true` server-sent events until it is over: `log` with new text, then `end` with the state.
+        With `follow=true` server-sent events until it is over, its startup script too: `log` with new text, then `end`
+        with the state.
         """
         found = await caller.store.workspaces.read_log(operation)
         if not follow:
