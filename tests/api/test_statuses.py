@@ -1,21 +1,28 @@
-"""Statuses that the document promises of every operation, asked of each one of them.
+"""Statuses that the document promises, asked of each operation that promises them.
 
-What depends on the state of a chat or a setting has tests of its own; these are the ones that no state is needed for.
+What depends on the state of a chat, a setting or a provider is in `test_statuses_by_state`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 from uuid import UUID
 
-from rookery.chat.rights import Role
-from tests.api.house import House
+import pytest
 
-DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "api" / "openapi.json").read_text())
-METHODS = ("get", "put", "post", "patch", "delete")
+from rookery.api.limits import Limit, RateLimits
+from rookery.api.routers import files, templates
+from rookery.chat.rights import Role
+from rookery.testing import FakeClock
+from tests.api.described import ALL, Asked
+from tests.api.doors import log_in, open_door, session_cookie
+from tests.api.house import House
+from tests.api.town import PRIVATE, Town, open_town
+
 STREAMS = {"chats.stream", "chats.watch", "chats.git"}
 # Not there, whatever is asked for: a thing by its id, by its number, by its name.
 NOTHING = UUID(int=1)
@@ -26,60 +33,117 @@ NEEDED: dict[str, tuple[str, dict[str, str]]] = {
     "messages.search": ("?q=word", {}),
     "provider_keys.put": ("", {"api_key": "sk-none"}),
 }
+EVIL = "https://evil.example"
+NAMED = 'Content-Disposition: attachment; filename="a.txt"\r\n'
 
 
-class Asked(NamedTuple):
-    name: str
-    method: str
-    path: str
-    statuses: frozenset[int]
-    is_public: bool
-    is_json: bool
-    names_something: bool
+def missing(asked: Asked) -> str:
+    """The path of something that is not there."""
+    values = {name: 1 if name in NUMBERS else "nothing" if name in NAMES else NOTHING for name in asked.parameters}
+    return asked.path.format(**values)
 
 
-def operations() -> Iterator[Asked]:
-    for path, methods in DOCUMENT["paths"].items():
-        parts = [
-            str(1 if part[1:-1] in NUMBERS else "nothing" if part[1:-1] in NAMES else NOTHING)
-            if part.startswith("{")
-            else part
-            for part in path.split("/")
-        ]
-        for method in METHODS:
-            if (found := methods.get(method)) is None:
-                continue
-            yield Asked(
-                found["operationId"],
-                method.upper(),
-                "/".join(parts),
-                frozenset(map(int, found["responses"])),
-                found.get("security") == [],
-                "application/json" in found.get("requestBody", {}).get("content", {}),
-                "{" in path,
-            )
+class BrokenPool:
+    """In place of the pool of connections that credentials are looked up with."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def acquire(self) -> Any:
+        raise self._error
 
 
-ALL = list(operations())
+@asynccontextmanager
+async def open_used_up(house: House, *users: UUID) -> AsyncIterator[str]:
+    """A server that has been asked too often by these users and by this address."""
+    limits = RateLimits(clock=FakeClock(), per_minute=dict.fromkeys(Limit, 2))
+    async with open_door(house, limits=limits) as url:
+        assert (await house.nobody.get(f"{url}/api/v1/docs")).status_code == 200  # it knows now that it is set up
+        limits.take(Limit.LOGIN, "127.0.0.1")
+        for key in map(str, users):
+            limits.take(Limit.API, key)
+            limits.take(Limit.API, key)
+        limits.take(Limit.LOGIN, "127.0.0.1")
+        yield url
 
 
 async def test_every_operation_gives_the_statuses_that_need_no_state(house: House) -> None:
     chief, other = await house.add("chief", role=Role.ADMIN), await house.add("other", role=Role.ADMIN)
+    cookie = f"rookery_session={session_cookie(await log_in(house, other))}"
+    foreign = {"Cookie": cookie, "Origin": EVIL, "Accept": "text/event-stream"}
     wrong: list[tuple[str, int, int]] = []
-    for asked in ALL:
-        expected: dict[int, int] = {}
-        if not asked.is_public:
-            expected[401] = (await house.nobody.request(asked.method, asked.path)).status_code
-        if asked.name not in STREAMS:
-            url = f"{asked.path}?colour=red"
-            expected[400] = (await chief.http.request(asked.method, url, json={})).status_code
-        if 415 in asked.statuses and not asked.names_something and asked.is_json:
-            sent = await other.http.request(asked.method, asked.path, content=b"x", headers={"Content-Type": "a/b"})
-            expected[415] = sent.status_code
-        if 404 in asked.statuses and asked.names_something:
-            query, body = NEEDED.get(asked.name, ("", {}))
-            expected[404] = (await other.http.request(asked.method, asked.path + query, json=body)).status_code
-        wrong += [(asked.name, status, got) for status, got in expected.items() if got != status]
+    async with (
+        open_used_up(house, chief.id) as used_up,
+        open_door(house, pool=BrokenPool(RuntimeError("a bug"))) as buggy,
+        open_door(house, pool=BrokenPool(ConnectionRefusedError())) as cut_off,
+    ):
+        for asked in ALL:
+            path, got = missing(asked), dict[int, int]()
+            if not asked.is_public:
+                got[401] = (await house.nobody.request(asked.method, path)).status_code
+            if not asked.is_public:
+                got[403] = (await house.nobody.request(asked.method, path, headers=foreign)).status_code
+            elif 403 in asked.statuses:
+                got[403] = (await house.nobody.request(asked.method, path, headers={"Origin": EVIL})).status_code
+            if asked.name not in STREAMS:
+                got[400] = (await chief.http.request(asked.method, f"{path}?colour=red", json={})).status_code
+            if 415 in asked.statuses and not asked.parameters and asked.is_json:
+                plain = await other.http.request(asked.method, path, content=b"x", headers={"Content-Type": "a/b"})
+                got[415] = plain.status_code
+            if 404 in asked.statuses and asked.parameters:
+                query, body = NEEDED.get(asked.name, ("", {}))
+                got[404] = (await other.http.request(asked.method, path + query, json=body)).status_code
+            got[429] = (await chief.http.request(asked.method, used_up + path)).status_code
+            got[500] = (await chief.http.request(asked.method, buggy + path, json={})).status_code
+            got[503] = (await chief.http.request(asked.method, cut_off + path, json={})).status_code
+            wrong += [(asked.name, status, each) for status, each in got.items() if each != status]
+            wrong += [(asked.name, status, 0) for status in got if status not in asked.statuses]
 
     assert len(ALL) > 120
     assert not wrong, "; ".join(map(str, wrong))
+
+
+@pytest.fixture
+async def town(database_url: str, tmp_path: Path) -> AsyncIterator[Town]:
+    """Whose owner is an administrator: everything is theirs to do."""
+    async with open_town(database_url, tmp_path, owner_role=Role.ADMIN) as opened:
+        yield opened
+
+
+async def test_every_body_may_be_too_large_too_slow_or_of_the_wrong_type(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((files, "UPLOAD_SECONDS"), (templates, "ARCHIVE_SECONDS")):
+        monkeypatch.setattr(module, name, 0.05)
+    limits = RateLimits(clock=FakeClock(), per_minute=dict.fromkeys(Limit, 1_000_000))
+    token = town.people["owner"].token
+    with_body = [asked for asked in ALL if 413 in asked.statuses]
+    async with open_door(town.house, limits=limits, read_seconds=0.05) as url:
+
+        async def status(asked: Asked, kind: str, size: int) -> int:
+            """Of a request that promises a body and begins to send it."""
+            path = asked.path.format(**{name: await town.parameter(name, PRIVATE) for name in asked.parameters})
+            host = url.removeprefix("http://")
+            reader, writer = await asyncio.open_connection(*host.split(":"))
+            try:
+                writer.write(
+                    f"{asked.method} {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
+                    f"{NAMED}Content-Type: {kind}\r\nContent-Length: {size}\r\n\r\n{{".encode()
+                )
+                async with asyncio.timeout(30):
+                    return int((await reader.readline()).split()[1])
+            finally:
+                writer.close()
+
+        for name in {name for asked in with_body for name in asked.parameters}:
+            await town.parameter(name, PRIVATE)  # made once; what follows happens all at once
+        got = {
+            413: await asyncio.gather(*(status(each, "application/json", 10**12) for each in with_body)),
+            408: await asyncio.gather(*(status(each, "application/json", 100) for each in with_body)),
+            415: await asyncio.gather(*(status(each, "a/b", 100) for each in with_body if each.is_json)),
+        }
+
+    assert {status: set(each) for status, each in got.items()} == {413: {413}, 408: {408}, 415: {415}}
+    promised = {status: {each.name for each in ALL if status in each.statuses} for status in got}
+    assert promised[408] == promised[413] == {each.name for each in with_body}
+    assert promised[415] == {each.name for each in with_body if each.is_json}

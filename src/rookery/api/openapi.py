@@ -32,6 +32,12 @@ CSV = "text/csv"
 ANY_TYPE = "*/*"
 _OCTETS = "application/octet-stream"
 
+DESCRIPTION = (
+    "What is refused before it is known which operation it is for, is not repeated with each: 404 and 405 where there "
+    "is none, 400 for a `Host` that is not this server's or for what is no request, 408 for one that does not arrive "
+    "in time, 414 and 431 for a URL or headers that are too long. Such answers have the same form as all other errors."
+)
+
 SECURITY = {
     "token": {"type": "http", "scheme": "bearer", "description": "An API token, `rk_...`."},
     "session": {
@@ -41,7 +47,7 @@ SECURITY = {
         "description": "The cookie of a login; over plain http it is called `rookery_session`.",
     },
 }
-_STREAM_ERRORS = {400, 401, 403, 404, 429, 500, 503}
+_STREAM_ERRORS = {400, 401, 403, 429, 500, 503}
 # Whoever gets one of these may try again.
 _PASSING = frozenset({429, 503})
 _BYTES = {"type": "string", "format": "binary"}
@@ -65,6 +71,7 @@ def document(application: FastAPI) -> dict[str, Any]:
         version=application.version,
         openapi_version="3.1.0",
         summary="Durable AI agent chats.",
+        description=DESCRIPTION,
         routes=application.routes,
     )
     schemas = _Schemas(found.values())
@@ -272,10 +279,12 @@ def _streams() -> dict[str, Any]:
     told = [_header(headers.LAST_EVENT_ID), _header(headers.BREAK_GLASS)]
     return {
         f"{PREFIX}/chats/{{chat}}/git": {
-            "get": _stream("chats.git", "Follow the repositories that a chat works in", [chat], errors={409})
+            "get": _stream("chats.git", "Follow the repositories that a chat works in", [chat], errors={404, 409})
         },
         f"{PREFIX}/chats/watch": {"get": _stream("chats.watch", "Follow the list of one's chats", [])},
-        f"{PREFIX}/chats/{{chat}}/stream": {"get": _stream("chats.stream", "Follow one chat", [chat, *wanted, *told])},
+        f"{PREFIX}/chats/{{chat}}/stream": {
+            "get": _stream("chats.stream", "Follow one chat", [chat, *wanted, *told], errors={404})
+        },
     }
 
 

@@ -22,8 +22,10 @@ from rookery.api.headers import Header
 T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 
-# Whatever the operation: a bad parameter, no login, no right, too often, a bug, no database.
-ALWAYS = (400, 401, 403, 429, 500, 503)
+# Whatever the operation: a bad parameter, too often, a bug, no database.
+ALWAYS = (400, 429, 500, 503)
+# No login, no right.
+WITH_LOGIN = (401, 403)
 WITH_BODY = (408, 413, 415)
 
 
@@ -129,7 +131,7 @@ class Routes:
             raw_body=raw_body,
             takes=tuple(takes),
             gives=tuple(gives),
-            errors=tuple(sorted({*ALWAYS, *(WITH_BODY if body else ()), *errors})),
+            errors=tuple(sorted({*ALWAYS, *(() if is_public else WITH_LOGIN), *(WITH_BODY if body else ()), *errors})),
             media_type=media_type,
             is_public=is_public,
         )

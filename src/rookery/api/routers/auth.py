@@ -72,7 +72,7 @@ class LinkView(msgspec.Struct, frozen=True):
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("auth")
 
-    @routes.post("/auth/login", "auth.login", returns=User, body=LoginBody, is_public=True)
+    @routes.post("/auth/login", "auth.login", returns=User, body=LoginBody, errors=(401, 403), is_public=True)
     async def log_in(request: Request) -> Response:
         """Open a session. Whatever is wrong, the answer is the same; after five failures each try has to wait."""
         body = await strangers.read(request, LoginBody, parts)
@@ -122,7 +122,7 @@ def router(parts: ApiParts) -> APIRouter:
         parts.publisher.publish([AccessHint(kind="session", id=str(each)) for each in ended])
         return nothing()
 
-    @routes.get("/auth/link", "links.get", returns=LinkView, is_public=True)
+    @routes.get("/auth/link", "links.get", returns=LinkView, errors=(401,), is_public=True)
     async def look_at_link(request: Request) -> Response:
         """Whether a one-time link still works, and for whom. It is sent like an API token: never in the URL."""
         secret = bearer(request)
@@ -133,7 +133,7 @@ def router(parts: ApiParts) -> APIRouter:
         user = found.user
         return answer(LinkView(found.kind, user.username, user.name, user.email, found.expires_at))
 
-    @routes.post("/auth/link", "links.use", returns=User, body=LinkBody, is_public=True)
+    @routes.post("/auth/link", "links.use", returns=User, body=LinkBody, errors=(401, 403), is_public=True)
     async def use_link(request: Request) -> Response:
         """Choose a password by a one-time link, and be logged in. All sessions of before end."""
         body = await strangers.read(request, LinkBody, parts)

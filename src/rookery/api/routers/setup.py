@@ -49,7 +49,9 @@ def router(parts: ApiParts) -> APIRouter:
                 is_done = not await setup.is_setup_needed(conn)
         return answer(SetupStatus(not is_done))
 
-    @routes.post("/setup", "setup.complete", returns=User, status=201, body=SetupBody, errors=(410,), is_public=True)
+    @routes.post(
+        "/setup", "setup.complete", returns=User, status=201, body=SetupBody, errors=(403, 410), is_public=True
+    )
     async def complete(request: Request) -> Response:
         """Make the first administrator and log them in; once."""
         data = await strangers.read_bytes(request, parts)

@@ -1,0 +1,374 @@
+"""Statuses that depend on how things stand: one story, at whose end each that the document promises was answered.
+
+Who asks notes what is answered, by operation. Nothing promised may be missing, and nothing may have been answered that
+is not promised. The usual refusals are in `test_statuses`.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx2
+import pytest
+
+from rookery.api.edge import Edge
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Role
+from rookery.store import setting_pins, usage
+from rookery.store.spending import SpendSettings, write_spend_settings
+from rookery.store.usage import CallStatus, KeySource
+from rookery.worker.titling import NoTitle
+from tests.api.described import ALL
+from tests.api.doors import open_door
+from tests.api.house import PASSWORD, Person
+from tests.api.rights_table import OPERATIONS, operation_of
+from tests.api.talk import CALL_ID, CHATS, Talk, text
+from tests.api.test_approvals import asking, yes
+from tests.api.test_rights import operations, send
+from tests.api.test_workspaces import archive
+from tests.api.town import PRIVATE, SHARED, Town, open_town, provider_body
+
+API = "/api/v1"
+# Of every operation, and asked of each in `test_statuses`.
+USUAL = {400, 401, 403, 408, 413, 415, 429, 500, 503}
+# What needs a server without accounts, an upgrade, or an agent that answers.
+ELSEWHERE = {
+    ("setup.complete", 201): "test_setup",
+    ("chats.watch", 101): "test_streams",
+    ("chats.stream", 101): "test_streams",
+    ("chats.git", 101): "test_git",
+    ("chats.git", 200): "test_git",
+    ("chats.folder", 200): "test_git",
+}
+# One key of each group, as an operator writes it down.
+PINNED = {
+    "prompts": ("include_default", "false", True),
+    "models": ("generate_titles", "false", True),
+    "chats": ("retention_days", "5", 6),
+    "approvals": ("allow_always", "false", True),
+    "sharing": ("enabled", "true", False),
+    "spend": ("enabled", "false", True),
+    "workspaces": ("max_per_user", "5", 6),
+    "audit": ("retention_days", "5", 6),
+}
+
+Known = tuple[str, int]
+
+
+class Notes:
+    """Which operations were answered how."""
+
+    def __init__(self) -> None:
+        self.seen: set[Known] = set()
+        # Where a name and a parameter both fit, the name is meant.
+        places = sorted(ALL, key=lambda asked: len(asked.parameters))
+        self._places = [(each, re.compile(re.sub(r"\{[^}]+\}", "[^/]+", each.path))) for each in places]
+
+    async def take(self, response: httpx2.Response) -> None:
+        request = response.request
+        for asked, path in self._places:
+            if asked.method == request.method and path.fullmatch(request.url.path):
+                self.seen.add((asked.name, response.status_code))
+                return
+        raise AssertionError(f"There is no operation {request.method} {request.url.path}.")
+
+    def of(self, client: httpx2.AsyncClient) -> httpx2.AsyncClient:
+        client.event_hooks = {"response": [self.take]}
+        return client
+
+
+@pytest.fixture
+async def town(database_url: str, tmp_path: Path) -> AsyncIterator[Town]:
+    """Whose owner is an administrator: everything is theirs to do."""
+    async with open_town(database_url, tmp_path, owner_role=Role.ADMIN) as opened:
+        yield opened
+
+
+class Story:
+    """What the owner of the town does, chapter by chapter."""
+
+    def __init__(self, town: Town, notes: Notes) -> None:
+        self.town = town
+        self.notes = notes
+        self.http = notes.of(town.owner)
+        owner = town.people["owner"]
+        self.owner = Person(owner.user, owner.token, self.http)
+        self.talk = Talk(town.house, self.owner)
+
+    async def ask(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        return await self.http.request(method, f"{API}{path}", **options)
+
+    async def make(self, name: str) -> str:
+        """Something for a parameter of a path that nobody has used."""
+        self.town.known.pop((name, PRIVATE), None)
+        return await self.town.parameter(name, PRIVATE)
+
+    async def ask_for_everything(self) -> None:
+        known = await operations(self.town)
+        for entry in OPERATIONS:
+            operation = known[operation_of(entry)]
+            await send(self.town, self.http, entry, operation, target=PRIVATE)
+            if operation.method != "GET":
+                self.town.forget()
+
+    async def log_in_and_out(self) -> None:
+        house = self.town.house
+        spare = await house.add("spare")
+        link = (await self.ask("POST", f"/users/{spare.id}/reset-password")).json()["token"]
+        stranger = self.notes.of(house.client(link))
+        assert (await stranger.get(f"{API}/auth/link")).status_code == 200
+        await stranger.post(f"{API}/auth/link", json={"token": link, "password": "another long sentence"})
+        browser = self.notes.of(house.client(None, Origin=house.url))
+        await browser.post(f"{API}/auth/login", json={"login": "owner", "password": PASSWORD})
+        await browser.post(f"{API}/auth/logout")
+        await stranger.post(f"{API}/setup", json={"token": "x", "email": "a@example.org", "password": PASSWORD})
+
+    async def name_people_and_tokens(self) -> None:
+        for _ in range(2):
+            await self.ask("POST", "/tokens", json={"name": "twice", "scopes": ["all"]})
+            await self.ask("POST", "/users", json={"email": "twice@example.org", "username": "twice"})
+        spare = await self.make_user()
+        await self.ask("PATCH", f"/users/{spare}", json={"username": "twice"})
+        await self.ask("DELETE", f"/users/{spare}")
+        await self.ask("PATCH", f"/users/{spare}", json={"status": "disabled"})
+        await self.ask("DELETE", f"/users/{spare}")
+        stranger = self.notes.of(self.town.clients["stranger"])
+        for path in (
+            f"tokens?user={self.owner.id}",
+            f"usage?user={self.owner.id}",
+            f"workspaces?owner={self.owner.id}",
+        ):
+            assert (await stranger.get(f"{API}/{path}")).status_code == 404
+
+    async def make_user(self) -> str:
+        made = await self.ask("POST", "/users", json={"email": f"{uuid4().hex}@example.org"})
+        return str(made.json()["id"])
+
+    async def talk_to_chats(self) -> None:
+        talk = self.talk
+        key = {"Idempotency-Key": uuid4().hex}
+        for words in ("one", "other"):
+            await self.ask("POST", "/chats", json={"content": text(words)}, headers=key)
+        running, waiting, archived = await talk.create(), await talk.waiting(), await talk.archived()
+        first = (await self.ask("GET", f"/chats/{archived}/messages?after_id=0")).json()["items"][0]["id"]
+        queued, later = await talk.queue(running, "one", "other")
+        path = f"/chats/{running}/queue/{queued}"
+        for method, place, body in (
+            ("PATCH", f"/chats/{running}", {"archived": True}),
+            ("POST", f"/chats/{archived}/messages", {"content": text("x")}),
+            ("PATCH", f"/chats/{archived}/messages/{first}", {"content": text("x")}),
+            ("POST", f"/chats/{waiting}/tool-results", {"results": [{"tool_call_id": "x", "output": 1}]}),
+            (
+                "POST",
+                f"/chats/{await talk.asking()}/tool-results",
+                {"results": [{"tool_call_id": CALL_ID, "output": 1}]},
+            ),
+            ("POST", f"/chats/{waiting}/approvals", {"answers": [yes()]}),
+            ("POST", f"/chats/{await asking(talk)}/approvals", {"answers": [yes()]}),
+            ("PATCH", path, {"content": text("x")}),
+            ("POST", f"{path}/move", {"before": None}),
+            ("POST", f"{path}/promote", None),
+            ("DELETE", f"/chats/{running}/queue/{later}", None),
+            ("DELETE", f"/chats/{running}/queue", None),
+            ("DELETE", f"/chats/{archived}/queue", None),
+            ("DELETE", f"/chats/{archived}/queue/1", None),
+            ("PATCH", f"/chats/{archived}/queue/1", {"content": text("x")}),
+            ("POST", f"/chats/{archived}/queue/1/promote", None),
+            ("POST", f"/chats/{archived}/queue/1/move", {"before": None}),
+            ("POST", f"/chats/{waiting}/interrupt", None),
+            ("POST", f"/chats/{await talk.create()}/interrupt", None),
+            ("POST", f"/chats/{waiting}/retry", None),
+            ("POST", f"/chats/{await talk.failed()}/retry", None),
+            ("POST", f"/chats/{running}/compact", None),
+            ("POST", f"/chats/{running}/reconcile-invalid", None),
+            ("DELETE", f"/chats/{waiting}", None),
+            ("POST", f"/chats/{waiting}/compact", None),
+            ("DELETE", f"/chats/{archived}", None),
+        ):
+            await self.ask(method, place, json=body)
+        reader = self.notes.of(self.town.clients["reader"])
+        await reader.delete(f"{CHATS}/{self.town.chats[SHARED]}/acl/me")
+
+    async def think_of_titles(self) -> None:
+        chat = await self.talk.create()
+        for error in (NoTitle(), TimeoutError()):
+            async with open_door(self.town.house, texts=Texts(error)) as url:
+                for how in ("propose", "regenerate"):
+                    await self.http.post(f"{url}{CHATS}/{chat}/title/{how}")
+
+    async def keep_files(self) -> None:
+        named = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
+        file = (await self.ask("POST", "/files", content=b"hello", headers=named)).json()["id"]
+        signed = (await self.ask("POST", f"/files/{file}/download-url")).json()["url"]
+        tag = (await self.ask("GET", f"/files/{file}")).headers["etag"]
+        for range_ in ("bytes=0-1", "bytes=9-"):
+            for url in (f"{self.town.url}{API}/files/{file}", signed):
+                await self.http.get(url, headers={"Range": range_})
+        await self.http.get(signed)
+        await self.ask("GET", f"/files/{file}", headers={"If-None-Match": tag})
+        unused = (await self.ask("POST", "/files", content=b"hello", headers=named)).json()["id"]
+        await self.talk.create_with(file)
+        for each in (file, unused):
+            await self.ask("DELETE", f"/files/{each}")
+        await self.town.house.database.api.execute(
+            "INSERT INTO chat_files (owner_id, name, mime_type, size_bytes)"
+            " SELECT $1, 'x', 'text/plain', 0 FROM generate_series(1, 200)",
+            self.owner.id,
+        )
+        await self.ask("POST", "/files", content=b"hello", headers=named)
+
+    async def have_workspaces(self) -> None:
+        template = f"t-{uuid4().hex[:12]}"
+        await self.ask("PUT", f"/templates/{template}", content=archive(f'name = "{template}"'.encode()))
+        await self.ask("POST", "/workspaces", json={"template": "no-such-template"})
+        made = [
+            (await self.ask("POST", "/workspaces", json={"template": template, "name": name})).json()
+            for name in ("desk", "bench", "desk")
+        ]
+        await self.ask("DELETE", f"/templates/{template}")
+        desk, bench = (each["workspace"]["id"] for each in made[:2])
+        await self.ask("PATCH", f"/workspaces/{bench}", json={"name": "desk"})
+        running, stopping = await self.make("workspace"), await self.make("workspace")
+        database = self.town.house.database.api
+        await database.execute("UPDATE workspaces SET status = 'running' WHERE id = $1", UUID(running))
+        await database.execute(
+            "INSERT INTO workspace_operations (workspace_id, kind, reason) VALUES ($1, 'delete', 'user')",
+            UUID(stopping),
+        )
+        chat = await self.talk.create(workspace_id=desk)
+        assert (await self.talk.get(chat))["workspace_id"] == desk
+        for method, path, body in (
+            ("POST", f"{stopping}/start", {}),
+            ("POST", f"{stopping}/stop", None),
+            ("POST", f"{running}/start", {}),
+            ("POST", f"{running}/stop", None),
+            ("DELETE", desk, None),
+            ("DELETE", bench, None),
+        ):
+            await self.ask(method, f"/workspaces/{path}", json=body)
+
+    async def set_up_models(self) -> None:
+        database = self.town.house.database.api
+        offline = await database.fetchval("SELECT id FROM model_providers WHERE type = 'scripted'")
+        await self.ask("GET", f"/model-providers/{offline}/upstream-models")
+        one, other = provider_body(), provider_body()
+        ids = [(await self.ask("POST", "/model-providers", json=body)).json()["id"] for body in (one, other)]
+        await self.ask("POST", "/model-providers", json=one)
+        await self.ask("PATCH", f"/model-providers/{ids[1]}", json={"name": one["name"]})
+        model = {"provider_id": ids[0], "model": "m", "context_limit": 1000}
+        config = (await self.ask("POST", "/model-configs", json=model)).json()["id"]
+        await self.ask("PATCH", f"/model-providers/{ids[1]}", json={"enabled": False})
+        await self.ask("POST", "/model-configs", json={**model, "provider_id": ids[1]})
+        await self.ask("PATCH", f"/model-configs/{config}", json={"provider_id": ids[1]})
+        await self.ask("PUT", f"/me/provider-keys/{ids[1]}", json={"api_key": "sk-of-my-own"})
+        await database.execute("UPDATE model_providers SET source = 'env' WHERE id = $1", UUID(ids[0]))
+        await self.ask("DELETE", f"/model-providers/{ids[0]}")
+
+    async def lose_the_key_ring(self) -> None:
+        house = self.town.house
+        application = house.replica.application
+        assert isinstance(application, Edge)
+        parts = application.parts
+        store = copy.copy(parts.store)
+        store._ring = None
+        file, provider, workspace = await self.make("file"), await self.make("provider"), await self.make("workspace")
+        template = await self.make("template")
+        specs = parts.workspaces.service._parts.specs
+        kept, specs._ring = specs._ring, None
+        try:
+            async with open_door(house, store=store, ring=None) as url:
+                for method, path, body in (
+                    ("POST", f"files/{file}/download-url", None),
+                    ("POST", "model-providers", {**provider_body(), "api_key": "sk-central"}),
+                    ("PATCH", f"model-providers/{provider}", {"api_key": "sk-central"}),
+                    ("POST", "workspaces", {"template": template}),
+                    ("POST", f"workspaces/{workspace}/start", {}),
+                ):
+                    await self.http.request(method, f"{url}{API}/{path}", json=body)
+        finally:
+            specs._ring = kept
+
+    async def change_settings(self) -> None:
+        pins = {f"ROOKERY_PIN_{group}_{key}".upper(): value for group, (key, value, _) in PINNED.items()}
+        async with self.town.house.database.api.acquire() as conn:
+            await setting_pins.apply(conn, pins, now=self.town.house.clock.now())
+        for group, (key, _, value) in PINNED.items():
+            await self.ask("PUT", f"/settings/{group}", json={key: value})
+            await self.ask("PUT", f"/settings/{group}", json={}, headers={"If-Match": "2020-01-01T00:00:00Z"})
+
+    async def spend_everything(self) -> None:
+        chat = await self.talk.create()
+        async with self.town.house.database.api.acquire() as conn:
+            await setting_pins.apply(conn, {}, now=self.town.house.clock.now())
+            await write_spend_settings(conn, SpendSettings(enabled=True, default_limit_micros=10))
+            provider, model = (await conn.fetch("SELECT provider_id, id FROM model_configs LIMIT 1"))[0]
+            await usage.record_call(conn, dear_call(self.owner, chat, provider, model))
+        self.town.house.replica.directory.invalidate()
+        for how in ("propose", "regenerate"):
+            await self.ask("POST", f"/chats/{chat}/title/{how}")
+
+    async def repair_a_chat(self) -> None:
+        chat = await self.talk.waiting()
+        async with self.town.house.database.api.acquire() as conn, conn.transaction():
+            await conn.execute("ALTER TABLE chats DROP CONSTRAINT chats_status")
+            await conn.execute("UPDATE chats SET snapshot_version = snapshot_version + 1 WHERE id = $1", UUID(chat))
+            await conn.execute("UPDATE chats SET status = 'asleep' WHERE id = $1", UUID(chat))
+        await self.ask("POST", f"/chats/{chat}/reconcile-invalid")
+
+
+def dear_call(owner: Person, chat: str, provider_id: UUID, model_config_id: UUID) -> usage.Entry:
+    """A call that has cost more than there is to spend."""
+    return usage.Entry(
+        owner_id=owner.id,
+        chat_id=ChatId(UUID(chat)),
+        purpose="chat",
+        provider_id=provider_id,
+        model_config_id=model_config_id,
+        model="guide",
+        key_source=KeySource.AMBIENT,
+        status=CallStatus.OK,
+        cost_micros=25,
+    )
+
+
+class Texts:
+    """In place of what asks a model for titles."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def propose_title(self, chat: object, said: str) -> str:
+        raise self._error
+
+
+async def test_every_status_that_is_promised_is_answered_and_no_other(town: Town) -> None:
+    notes = Notes()
+    story = Story(town, notes)
+    chapters: tuple[Callable[[], Awaitable[None]], ...] = (
+        story.ask_for_everything,
+        story.log_in_and_out,
+        story.name_people_and_tokens,
+        story.talk_to_chats,
+        story.think_of_titles,
+        story.lose_the_key_ring,
+        story.keep_files,
+        story.have_workspaces,
+        story.set_up_models,
+        story.change_settings,
+        story.repair_a_chat,
+        story.spend_everything,
+    )
+
+    for chapter in chapters:
+        await chapter()
+
+    promised: Mapping[str, frozenset[int]] = {asked.name: asked.statuses for asked in ALL}
+    assert {(name, status) for name, status in notes.seen if status not in promised[name]} == set()
+    asked_elsewhere = {(asked.name, 404) for asked in ALL if asked.parameters}
+    missing = {(name, status) for name, statuses in promised.items() for status in statuses - USUAL}
+    assert missing - notes.seen - asked_elsewhere - set(ELSEWHERE) == set()
