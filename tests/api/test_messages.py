@@ -260,9 +260,9 @@ async def test_pages_of_messages_follow_the_rules_of_listing(talk: Talk) -> None
     assert (found["has_more"], found["has_newer"]) == (True, True)
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
+async def test_bad_places_in_a_history_are_refused(talk: Talk) -> None:
+    chat = await talk.create()
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"after_id": 5, "before_id": 5}, "after_id"),
         ({"after_id": -1}, "after_id"),
         ({"before_id": -1}, "before_id"),
@@ -271,12 +271,10 @@ async def test_pages_of_messages_follow_the_rules_of_listing(talk: Talk) -> None
         ({"before_id": "x"}, "before_id"),
         ({"around_id": 1, "after_id": 1}, "around_id"),
         ({"page": 1}, "page"),
-    ],
-)
-async def test_bad_places_in_a_history_are_refused(talk: Talk, query: dict[str, Any], field: str) -> None:
-    chat = await talk.create()
+    )
 
-    assert list(fields(await talk.http.get(f"{CHATS}/{chat}/messages", params=query))) == [field]
+    for query, field in cases:
+        assert list(fields(await talk.http.get(f"{CHATS}/{chat}/messages", params=query))) == [field]
 
 
 async def test_poller_walks_a_burst_without_gaps(talk: Talk) -> None:
@@ -395,23 +393,21 @@ async def test_results_let_the_chat_run_on(talk: Talk) -> None:
     assert (await talk.get(chat))["status"] == "running"
 
 
-@pytest.mark.parametrize(
-    ("results", "code"),
-    [
+async def test_results_must_be_those_that_are_awaited(talk: Talk) -> None:
+    chat = await talk.asking()
+    cases: tuple[tuple[list[Any], str], ...] = (
         ([], "invalid"),
         ([{"tool_call_id": CALL_ID}], "invalid"),
         ([result(), result()], "tool_result_duplicate"),
         ([result(call="other")], "tool_result_missing"),
         ([result(), result(call="other")], "tool_result_unexpected"),
-    ],
-)
-async def test_results_must_be_those_that_are_awaited(talk: Talk, results: list[Any], code: str) -> None:
-    chat = await talk.asking()
+    )
 
-    refused = await talk.http.post(f"{CHATS}/{chat}/tool-results", json={"results": results})
+    for results, code in cases:
+        refused = await talk.http.post(f"{CHATS}/{chat}/tool-results", json={"results": results})
 
-    assert (refused.status_code, refused.json()["code"]) == (400, code)
-    assert (await talk.get(chat))["status"] == "requires_action"
+        assert (refused.status_code, refused.json()["code"]) == (400, code)
+        assert (await talk.get(chat))["status"] == "requires_action"
 
 
 async def test_results_that_nobody_waits_for_are_refused(talk: Talk) -> None:

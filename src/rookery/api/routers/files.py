@@ -41,7 +41,8 @@ _EXTENDED_NAME = re.compile(r";\s*filename\*\s*=\s*([\w-]*)'[^']*'([^;]*)", re.I
 _PLAIN_NAME = re.compile(r';\s*filename\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^;\s]+))', re.IGNORECASE)
 # Those of RFC 8187. Python knows many more, and not all of them are of text.
 _ENCODINGS = frozenset({"utf-8", "iso-8859-1"})
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+# No file has as many bytes as 19 digits count: longer ones are no range, and a header may hold thousands.
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
 class FileView(msgspec.Struct, frozen=True, kw_only=True):
