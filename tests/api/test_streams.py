@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -14,15 +15,18 @@ import httpx2
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
+from websockets.typing import Origin, Subprotocol
 
+from rookery.api.origins import Origins
 from rookery.chat.rights import Role, Scope
 from rookery.store import tokens
 from rookery.store.hints import AccessHint
 from rookery.store.pool import Connection
 from rookery.store.tokens import AuthenticatedToken
-from tests.api.doors import log_in, session_cookie
+from tests.api.doors import log_in, open_door, session_cookie
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk, said
+from tests.waiting import until
 
 WATCH = f"{CHATS}/watch"
 
@@ -169,6 +173,67 @@ async def test_page_of_another_site_opens_no_stream(house: House, talk: Talk) ->
     assert await refusal(house, path, **cookie) == (403, "origin_rejected")
     async with opened(house, path, **cookie, Origin=house.url) as socket:
         assert (await until_synced(socket))[0]["type"] == "hello"
+
+
+async def test_page_that_is_not_listed_opens_no_stream_with_a_token_either(house: House, talk: Talk) -> None:
+    chat = await talk.create()
+    path, token = f"{CHATS}/{chat}/stream", bearer(talk.person)
+
+    for origin in ("https://evil.example", "null"):
+        assert await refusal(house, path, **token, Origin=origin) == (403, "origin_rejected")
+        plain = await house.nobody.get(path, headers={**token, "Origin": origin})
+        assert (plain.status_code, plain.json()["code"]) == (403, "origin_rejected")
+    assert await refusal(house, f"{path}?token={talk.person.token}") == (401, "unauthenticated")
+    async with opened(house, path, **token, Origin=house.url) as socket:
+        assert (await until_synced(socket))[0]["type"] == "hello"
+
+
+async def test_listed_page_sends_its_token_as_a_subprotocol_and_nobody_repeats_it(
+    house: House, talk: Talk, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("uvicorn", "rookery"):
+        caplog.set_level(logging.DEBUG, name)
+    chat, page = await talk.create(), "https://tools.example"
+    offered = [Subprotocol("rookery.v1"), Subprotocol(f"rookery.bearer.{talk.person.token}")]
+
+    async with open_door(house, origins=Origins(allowed_origins=(page,))) as url:
+        target = f"{url.replace('http', 'ws', 1)}{CHATS}/{chat}/stream"
+        async with connect(target, origin=Origin(page), subprotocols=offered, proxy=None) as socket:
+            assert (await until_synced(socket))[0]["type"] == "hello"
+
+    assert socket.subprotocol == "rookery.v1"
+    assert socket.response is not None
+    assert talk.person.token not in str(socket.response.headers) + caplog.text
+
+
+async def test_stream_marks_what_its_caller_may_mark(house: House, talk: Talk) -> None:
+    boss = await house.add("boss", role=Role.ADMIN)
+    narrow = await house.token_of(talk.person.user, scopes=frozenset({Scope.CHAT_READ}))
+    chat = await talk.waiting()
+    readers = "SELECT user_id FROM chat_read_cursors"
+
+    for headers in ({**bearer(boss), "Rookery-Break-Glass": "the owner asked for help"}, bearer(narrow)):
+        async with opened(house, f"{CHATS}/{chat}/stream?mark_read=true", **headers) as socket:
+            last = (await until_synced(socket))[-1]["last_message_id"]
+            await socket.send(json.dumps({"type": "read", "message_id": last}))
+        await until(lambda: len(house.replica.streams.sessions) == 0)
+    assert await house.database.api.fetch(readers) == []
+    async with opened(house, f"{CHATS}/{chat}/stream?mark_read=true", **bearer(talk.person)) as socket:
+        await until_synced(socket)
+
+    await until(lambda: len(house.replica.streams.sessions) == 0)
+    assert [each["user_id"] for each in await house.database.api.fetch(readers)] == [talk.person.id]
+
+
+async def test_stopping_server_says_when_to_come_back(house: House, talk: Talk) -> None:
+    chat = await talk.create()
+    house.replica.streams.sessions.stop_admitting()
+
+    refused = await talk.http.get(f"{CHATS}/{chat}/stream")
+
+    assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+    assert refused.headers["retry-after"] == "2"
+    assert await refusal(house, f"{CHATS}/{chat}/stream", **bearer(talk.person)) == (503, "unavailable")
 
 
 async def test_reader_follows_until_the_share_ends(house: House, talk: Talk, ben: Person) -> None:

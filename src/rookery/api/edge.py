@@ -180,17 +180,20 @@ class Edge:
         """Who asks: by bearer token alone if there is one, else by the cookie."""
         now, changes = self.parts.clock.now(), self.parts.streams.guard.changes
         try:
-            sent = bearer(connection)
+            sent, cookie, secure = bearer(connection), "", is_secure(connection, self.parts)
+            if sent is None:
+                # Before anything is taken from the pool: strangers are to cost nobody a connection.
+                cookie = cookies.find(connection.headers.get("cookie"), secure=secure) or ""
+                if not cookie:
+                    raise Unauthenticated
             async with self.parts.pool.acquire() as conn:
                 if sent is not None:
                     token = await tokens.authenticate(conn, sent, now=now)
+                    if _is_stream(connection) and "origin" in connection.headers:
+                        self._check_origin(connection, needs_one=True)
                     return self._caller(
                         connection, info, token.user, token.actor, token.token.id, session=None, changes=changes
                     )
-                secure = is_secure(connection, self.parts)
-                cookie = cookies.find(connection.headers.get("cookie"), secure=secure)
-                if cookie is None:
-                    raise Unauthenticated
                 found = await sessions.authenticate(conn, cookie, now=now)
         except Unauthenticated:
             # Guessing costs; somebody who is logged in pays from another purse.
@@ -241,7 +244,10 @@ class Edge:
             accepted = site == "same-origin" or (not needs_one and site is None)
         if not accepted:
             raise ApiError(
-                403, "origin_rejected", "This request comes from a page of another site. Programs send an API token."
+                403,
+                "origin_rejected",
+                "This request comes from a page of another site. If that page may use this server, list its origin in "
+                "`allowed_origins`. Programs send an API token and no `Origin`.",
             )
 
 
@@ -338,9 +344,13 @@ def _is_preflight(connection: HTTPConnection) -> bool:
 
 def _needs_origin(connection: HTTPConnection) -> bool:
     """What acts, and what follows live: a page of another site may open a stream, and no rule of browsers stops it."""
+    follows = "text/event-stream" in connection.headers.get("accept", "")
+    return follows or _is_stream(connection) or connection.scope.get("method") not in SAFE_METHODS
+
+
+def _is_stream(connection: HTTPConnection) -> bool:
     scope = connection.scope
-    is_stream = _STREAM.fullmatch(scope["path"]) or "text/event-stream" in connection.headers.get("accept", "")
-    return scope["type"] == "websocket" or bool(is_stream) or scope.get("method") not in SAFE_METHODS
+    return scope["type"] == "websocket" or _STREAM.fullmatch(scope["path"]) is not None
 
 
 def bearer(connection: HTTPConnection) -> str | None:

@@ -20,12 +20,15 @@ from rookery.api.errors import explain
 from rookery.api.git_watch import GitSource
 from rookery.chat.errors import InvalidInput
 from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action, Resource, Scope, has_scope
-from rookery.store.access_errors import ScopeMissing
+from rookery.chat.rights import Action, Resource, Role, Scope, has_scope
+from rookery.store.access_errors import Denied, ScopeMissing
 from rookery.stream import edge, params
 from rookery.stream.guard import Grant
 from rookery.stream.service import Opened, Streams
 from rookery.workspaces.runtime import WorkspaceRuntime
+
+# Of a stream that could not be opened: its client is in no hurry, and all the others come back, too.
+RETRY_SECONDS = "2"
 
 Open = Callable[[Caller, HTTPConnection], Awaitable[Opened]]
 
@@ -53,6 +56,7 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
             chat_id=chat_id,
             root_id=root_id,
             has_reason=caller.reason is not None,
+            marks=await _may_mark(caller, chat_id),
         )
         return await streams.open_chat(grant, wanted, since=caller.access_changes)
 
@@ -76,6 +80,18 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
         *_both(f"{PREFIX}/chats/{{chat}}/git", open_git),
         *_both(f"{PREFIX}/chats/{{chat}}/stream", open_chat),
     ]
+
+
+async def _may_mark(caller: Caller, chat_id: ChatId) -> bool:
+    """Whether what is shown may become read, as by a request. Who reads a chat has a cursor in it, but for
+    administrators who only may look; that is asked of them alone."""
+    if caller.user.role is not Role.ADMIN:
+        return has_scope(caller.actor, Resource.CHAT, Action.MARK)
+    try:
+        await caller.own_store.chats.require(chat_id, Action.MARK)
+    except Denied:
+        return False
+    return True
 
 
 def _chat_id(connection: HTTPConnection) -> ChatId:
@@ -104,6 +120,8 @@ class _Endpoint:
             explained = explain(error)
             if explained is None:
                 raise
+            if explained.status == 503:
+                explained.headers["Retry-After"] = RETRY_SECONDS
             await scope["rookery.refuse"](receive, explained)
             return
 

@@ -35,7 +35,7 @@ class Right(Enum):
 class Grant:
     """Who reads what by which credential. Watch streams name no chat; a chat's rights are those of its root.
 
-    `has_reason`: an administrator opened it and said why.
+    `has_reason`: an administrator opened it and said why. `marks`: what it shows may become read.
     """
 
     user_id: UUID
@@ -43,6 +43,7 @@ class Grant:
     chat_id: UUID | None = None
     root_id: UUID | None = None
     has_reason: bool = False
+    marks: bool = True
 
 
 # One query for all of them, in order; called again when it raises.

@@ -141,7 +141,7 @@ class Streams:
         slot = self.sessions.admit(grant.user_id)
         try:
             source = await follow.open_chat(
-                self._around, ChatId(grant.chat_id), params, mark_read=_Marker(self.parts, grant.user_id)
+                self._around, ChatId(grant.chat_id), params, mark_read=_Marker(self.parts, grant)
             )
         except BaseException:
             slot.release()
@@ -181,15 +181,18 @@ class Streams:
 
 
 class _Marker:
-    """Moves one person's read cursor."""
+    """Moves one person's read cursor; of somebody who has none there, nothing."""
 
-    __slots__ = ("_parts", "_user_id")
+    __slots__ = ("_is_allowed", "_parts", "_user_id")
 
-    def __init__(self, parts: StreamParts, user_id: UUID) -> None:
+    def __init__(self, parts: StreamParts, grant: Grant) -> None:
         self._parts = parts
-        self._user_id = user_id
+        self._user_id = grant.user_id
+        self._is_allowed = grant.marks
 
     async def __call__(self, chat_id: ChatId, message_id: int | None) -> None:
+        if not self._is_allowed:
+            return
         try:
             async with self._parts.pool.acquire() as conn:
                 target = None if message_id is None else MessageId(message_id)
