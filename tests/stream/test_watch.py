@@ -48,6 +48,20 @@ async def test_new_chat_is_seen_after_ready(rig: Rig) -> None:
     assert (shown["root_chat_id"], shown["snapshot_version"]) == (str(chat_id), 1)
 
 
+async def test_chat_made_before_the_greeting_was_sent_is_seen_behind_it(rig: Rig) -> None:
+    """Whatever the moment: a list that is loaded after `ready` has the chat, or its event follows."""
+    watcher = rig.site.watch(rig.chats.user)
+    watcher.transport.gate.clear()
+    chat_id = await rig.chats.create()
+    await until(lambda: rig.site.streams.watch.stats.sent == 1)
+
+    watcher.transport.gate.set()
+    event = await watcher.until("chat")
+
+    assert watcher.types() == ["ready", "chat"]
+    assert (event["kinds"], event["chat"]["id"]) == (["created"], str(chat_id))
+
+
 async def test_unread_answer_is_told(rig: Rig) -> None:
     watcher = rig.site.watch(rig.chats.user)
     chat_id = await rig.chats.create()
@@ -225,7 +239,7 @@ async def test_required_action_brings_its_calls(rig: Rig) -> None:
 async def test_title_of_a_chat_with_many_labels_is_told(rig: Rig) -> None:
     chat_id = await rig.chat("one")
     async with rig.pool.acquire() as conn:
-        await labels.set_labels(conn, chat_id, labels={f"key{n:02}": "v" * 200 for n in range(50)})
+        await labels.set_labels(conn, chat_id, labels={f"key{n:02}".ljust(64, "k"): "v" * 256 for n in range(50)})
         await chats.write_title(conn, chat_id, title="New")
     watcher = rig.site.watch(rig.chats.user)
     await watcher.until("ready")

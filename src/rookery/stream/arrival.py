@@ -8,6 +8,7 @@ of connections on which nobody has said who they are: the application says who h
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -51,7 +52,7 @@ class TimelyRequests(H11Protocol):
         if self._is_guest():
             self._expect()
         else:
-            self._refuse(429, _TOO_MANY, code="rate_limited", retry_after=_RETRY_SECONDS)
+            self._refuse(429, "rate_limited", _TOO_MANY, retry_after=_RETRY_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
@@ -102,9 +103,9 @@ class TimelyRequests(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(431, _TOO_LARGE)
+            self._refuse(431, "headers_too_large", _TOO_LARGE)
         else:
-            self._refuse(400, _MALFORMED)
+            self._refuse(400, "malformed", _MALFORMED)
 
     def _look(self) -> None:
         """Count for as long as the client owes something: the rest of a head or of a body."""
@@ -134,17 +135,20 @@ class TimelyRequests(H11Protocol):
         if left > 0:
             self._timer = self.loop.call_later(left, self._judge)
         elif self.conn.our_state is h11.IDLE and self._received:
-            self._refuse(408, _TOO_SLOW)
+            self._refuse(408, "too_slow", _TOO_SLOW)
         else:
             self.transport.close()
 
-    def _refuse(self, status: int, message: str, *, code: str = "invalid", retry_after: int | None = None) -> None:
+    def _refuse(self, status: int, code: str, message: str, *, retry_after: int | None = None) -> None:
+        """Answer in the form of every error. Nothing was read that could have named the request, so it gets a name."""
         self._expect_nothing()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
-        body = msgspec.json.encode({"code": code, "message": message})
+        request_id = secrets.token_hex(8)
+        body = msgspec.json.encode({"code": code, "message": message, "request_id": request_id})
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        headers.append(("x-request-id", request_id))
         if retry_after is not None:
             headers.append(("retry-after", str(retry_after)))
         for part in (
