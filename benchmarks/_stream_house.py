@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._agent_house import TYPES
 from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader
 
-from rookery import app, installation
+from rookery import app, garbage, installation
 from rookery.app import Choices, Replica
 from rookery.chat.errors import TransitionNotAllowed
 from rookery.chat.messages import NewMessage, Role
@@ -237,6 +237,7 @@ async def open_house(folder: Path, url: str, base: str, *, with_owner: bool = Fa
         clients = await stack.enter_async_context(_clients())
         owner = await stack.enter_async_context(_owner(folder, url)) if with_owner else None
         people, made = await _prepare(database, base)
+        garbage.leave_start_alone()  # as `rookery serve` does
         yield House(
             replica=replica,
             url=f"http://127.0.0.1:{public}",

@@ -88,9 +88,13 @@ def told(loop: StreamLoop, row: Chat, **options: Any) -> list[tuple[str, str | N
         ({"retry_state_version": 11}, Verdict.READ),
         ({"status": "waiting"}, Verdict.READ),
         ({"archived": True}, Verdict.READ),
-        ({"worker_id": THERE}, Verdict.READ),
-        ({"worker_id": None}, Verdict.READ),
-        ({"generation_attempt": 2}, Verdict.READ),
+        ({"worker_id": THERE}, Verdict.MOVED),
+        ({"worker_id": None}, Verdict.MOVED),
+        ({"generation_attempt": 2}, Verdict.MOVED),
+        ({"generation_attempt": 2, "snapshot_version": 10}, Verdict.IGNORE),
+        ({"generation_attempt": 2, "history_version": 11}, Verdict.READ),
+        ({"generation_attempt": 2, "retry_state_version": 11}, Verdict.READ),
+        ({"worker_id": THERE, "status": "waiting"}, Verdict.READ),
         ({"runner_id": UUID(int=9)}, Verdict.IGNORE),
     ],
 )
@@ -112,6 +116,31 @@ def test_hint_of_an_error_is_looked_at_because_errors_differ() -> None:
     loop = loop_at(chat(status="error", last_error="{}"))
 
     assert loop.judge(hint(snapshot_version=13, status="error")) is Verdict.READ
+
+
+@pytest.mark.parametrize("retry_state", [None, "{}"])
+@pytest.mark.parametrize("shows_parts", [True, False])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"generation_attempt": 2},
+        {"worker_id": THERE},
+        {"worker_id": None},
+        {"generation_attempt": 2, "worker_id": THERE},
+    ],
+)
+def test_hint_of_another_owner_or_attempt_says_what_a_read_would(
+    fields: dict[str, Any], shows_parts: bool, retry_state: str | None
+) -> None:
+    row = chat(retry_state=retry_state)
+    by_hint, by_read = loop_at(row, shows_parts=shows_parts), loop_at(row, shows_parts=shows_parts)
+
+    assert by_hint.judge(hint(**fields)) is Verdict.MOVED
+    moved = by_hint.move(hint(**fields))
+    read = by_read.apply(Snapshot(replace(row, snapshot_version=11, **fields)))
+
+    assert moved == read
+    assert all(getattr(by_hint, name) == getattr(by_read, name) for name in StreamLoop.__slots__ if name != "_stats")
 
 
 def test_older_snapshot_says_nothing() -> None:

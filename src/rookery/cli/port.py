@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from rookery import garbage
 from rookery.app import Replica
 from rookery.cli.stopping import Stop
 from rookery.setting_values import Address
@@ -73,6 +74,7 @@ async def serve_until_stopped(
         serving = group.create_task(server.serve(sockets=[listening]), name="http")
         await server.up.wait()
         stop.serving = True
+        garbage.leave_start_alone()
         await on_ready()
         await stop.requested.wait()
         began = asyncio.get_running_loop().time()

@@ -14,7 +14,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -26,8 +26,8 @@ from rookery.chat.errors import StaleFence
 from rookery.chat.messages import ChatId, Message, MessageId, Role, Visibility
 from rookery.chat.parts import ContentError, Part, WorkspaceContext
 from rookery.chat.prompt import PromptRow
+from rookery.store import glance, messages
 from rookery.store import labels as stored_labels
-from rookery.store import messages
 from rookery.store.machine.bundle import CHAT_COLUMNS
 from rookery.store.machine.lock import Machine
 from rookery.store.pool import Connection
@@ -37,14 +37,14 @@ PAGE_ROWS = 1000
 ROWS_PER_TURN = 200  # parsed at a stretch, before other tasks of the loop get theirs
 
 # The fields of `Chat`, then those of `ChatMeta`, each in its order: one row, one round trip.
-READ_ROW = f"""
-    SELECT {CHAT_COLUMNS},
-           title, labels, workspace_id, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, summary,
-           summary_generated_at, last_turn_summary, meta_version, workspace_generation, context_hash,
-           context_workspace_id, context_generation, context_dirty_since, clock_timestamp()
-      FROM chats
-     WHERE id = $1
+_ROW_COLUMNS = f"""
+    {CHAT_COLUMNS},
+    title, labels, workspace_id, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, summary,
+    summary_generated_at, last_turn_summary, meta_version, workspace_generation, context_hash,
+    context_workspace_id, context_generation, context_dirty_since, clock_timestamp()
 """
+READ_ROW = f"SELECT {_ROW_COLUMNS} FROM chats WHERE id = $1"
+GLANCE = glance.statement(_ROW_COLUMNS)
 
 # Where the wanted rows begin. The range of one chat, ordered by it, keeps the planner on the chat's own indexes here
 # and below: store/messages.py says why.
@@ -91,10 +91,9 @@ PAGE = f"""
      LIMIT {PAGE_ROWS}
 """
 
-# Index messages_revision. A deleted row is only a marker: an edit of a long chat must not load what it removed.
+# Index messages_revision.
 DELTA = f"""
-    SELECT {messages.COLUMNS.replace("m.content,", "CASE WHEN m.deleted THEN '[]' ELSE m.content END,")},
-           {messages.FIGURES}
+    SELECT {messages.MARKED_COLUMNS}, {messages.FIGURES}
       FROM chat_messages m
      WHERE m.chat_id >= $1 AND m.chat_id <= $1
        AND (m.chat_id, m.revision) > ($1, $2)
@@ -182,6 +181,11 @@ class Step(msgspec.Struct, frozen=True):
     fetched: int
 
 
+_Record: TypeAlias = asyncpg.Record | tuple[Any, ...]
+# The chat, the history that the records continue if there is one, and the records.
+_Found: TypeAlias = tuple[FencedRow, LoadedHistory | None, Sequence[_Record]]
+
+
 class CacheStats(msgspec.Struct, frozen=True):
     chats: int
     size_bytes: int
@@ -249,7 +253,7 @@ async def load_step(machine: Machine, chat_id: ChatId, *, fence: Fence, cache: H
     """The chat with its history, of one snapshot, if it still is what the task saw; else `StaleFence`."""
     known = cache.find(chat_id)
 
-    async def run(conn: Connection) -> tuple[FencedRow, LoadedHistory | None, list[asyncpg.Record]]:
+    async def run(conn: Connection) -> _Found:
         row = await _fenced(conn, chat_id, fence)
         base = known if known is not None and known.history_version <= row.chat.history_version else None
         if base is not None and base.history_version == row.chat.history_version:
@@ -260,12 +264,24 @@ async def load_step(machine: Machine, chat_id: ChatId, *, fence: Fence, cache: H
                 return row, base, records
         return row, None, await _fetch_all(conn, chat_id)
 
-    row, base, records = await machine.snapshot(run)
+    found = None if known is None else await _glance(machine, chat_id, fence, known)
+    row, base, records = await machine.snapshot(run) if found is None else found
     cache.count(fetched=len(records), is_hit=base is not None)
     history = await _continued(base, records, row.chat)
     if history is not known:
         cache.keep(history)
     return Step(row.chat, row.meta, row.now, history, len(records))
+
+
+async def _glance(machine: Machine, chat_id: ChatId, fence: Fence, known: LoadedHistory) -> _Found | None:
+    """What is new if it is little, and all there is to know; else None."""
+    seen = await glance.look(machine, GLANCE, chat_id, seen=known.history_version)
+    if seen is None:
+        raise StaleFence(chat_id, "chat")
+    row = _fenced_row(chat_id, fence, seen.chat)
+    if known.history_version > row.chat.history_version or not seen.is_all or _cuts_boundary(known, seen.rows):
+        return None
+    return row, known, seen.rows
 
 
 async def _fetch_all(conn: Connection, chat_id: ChatId) -> list[asyncpg.Record]:
@@ -285,6 +301,10 @@ async def _fenced(conn: Connection, chat_id: ChatId, fence: Fence) -> FencedRow:
     record = await conn.fetchrow(READ_ROW, chat_id)
     if record is None:
         raise StaleFence(chat_id, "chat")
+    return _fenced_row(chat_id, fence, record)
+
+
+def _fenced_row(chat_id: ChatId, fence: Fence, record: _Record) -> FencedRow:
     chat = Chat(*record[:_CHAT_WIDTH])
     if (field := fence.find_mismatch(chat)) is not None:
         raise StaleFence(chat_id, field)
@@ -292,21 +312,21 @@ async def _fenced(conn: Connection, chat_id: ChatId, fence: Fence) -> FencedRow:
     return FencedRow(chat, _meta(meta), now)
 
 
-def _cuts_boundary(base: LoadedHistory, records: Sequence[asyncpg.Record]) -> bool:
+def _cuts_boundary(base: LoadedHistory, records: Sequence[_Record]) -> bool:
     """Whether rows from before `base` are in the prompt again: an edit has deleted the summary that stood for them."""
     if base.boundary_id is None:
         return False
-    return any(record["deleted"] and record["id"] <= base.boundary_id for record in records)
+    return any(record[_DELETED] and record[_ID] <= base.boundary_id for record in records)
 
 
-async def _continued(base: LoadedHistory | None, records: Sequence[asyncpg.Record], chat: Chat) -> LoadedHistory:
+async def _continued(base: LoadedHistory | None, records: Sequence[_Record], chat: Chat) -> LoadedHistory:
     """`base` with what changed since; without one, just the records."""
     if base is not None and base.history_version == chat.history_version:
         return base
-    added = await _parse([record for record in records if not record["deleted"]])
+    added = await _parse([record for record in records if not record[_DELETED]])
     if base is None:
         return _arranged(added, chat)
-    deleted = {record["id"] for record in records if record["deleted"]}
+    deleted = {record[_ID] for record in records if record[_DELETED]}
     if deleted or any(_is_boundary(row.message) for row in added):
         return _arranged([*(row for row in base.rows if row.message.id not in deleted), *added], chat)
     told = [row for row in added if _is_told(row.message, base.boundary_id or 0)]
@@ -322,7 +342,7 @@ async def _continued(base: LoadedHistory | None, records: Sequence[asyncpg.Recor
     )
 
 
-async def _parse(records: Sequence[asyncpg.Record]) -> list[PromptRow]:
+async def _parse(records: Sequence[_Record]) -> list[PromptRow]:
     rows: list[PromptRow] = []
     for place, record in enumerate(records, start=1):
         rows.append(_parsed(messages.prompt_row(record)))
@@ -404,4 +424,5 @@ def _meta(values: list[Any]) -> ChatMeta:
 
 
 _LABELS, _SERVERS = (ChatMeta.__struct_fields__.index(name) for name in ("labels", "mcp_server_ids"))
+_ID, _DELETED = (Message.__struct_fields__.index(name) for name in ("id", "deleted"))
 _CHAT_WIDTH = len(Chat.__struct_fields__)

@@ -30,6 +30,8 @@ COLUMNS = (
     "m.id, m.chat_id, m.revision, m.role, m.visibility, m.compressed, m.deleted, m.content, m.content_version, "
     "m.created_by, m.model_config_id, m.reasoning_effort, m.client_id, m.created_at"
 )
+# The same for a row that may be deleted, which is only a marker then: an edit of a long chat must not load what it cut.
+MARKED_COLUMNS = COLUMNS.replace("m.content,", "CASE WHEN m.deleted THEN '[]' ELSE m.content END AS content,")
 # The fields of `StepFigures`, in its order.
 _FIGURE_NAMES = StepFigures.__struct_fields__
 FIGURES = ", ".join(f"m.{name}" for name in _FIGURE_NAMES)
@@ -109,9 +111,9 @@ OLDER = """
      LIMIT 1
 """
 
-# Index messages_revision. A deleted row is only a marker: an edit of a long chat must not load what it removed.
+# Index messages_revision.
 DELTA = f"""
-    SELECT {COLUMNS.replace("m.content,", "CASE WHEN m.deleted THEN '[]' ELSE m.content END,")}
+    SELECT {MARKED_COLUMNS}
       FROM chat_messages m
      WHERE m.chat_id >= $1 AND m.chat_id <= $1
        AND (m.chat_id, m.revision) > ($1, $2)
@@ -184,7 +186,7 @@ async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[PromptRow, ...
     return tuple(map(prompt_row, await conn.fetch(PROMPT, chat_id)))
 
 
-def prompt_row(record: asyncpg.Record) -> PromptRow:
+def prompt_row(record: asyncpg.Record | tuple[Any, ...]) -> PromptRow:
     """A record of `COLUMNS`, then `FIGURES`."""
     return PromptRow(_message(record[:_WIDTH]), _figures(record[_WIDTH:]))
 

@@ -14,13 +14,16 @@ from msgspec import Raw
 
 from rookery.chat import parts, toolcalls
 from rookery.chat.approvals import Offers
+from rookery.chat.chats import Chat
+from rookery.chat.errors import ChatNotFound
 from rookery.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
 from rookery.chat.parts import ContentError, ToolCall
 from rookery.chat.prompt import PromptRow
 from rookery.chat.toolcalls import CallRow, OpenCall
-from rookery.store import approvals, messages, sessions
+from rookery.store import approvals, glance, messages, sessions
 from rookery.store.hints import ChatHint
-from rookery.store.machine import backlog, calls
+from rookery.store.machine import Machine, backlog, calls
+from rookery.store.machine.bundle import CHAT_COLUMNS
 from rookery.store.messages import WINDOW_MAX_BYTES
 from rookery.store.pool import Connection
 
@@ -33,6 +36,7 @@ def _with_figures(statement: str) -> str:
 
 WINDOW = _with_figures(messages.WINDOW)
 DELTA = _with_figures(messages.DELTA)
+GLANCE = glance.statement(CHAT_COLUMNS, only="coalesce(m.visibility, 'model') <> 'model'")
 AFTER = _with_figures(messages.OLDEST)
 
 # How much a client lacks: asked before it is read, because a client that was away for long gets a window instead.
@@ -134,6 +138,22 @@ async def list_window(conn: Connection, chat_id: ChatId, *, tail: int, max_bytes
     rows = _rows(reversed(await conn.fetch(WINDOW, chat_id, tail, max_bytes)))
     before = rows[0].message.id if rows else MAX_ID
     return Page(rows, await conn.fetchval(messages.OLDER, chat_id, before) is not None)
+
+
+class News(msgspec.Struct, frozen=True):
+    """A chat, and the rows for people that changed since a history version: all of them, or too many for a glance."""
+
+    chat: Chat
+    rows: tuple[PromptRow, ...]
+    is_all: bool
+
+
+async def glance_at(machine: Machine, chat_id: ChatId, *, seen: int) -> News:
+    """The chat and what `list_delta` gives, if that is little, in one round trip."""
+    found = await glance.look(machine, GLANCE, chat_id, seen=seen)
+    if found is None:
+        raise ChatNotFound(chat_id)
+    return News(Chat(*found.chat), _rows(found.rows), found.is_all)
 
 
 async def list_delta(conn: Connection, chat_id: ChatId, *, seen: int, limit: int) -> tuple[PromptRow, ...]:

@@ -223,6 +223,10 @@ class ChatStream:
             self._start(self._read(BEGUN_LATER))
         elif hint is not None and verdict is Verdict.READ:
             self._start(self._read(hint.snapshot_version, expects_rows=sync.has_rows(hint, self._loop.place)))
+        elif hint is not None and verdict is Verdict.MOVED:
+            shown = self._loop.episode
+            self._tell(self._loop.move(hint), is_void=self._loop.episode != shown)
+            self._retarget()
 
     def _start(self, reading: Coroutine[None, None, _Applied]) -> None:
         self._reading = asyncio.create_task(reading, name="stream-read")
@@ -260,11 +264,14 @@ class ChatStream:
         applied = reading.result()
         shown = self._loop.episode
         durable = self._loop.apply(applied.snapshot, is_resync=applied.is_resync)
+        self._tell(durable, is_void=applied.is_resync or self._loop.episode != shown)
+        self._retarget(is_anew=applied.is_resync)
+
+    def _tell(self, durable: list[bytes], *, is_void: bool) -> None:
+        """`is_void`: what was shown of a preview is not of the one that follows."""
         if durable:
-            is_void = applied.is_resync or self._loop.episode != shown
             self._outbox.put(durable, cursor=self._loop.last_message_id, clears_preview=is_void)
             self._is_lagged = self._is_lagged and not is_void
-        self._retarget(is_anew=applied.is_resync)
 
     # Parts
 

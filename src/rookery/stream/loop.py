@@ -1,7 +1,8 @@
 """What one client is told, and when: from snapshots and live parts to events. Pure: no clock, no task, no socket.
 
-Every durable event is derived from a snapshot of the database; hints only say that one is worth reading. Live parts
-are shown in order, without gaps, and only of the attempt that the last snapshot named.
+Every durable event is derived from a snapshot of the database; hints only say that one is worth reading. What is live
+goes by hints as well: who drives the chat, and which attempt it is at. Live parts are shown in order, without gaps, and
+only of the attempt that was named last.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Verdict(Enum):
 
     IGNORE = "ignore"
     READ = "read"
+    MOVED = "moved"  # another owner or attempt, and nothing else: `move` needs no read
     GONE = "gone"
 
 
@@ -79,6 +81,7 @@ class StreamLoop:
         "_archived",
         "_error_key",
         "_gaps",
+        "_has_retry",
         "_judged_version",
         "_rebases",
         "_stats",
@@ -113,6 +116,7 @@ class StreamLoop:
         self.last_seq = 0
         self._status: str | None = None
         self._archived = False
+        self._has_retry = False
         self._error_key: tuple[int, str | None] | None = None
         self._action_history_version = 0
         self._gaps = self._rebases = 0  # in this episode
@@ -134,18 +138,26 @@ class StreamLoop:
             or hint.queue_version > self.queue_version
             or hint.retry_state_version > self.retry_version
         )
-        is_other = (hint.status, hint.archived, hint.worker_id, hint.generation_attempt) != (
-            self._status,
-            self._archived,
-            self.worker_id,
-            self.generation_attempt,
-        )
+        is_other = (hint.status, hint.archived) != (self._status, self._archived)
         # Hints do not tell one error from the next.
         if is_newer or is_other or hint.status == Status.ERROR:
             return Verdict.READ
+        if (hint.worker_id, hint.generation_attempt) != (self.worker_id, self.generation_attempt):
+            return Verdict.MOVED
         # What comes late is older than this, and would only be read to find that nothing is new.
         self._judged_version = hint.snapshot_version
         return Verdict.IGNORE
+
+    def move(self, hint: ChatHint) -> list[bytes]:
+        """The events for a hint that was judged `MOVED`. Afterwards as with `apply`."""
+        out: list[bytes] = []
+        self._apply_episode(hint, out, has_retry=self._has_retry)
+        self.snapshot_version = hint.snapshot_version
+        self.generation_attempt = hint.generation_attempt
+        self.worker_id = hint.worker_id
+        if out:
+            out.append(self._synced())
+        return out
 
     def apply(self, snapshot: Snapshot, *, is_first: bool = False, is_resync: bool = False) -> list[bytes]:
         """The events that take the client to this snapshot, in the order they are sent. None for an older one.
@@ -174,7 +186,8 @@ class StreamLoop:
         self._apply_action(snapshot, out)
         if chat.retry_state_version > self.retry_version and (chat.retry_state is not None or not is_first):
             out.append(events.encode(RetryChanged(views.retry(chat.retry_state))))
-        self._apply_episode(chat, out, is_history_newer=is_history_newer, is_resync=is_resync)
+        has_retry = chat.retry_state is not None
+        self._apply_episode(chat, out, has_retry=has_retry, is_history_newer=is_history_newer, is_resync=is_resync)
         self._store(chat)
         if out or is_whole:
             out.append(self._synced())
@@ -237,15 +250,23 @@ class StreamLoop:
         )
         out.append(events.encode(ActionRequired(action.kind, action.tool_calls, action.deadline_at)))
 
-    def _apply_episode(self, chat: Chat, out: list[bytes], *, is_history_newer: bool, is_resync: bool) -> None:
-        episode = self._episode_of(chat)
+    def _apply_episode(
+        self,
+        chat: Chat | ChatHint,
+        out: list[bytes],
+        *,
+        has_retry: bool,
+        is_history_newer: bool = False,
+        is_resync: bool = False,
+    ) -> None:
+        episode = None if has_retry else self._episode_of(chat)
         if episode is not None and episode != self.episode:
             reason = "history" if is_history_newer else "attempt"
         elif episode is not None and is_resync:
             # Whoever asks for everything may have lost parts, too. It also gets past a source that was given up.
             reason = "rebase"
         elif episode is None and self.episode is not None:
-            reason = "history" if is_history_newer else "retry" if chat.retry_state is not None else "ended"
+            reason = "history" if is_history_newer else "retry" if has_retry else "ended"
         else:
             reason = None
         if reason is not None:
@@ -255,9 +276,9 @@ class StreamLoop:
         self.episode = episode
         self.target = None if episode is None or chat.worker_id is None else Target(chat.worker_id, episode)
 
-    def _episode_of(self, chat: Chat) -> EpisodeKey | None:
+    def _episode_of(self, chat: Chat | ChatHint) -> EpisodeKey | None:
         is_shown = self.shows_parts and chat.status in _SHOWS_PARTS
-        if not is_shown or chat.generation_attempt < 1 or chat.retry_state is not None:
+        if not is_shown or chat.generation_attempt < 1:
             return None
         return EpisodeKey(self.chat_id, chat.history_version, chat.generation_attempt)
 
@@ -269,6 +290,7 @@ class StreamLoop:
         self.generation_attempt = chat.generation_attempt
         self.worker_id = chat.worker_id
         self._status, self._archived = chat.status, chat.archived
+        self._has_retry = chat.retry_state is not None
 
     def _synced(self) -> bytes:
         return events.encode(

@@ -150,6 +150,9 @@ class Reader:
     async def _fly(self, place: Place, expects_rows: bool) -> Snapshot:
         if not expects_rows and not has_rows(chat := await self._machine.peek(place.chat_id), place):
             return Snapshot(chat)
+        news = await streaming.glance_at(self._machine, place.chat_id, seen=place.history_version)
+        if (snapshot := _with_news(place, news)) is not None:
+            return snapshot
 
         async def read(view: View) -> Snapshot:
             chat = view.chat
@@ -174,11 +177,22 @@ def is_cut(rows: Iterable[PromptRow], last_message_id: int) -> bool:
     return any(row.message.deleted and row.message.id <= last_message_id for row in rows)
 
 
+def _with_news(place: Place, news: streaming.News) -> Snapshot | None:
+    """The place with a few more messages; None where more than messages is needed, or all of them."""
+    chat, rows = news.chat, news.rows
+    has_more = chat.queue_version > place.queue_version or chat.status == Status.REQUIRES_ACTION
+    if has_more or not news.is_all or is_cut(rows, place.last_message_id) or _is_long(rows):
+        return None
+    if chat.history_version <= place.history_version:
+        return Snapshot(chat)
+    return Snapshot(chat, _delta(_live(rows), place.last_message_id))
+
+
 async def _batch(view: View, place: Place) -> Batch:
     rows = await streaming.list_delta(view.conn, view.chat.id, seen=place.history_version, limit=MAX_DELTA_MESSAGES + 1)
     if is_cut(rows, place.last_message_id) or _is_long(rows):
         return await _window(view, place.tail)
-    return _delta([row for row in rows if not row.message.deleted], place.last_message_id)
+    return _delta(_live(rows), place.last_message_id)
 
 
 async def _opening_batch(view: View, *, after_id: int, tail: int) -> tuple[Resume, Batch]:
@@ -201,6 +215,10 @@ def _is_long(rows: Sequence[PromptRow]) -> bool:
     if len(rows) > MAX_DELTA_MESSAGES:
         return True
     return sum(len(row.message.content) for row in rows) > WINDOW_MAX_BYTES
+
+
+def _live(rows: Iterable[PromptRow]) -> tuple[PromptRow, ...]:
+    return tuple(row for row in rows if not row.message.deleted)
 
 
 def _delta(rows: Sequence[PromptRow], last_message_id: int) -> Batch:

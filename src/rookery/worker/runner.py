@@ -117,7 +117,9 @@ class Runner:
             self._process(await self._read())
             return
         self._process(self._acquired)
-        await self._look()
+        if self._active is None or self._active.input.kind is not TaskKind.GENERATION:
+            # Generation needs no second look: it begins by reading the chat behind its fence.
+            await self._look()
 
     async def _turn(self) -> None:
         if (mail := self._mail) is not None:

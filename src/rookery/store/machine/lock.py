@@ -218,11 +218,15 @@ class Machine:
 
     async def peek(self, chat_id: UUID) -> Chat:
         """The row alone, in one round trip: one statement is a snapshot of its own. It does not say who drives it."""
-        async with _Borrowed(self._pool) as conn:
-            record = await conn.fetchrow(PEEK_CHAT, chat_id)
-        if record is None:
+        records = await self.fetch(PEEK_CHAT, chat_id)
+        if not records:
             raise ChatNotFound(ChatId(chat_id))
-        return Chat(*record)
+        return Chat(*records[0])
+
+    async def fetch(self, statement: str, *args: object) -> list[asyncpg.Record]:
+        """The answer to one statement, which is a snapshot of its own and chooses its indexes itself."""
+        async with _Borrowed(self._pool) as conn:
+            return await conn.fetch(statement, *args)
 
     async def snapshot(self, fn: Callable[[Connection], Awaitable[T]]) -> T:
         """Like `read`, for those who read the chat together with something else."""
