@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import _process
 from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader, events, sse
 
+from rookery import garbage
 from rookery.chat.messages import ChatId, NewMessage, NewQueuedMessage, Role
 from rookery.chat.parts import Text
 from rookery.chat.states import Status
@@ -316,6 +317,7 @@ async def open_house(base: str, database: Database, session: aiohttp.ClientSessi
         each.add_done_callback(watch)
     try:
         await listener.wait_connected()
+        garbage.leave_start_alone()  # as `rookery serve` does
         yield house
     finally:
         await worker.close()

@@ -45,7 +45,12 @@ SEND_TIMEOUT_SECONDS = 5.0
 CHECK_INTERVAL_SECONDS, CHECK_TIMEOUT_SECONDS = 10.0, 5.0
 PROBE_INTERVAL_SECONDS, PROBE_TIMEOUT_SECONDS = 60.0, 5.0
 
-NOTIFY = "SELECT pg_notify(c, p) FROM unnest($1::text[], $2::text[]) AS hints(c, p)"
+# PostgreSQL commits a notification like a change, and would wait for the disk: for what is forgotten once it is heard.
+NOTIFY = """
+      WITH lazily AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+    SELECT pg_notify(c, p)
+      FROM lazily, unnest($1::text[], $2::text[]) AS hints(c, p)
+"""
 
 H = TypeVar("H", bound=Hint)
 Key = UUID | str
