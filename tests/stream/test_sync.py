@@ -14,9 +14,10 @@ from tests.waiting import until
 
 async def test_shared_read_that_began_too_early_is_followed_by_another(rig: Rig) -> None:
     chat_id = await rig.chats.create()
-    reader, place = rig.site.streams.reader, Place(chat_id, 0, 0, 0, 200)
+    # The queue is read behind the chat, in the same snapshot.
+    reader, place = rig.site.streams.reader, Place(chat_id, 0, -1, 0, 200)
     async with rig.pool.acquire() as conn, conn.transaction():
-        await conn.execute("LOCK TABLE chat_messages IN ACCESS EXCLUSIVE MODE")
+        await conn.execute("LOCK TABLE chat_queued_messages IN ACCESS EXCLUSIVE MODE")
         early = asyncio.ensure_future(reader.read(place))
         await until(lambda: is_blocked(rig))
         await rig.chats.run(chat_id, machine.interrupt)

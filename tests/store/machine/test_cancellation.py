@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 from typing import Any
 
 import asyncpg
@@ -377,7 +378,10 @@ async def test_cancelling_anywhere_keeps_commits_and_announcements_in_step(datab
                 task.result()
 
         async with asyncio.timeout(30):
-            for batch in range(12):
+            # On a busy machine none of the first may be fast enough to commit before its cancellation.
+            for batch in count():
+                if batch >= 12 and rig.published.hints:
+                    break
                 await asyncio.gather(*(step_and_cancel(batch * 6 + index) for index in range(6)))
 
         await no_transaction_is_left(rig)
@@ -391,7 +395,6 @@ async def test_cancelling_anywhere_keeps_commits_and_announcements_in_step(datab
             kept.extend(words(message) for message in history)
         assert set(done) <= set(kept)
         assert len(kept) == len(set(kept))
-        assert rig.published.hints, "not one of them was fast enough: the test shows nothing"
 
 
 async def _step_on_both(rig: Rig, target: ChatId, chats: list[ChatId], said: str) -> None:
