@@ -48,7 +48,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lag", "http_stats"),
     ("log",),
     ("redaction",),
-    ("clock", "histogram", "waits"),
+    ("clock", "garbage", "histogram", "waits"),
 )
 DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 
