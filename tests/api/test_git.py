@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
+from rookery.api.routers import folders
 from rookery.workspaces import git
 from tests.api.talk import text
 from tests.api.test_streams import bearer, close_code, opened, refusal
@@ -172,3 +173,48 @@ async def test_owner_lists_folders_below_the_place_of_work(site: Site) -> None:
     }
     assert [one.status_code for one in (missing, *outside)] == [400] * 4
     assert (stopped.status_code, stopped.json()["code"]) == (409, "workspace_not_running")
+
+
+async def test_owner_reads_files_below_the_place_of_work_and_kept_results(site: Site) -> None:
+    workspace, chat = await running(site)
+    home, address = "/home/agent", f"/api/v1/chats/{chat}/file"
+    site.driver.files = {
+        f"{home}/project/src/a.py": "x = 'é'\n".encode(),
+        f"{home}/project/logo": b"\x89PNG\r\n\x1a\n\0\0",
+        f"{home}/project/long.txt": b"a" * (folders.MAX_TEXT_BYTES + 1),
+        f"{home}/project/page.html": b"<script>alert(1)</script>",
+        f"{home}/.rookery/results/call_1": b"all of it",
+        f"{home}/.ssh/id": b"secret",
+    }
+
+    async def read(path: str, where: str = address) -> Any:
+        return await site.ada.http.get(where, params={"path": path})
+
+    found = [(await read(path)).json() for path in ("src/a.py", f"{home}/project/src/../src/a.py")]
+    kept = (await read(f"{home}/.rookery/results/call_1")).json()
+    long = (await read("long.txt")).json()
+    refused = [await read(path) for path in ("", "../.ssh/id", f"{home}/.ssh/id", f"{home}/.rookery/results", "gone")]
+    picture, page = await read("logo", f"{address}/bytes"), await read("page.html", f"{address}/bytes")
+    listed = await site.ada.http.get(f"{WORKSPACES}/{workspace}/folder", params={"path": "nowhere"})
+
+    assert found == [{"path": "src/a.py", "text": "x = 'é'\n", "truncated": False}] * 2
+    assert kept == {"path": f"{home}/.rookery/results/call_1", "text": "all of it", "truncated": False}
+    assert (len(long["text"]), long["truncated"]) == (folders.MAX_TEXT_BYTES, True)
+    assert (await read("logo")).json()["text"] is None
+    assert [one.status_code for one in (*refused, listed)] == [400] * 6
+    assert (picture.headers["content-type"], picture.content[:4]) == ("image/png", b"\x89PNG")
+    assert (page.headers["content-type"], page.headers["content-security-policy"]) == (
+        "application/octet-stream",
+        "sandbox; default-src 'none'",
+    )
+    assert page.headers["content-disposition"] == "attachment; filename*=UTF-8''page.html"
+
+
+async def test_more_than_is_given_out_is_refused_in_words(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "MAX_SAVED_BYTES", 3)
+    _, chat = await running(site)
+    site.driver.files["/home/agent/project/a"] = b"abcd"
+
+    refused = await site.ada.http.get(f"/api/v1/chats/{chat}/file/bytes", params={"path": "a"})
+
+    assert (refused.status_code, refused.json()["code"]) == (409, "file_too_large")

@@ -1,4 +1,4 @@
-"""What changes in a chat's repository, seen beside the conversation, and comments on it."""
+"""The workspace of a chat, seen beside the conversation: what changes in it, its files, what it tells the agent."""
 
 from __future__ import annotations
 
@@ -6,30 +6,44 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
+from rookery.testing.fake_completions import Answer
+from tests.browser.actor import Actor
 from tests.browser.visit import PATIENCE_MS, Visitor
 
 BEFORE = "def put(name):\n    return name\n"
 AFTER = "def put(name):\n    return name.strip()\n"
 
 
+SKILL = "---\nname: release\ndescription: Makes a release.\n---\nTag it.\n"
+
+# One is enough for all tests here: bringing it up takes longer than they do.
+_made: list[tuple[Any, Path]] = []
+
+
 @pytest.fixture
 def project(ada: Visitor, data_dir: Path) -> tuple[Any, Path]:
-    """A workspace that runs, and its folder, which is a repository with one commit."""
-    made = ada.ask("POST", "/workspaces", {"template": "blank"})["workspace"]
-    deadline = time.monotonic() + PATIENCE_MS / 1000
-    while (workspace := ada.ask("GET", f"/workspaces/{made['id']}"))["status"] != "running":
-        assert workspace["status"] != "failed", workspace
-        assert time.monotonic() < deadline, workspace
-        ada.page.wait_for_timeout(100)
-    (folder,) = data_dir.glob(f"**/{made['id']}/home/project")
-    (folder / "src").mkdir()
+    """A workspace that runs, and its folder, which is a repository with one commit and no changes."""
+    if not _made:
+        _made.append(make_project(ada, data_dir))
+    _, folder = _made[0]
     (folder / "src" / "put.py").write_text(BEFORE)
+    return _made[0]
+
+
+def make_project(ada: Visitor, data_dir: Path) -> tuple[Any, Path]:
+    made = ada.ask("POST", "/workspaces", {"template": "blank"})["workspace"]
+    wait(ada, lambda: ada.ask("GET", f"/workspaces/{made['id']}")["status"] == "running")
+    (folder,) = data_dir.glob(f"**/{made['id']}/home/project")
+    for name, text in {"src/put.py": BEFORE, "AGENTS.md": "Be brief.\n", "skills/release/SKILL.md": SKILL}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
     settings = ["user.name=x", "user.email=x@example.org", "safe.directory=*"]
     git = ["git", *(part for each in settings for part in ("-c", each)), "-C", str(folder)]
     for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
@@ -39,6 +53,13 @@ def project(ada: Visitor, data_dir: Path) -> tuple[Any, Path]:
     for path in folder.rglob("*"):
         os.chown(path, owner.st_uid, owner.st_gid)
     return made, folder
+
+
+def wait(visitor: Visitor, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not condition():
+        assert time.monotonic() < deadline
+        visitor.page.wait_for_timeout(100)
 
 
 def test_changes_of_the_working_tree_are_seen_live_and_commented_on(ada: Visitor, project: tuple[Any, Path]) -> None:
@@ -57,8 +78,12 @@ def test_changes_of_the_working_tree_are_seen_live_and_commented_on(ada: Visitor
     lines.focus()
     for key in ("ArrowDown", "ArrowDown", "Shift+ArrowDown", "Enter"):
         lines.press(key)
-    lines.get_by_role("textbox", name="Comment on src/put.py:2").fill("Do not strip")
-    lines.get_by_role("textbox", name="Comment on src/put.py:2").press("Enter")
+    comment = lines.get_by_role("textbox", name="Comment on src/put.py:2")
+    comment.fill("Do not strip")
+    page.reload()
+    expect(comment).to_have_value("Do not strip")
+    comment.press("Enter")
+    expect(comment).to_have_count(0)
 
     box = page.get_by_role("textbox", name="Message")
     expect(box).to_have_value("@src/put.py:2 Do not strip\n")
@@ -85,3 +110,65 @@ def test_changes_of_the_working_tree_are_seen_live_and_commented_on(ada: Visitor
     ]
     assert ada.violations() == []
     ada.wait_for_rest(chat["id"])
+
+
+def test_file_that_an_answer_names_is_read_beside_it_and_mentioned(
+    ada: Visitor, actor: Actor, project: tuple[Any, Path]
+) -> None:
+    workspace, _ = project
+    actor.plays(
+        "where is it", Answer(text="In `src/put.py:2`, as [`a.py`](https://example.org) says, not in `os.path`.")
+    )
+    chat = ada.chat("where is it", title="Files", workspace_id=workspace["id"], model_config_id=actor.config(ada))
+    ada.wait_for_rest(chat["id"])
+    page = ada.go(f"/c/{chat['id']}")
+    main, panel = page.get_by_role("feed"), page.get_by_role("complementary", name="Panel")
+
+    main.get_by_role("link", name="src/put.py:2").click()
+    text = panel.get_by_role("region", name="Text of src/put.py")
+    expect(text).to_contain_text("return name")
+    expect(panel.get_by_role("button", name=re.compile("put.py"))).to_have_attribute("aria-current", "true")
+    assert [link.inner_text() for link in main.get_by_role("link").all()] == ["src/put.py:2", "a.py"]
+    page.reload()
+    expect(text).to_contain_text("return name")
+    assert ada.violations() == []
+    panel.get_by_role("button", name="Mention in the message").click()
+    box = page.get_by_role("textbox", name="Message")
+    expect(box).to_have_value("@src/put.py ")
+    with page.expect_download() as started:
+        panel.get_by_role("link", name="Download the file").click()
+    assert started.value.path().read_text() == BEFORE
+    panel.get_by_role("button", name="Close the file").click()
+    panel.get_by_role("button", name="skills").click()
+    expect(panel.get_by_role("button", name="release")).to_be_visible()
+
+    # The palette gives the focus back to where it was.
+    box.focus()
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(box).to_be_focused()
+
+
+def test_skills_and_files_of_a_workspace_are_offered_where_one_types(ada: Visitor, project: tuple[Any, Path]) -> None:
+    workspace, _ = project
+    chat = ada.chat("hello", title="Skills", workspace_id=workspace["id"])
+    ada.wait_for_rest(chat["id"])
+    wait(ada, lambda: len(ada.ask("PUT", f"/chats/{chat['id']}/context")["items"]) >= 2)
+    page = ada.go(f"/c/{chat['id']}?panel=info")
+    context = page.get_by_role("list", name="Context from the workspace")
+    expect(context).to_contain_text("AGENTS.md")
+    expect(context).to_contain_text("Makes a release.")
+    box = page.get_by_role("textbox", name="Message")
+    box.press_sequentially("/rel")
+    expect(page.get_by_role("option", name="/release")).to_be_visible()
+    box.press("Enter")
+    expect(box).to_have_value("Use the skill release: ")
+    box.fill("")
+
+    page = ada.go("/")
+    page.get_by_role("button", name="Workspace: none").click()
+    page.get_by_role("option", name=re.compile(workspace["name"])).click()
+    box.press_sequentially("see @AG")
+    page.get_by_role("option", name="AGENTS.md").click()
+    expect(page.get_by_role("list", name="References")).to_contain_text("AGENTS.md")

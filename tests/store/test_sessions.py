@@ -77,10 +77,11 @@ async def test_session_in_daily_use_ends_after_thirty_days(world: World) -> None
 
 async def test_being_here_is_written_once_an_hour(world: World) -> None:
     ada = await person(world.conn, "ada")
+    assert (await users.get_user(world.conn, ada.id)).last_seen_at is None
     made = await sessions.create_session(world.conn, ada.id, now=NOW)
 
     await sessions.authenticate(world.conn, made.cookie, now=NOW + HOUR / 2)
-    assert (await users.get_user(world.conn, ada.id)).last_seen_at is None
+    assert (await users.get_user(world.conn, ada.id)).last_seen_at == NOW
     await sessions.authenticate(world.conn, made.cookie, now=NOW + HOUR)
 
     assert (await users.get_user(world.conn, ada.id)).last_seen_at == NOW + HOUR

@@ -27,6 +27,7 @@ class FakeDriver:
     health: dict[str, Any] = field(default_factory=lambda: {"agent_state": "ready"})
     repositories: list[dict[str, Any]] = field(default_factory=list)
     folders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
     scanned: asyncio.Event = field(default_factory=asyncio.Event)
     printed: str = ""  # by the startup script
     context: dict[str, Any] = field(default_factory=lambda: {"version": 0, "hash": "", "resources": []})
@@ -110,6 +111,11 @@ class FakeDriver:
                 if path not in self.folders:
                     return web.json_response({"code": "not_found", "message": f"{path} is not there."}, status=404)
                 return web.json_response({"path": path, "entries": self.folders[path]})
+            if request.path == "/v1/files":
+                path, limit = request.query["path"], int(request.query["limit"])
+                if path not in self.files:
+                    return web.json_response({"code": "not_found", "message": f"{path} is not there."}, status=404)
+                return web.Response(body=self.files[path][:limit])
             if request.path == "/v1/scripts/log":
                 printed = self.printed.encode()
                 since = int(request.query.get("since", "0"))

@@ -648,3 +648,14 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     chats: tuple[UUID, ...]
     operation: Operation | None = None
+
+
+class WorkspaceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the workspace. `path` is below the place of work, or absolute for a kept result.
+
+    `text` is null when the file is no text; `truncated`: it goes on behind the first MiB.
+    """
+
+    path: str
+    text: str | None = None
+    truncated: bool

@@ -26,7 +26,9 @@ MAX_USER_AGENT_CHARS = 512
 # The fields of `Session`, in its order.
 COLUMNS = "s.id, s.user_id, s.created_at, s.last_seen_at, s.expires_at, s.ip, s.user_agent"
 _WIDTH = 7
+# Who signs in has been seen: the next time that is written down may be an hour away.
 INSERT = f"""
+    WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $4) WHERE id = $2)
     INSERT INTO sessions AS s (id, user_id, secret_hash, created_at, last_seen_at, expires_at, ip, user_agent)
     VALUES ($1, $2, $3, $4, $4, $5, $6, $7)
     RETURNING {COLUMNS}

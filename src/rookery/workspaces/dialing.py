@@ -60,6 +60,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     last_seen_at: datetime | None = None
     directory: str | None = None
     disk_warning: str | None = None
+    home: str | None = None
 
     @property
     def is_reachable(self) -> bool:

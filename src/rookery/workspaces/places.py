@@ -133,4 +133,5 @@ class StorePlaces:
             last_seen_at=row.last_seen_at,
             directory=row.directory,
             disk_warning=row.disk_warning,
+            home=row.home,
         )

@@ -1651,6 +1651,13 @@ export interface WorkspaceContext {
   mcp_servers?: string[];
 }
 
+/** A file of the workspace. `path` is below the place of work, or absolute for a kept result. `text` is null when the file is no text; `truncated`: it goes on behind the first MiB. */
+export interface WorkspaceFileView {
+  path: string;
+  text: string | null;
+  truncated: boolean;
+}
+
 /** Any of the keys; absent ones stay. */
 export interface WorkspaceSettingsChange {
   max_per_user?: number;

@@ -1,5 +1,5 @@
-import { get, post } from "@/api/http";
-import type { FolderView } from "@/api/types.gen";
+import { address, get, post, put } from "@/api/http";
+import type { ContextView, FolderView, WorkspaceFileView } from "@/api/types.gen";
 
 /** As much of a workspace as a picker shows. */
 export interface WorkspaceRow {
@@ -32,6 +32,22 @@ export const createWorkspace = (template: string, key: string) =>
   post<Requested>("/workspaces", { template }, { "Idempotency-Key": key });
 export const startWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/start`);
 export const stopWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/stop`);
-/** A folder of the chat's workspace; `path` ends in a slash, or is empty for where the agent works. */
-export const listFolder = (chat: string, path: string, signal?: AbortSignal) =>
-  get<FolderView>(`/chats/${encodeURIComponent(chat)}/folder`, { path }, signal);
+
+/** Whose files are looked at: those of a chat's workspace, or of one that a new chat will have. */
+export type FilesOf = { chat: string } | { workspace: string };
+
+const at = (of: FilesOf) =>
+  "chat" in of ? `/chats/${encodeURIComponent(of.chat)}` : `/workspaces/${encodeURIComponent(of.workspace)}`;
+
+/** A folder of the workspace; `path` ends in a slash, or is empty for where the agent works. */
+export const listFolder = (of: FilesOf, path: string, signal?: AbortSignal) =>
+  get<FolderView>(`${at(of)}/folder`, { path }, signal);
+/** A file of the chat's workspace as text. */
+export const readFile = (chat: string, path: string, signal?: AbortSignal) =>
+  get<WorkspaceFileView>(`${at({ chat })}/file`, { path }, signal);
+/** Where the bytes of that file are. */
+export const bytesAddress = (chat: string, path: string) => address(`${at({ chat })}/file/bytes`, { path });
+/** What the workspace tells the agent of a chat: instructions, skills, servers of tools. */
+export const getContext = (chat: string) => get<ContextView>(`${at({ chat })}/context`);
+/** Take over what it tells now. */
+export const refreshContext = (chat: string) => put<ContextView>(`${at({ chat })}/context`, undefined);

@@ -3,6 +3,7 @@ import { useParams, useSearchParams } from "react-router";
 import { isStatus, sentence } from "@/api/errors";
 import { HomeLink, NotFoundPage, Problem } from "@/app/problem_page";
 import { ConversationPage } from "@/features/conversation/conversation_page";
+import { withFile } from "@/features/conversation/open_file";
 import { ReasonPage } from "@/features/conversation/reason_page";
 import { ChatHeader } from "@/features/header/chat_header";
 import { LiveDot } from "@/features/header/live_dot";
@@ -27,7 +28,7 @@ export function ChatPage() {
     if (tab) tabs.set(id, tab);
     const next = new URLSearchParams(params);
     if (tab) next.set("panel", tab);
-    else next.delete("panel");
+    else for (const name of ["panel", "file", "line"]) next.delete(name);
     setParams(next, { replace: true });
   }
 
@@ -69,7 +70,15 @@ export function ChatPage() {
       </div>
       {panel && chat.data && (
         <Suspense>
-          <Panel chat={chat.data} tab={panel} onTab={setPanel} onClose={() => setPanel(null)} />
+          <Panel
+            chat={chat.data}
+            tab={panel}
+            onTab={setPanel}
+            file={params.get("file")}
+            line={Number(params.get("line")) || null}
+            onFile={(path) => setParams(withFile(params, path, null), { replace: true })}
+            onClose={() => setPanel(null)}
+          />
         </Suspense>
       )}
     </div>

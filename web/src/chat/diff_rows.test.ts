@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { type DiffFile, editedFile } from "@/chat/diff";
-import { type DiffRow, diffRows, FOLD_LINES, fileTree, nextChange, quoted, signature } from "@/chat/diff_rows";
+import { type DiffRow, diffRows, FOLD_LINES, fileTree, nextChange, placed, quoted, signature } from "@/chat/diff_rows";
 
 const FILE = editedFile("src/x.py", ["@@ -10,2 +10,3 @@\n same\n-old\n-older\n+new\n"]);
 const PLAIN = { toggled: new Set<string>(), viewed: () => false, split: false, commenting: null };
@@ -91,4 +91,21 @@ test("files stand under their folders, which are named once", () => {
     "srcs",
     "-z",
   ]);
+});
+
+test("a remark finds its lines again, by their text or at least by their numbers", () => {
+  const at = (text: string) => FILE.lines.findIndex((line) => line.text === text);
+  for (const [from, to] of [
+    ["same", "new"],
+    ["old", "older"],
+    ["new", "new"],
+  ]) {
+    const selection = { key: FILE.key, anchor: at(from ?? ""), head: at(to ?? "") };
+    const found = placed([FILE], quoted(FILE, selection));
+    expect(found && quoted(FILE, found)).toEqual(quoted(FILE, selection));
+  }
+  const changed = editedFile("src/x.py", ["@@ -10,2 +10,3 @@\n same\n-old\n-older\n+newer\n"]);
+  const quote = quoted(FILE, { key: FILE.key, anchor: at("new"), head: at("new") });
+  expect(placed([changed], quote)).toMatchObject({ key: changed.key });
+  expect(placed([{ ...changed, path: "src/y.py" }], quote)).toBeNull();
 });

@@ -1,5 +1,6 @@
 /** Diffs as one list of rows, so that only those in view have to be there. */
 import type { DiffFile, DiffLine } from "@/chat/diff";
+import type { ReferencePart } from "@/chat/types";
 
 export type DiffRow =
   | { kind: "file"; key: string; file: DiffFile; isOpen: boolean }
@@ -120,6 +121,26 @@ export function quoted(file: DiffFile, selection: Selection) {
     end_line: numbers.at(-1) ?? 0,
     content: lines.map((line) => line.text).join("\n"),
   };
+}
+
+/** Where quoted lines are now: the same numbers with the same text, or else at least the numbers. Null when gone. */
+export function placed(files: readonly DiffFile[], quote: ReferencePart): Selection | null {
+  let near: Selection | null = null;
+  for (const file of files) {
+    if (file.path !== quote.file_name) continue;
+    for (const side of ["after", "before"] as const) {
+      const places = file.lines.flatMap((line, at) => {
+        const number = line[side];
+        return number !== null && number >= quote.start_line && number <= quote.end_line ? [at] : [];
+      });
+      const [anchor, head] = [places[0], places.at(-1)];
+      if (anchor === undefined || head === undefined) continue;
+      const selection = { key: file.key, anchor, head };
+      if (quoted(file, selection).content === quote.content) return selection;
+      near ??= selection;
+    }
+  }
+  return near;
 }
 
 /** The row of the next or previous piece that changed, from a row on. */

@@ -80,6 +80,11 @@ export function withRemark(text: string, reference: ReferencePart, remark: strin
   return `${before}${before ? "\n" : ""}${tokenOf(reference)} ${remark}\n`;
 }
 
+/** A file, behind what is typed already. */
+export function withMention(text: string, reference: ReferencePart): string {
+  return `${text}${/\S$/.test(text) ? " " : ""}${tokenOf(reference)} `;
+}
+
 /** Texts and references in order, with the space between them that trimming took. */
 export function spaced(parts: readonly Part[]): (string | ReferencePart)[] {
   const pieces: (string | ReferencePart)[] = [];

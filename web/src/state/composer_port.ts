@@ -7,6 +7,8 @@ export interface ComposerPort {
   insert: (text: string) => void;
   /** Refer to lines of a file, with a remark. */
   refer: (reference: ReferencePart, text: string) => void;
+  /** Refer to a whole file, and go there. */
+  mention: (path: string) => void;
 }
 
 export const composerPorts = createStore<{ ports: ReadonlyMap<string, ComposerPort> }>(() => ({ ports: new Map() }));

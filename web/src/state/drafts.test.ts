@@ -88,3 +88,20 @@ test("signing out removes drafts and nothing else", () => {
   drafts.clear();
   expect([...storage.items.keys()]).toEqual(["rookery.theme"]);
 });
+
+test("a remark that is being written outlives a reload and the sending of the message", () => {
+  const reference = { type: "file-reference" as const, file_name: "a.py", start_line: 1, end_line: 2, content: "x" };
+  drafts.saveRemark("ann", "c1", { reference, text: "not like th" });
+  drafts.save("ann", "c1", { ...EMPTY_DRAFT, text: "words" });
+  drafts.remove("ann", "c1");
+
+  const later = new Drafts(
+    storage,
+    () => now,
+    () => {},
+  );
+  expect(later.loadRemark("ann", "c1")).toEqual({ reference, text: "not like th" });
+  expect(later.loadRemark("ann", "c2")).toBeNull();
+  later.saveRemark("ann", "c1", { reference, text: "  " });
+  expect(later.loadRemark("ann", "c1")).toBeNull();
+});

@@ -30,6 +30,12 @@ export interface Draft {
   savedAt: number;
 }
 
+/** A remark on lines of a diff that is not added to the message yet. */
+export interface OpenRemark {
+  reference: ReferencePart;
+  text: string;
+}
+
 export const EMPTY_DRAFT: Draft = { text: "", files: [], references: [], answers: {}, savedAt: 0 };
 const PREFIX = "rookery.draft";
 const MAX_AGE_MS = 30 * 24 * 3600_000;
@@ -94,6 +100,19 @@ export class Drafts {
     const draft = this.load(user, chat);
     const { [call]: _, ...answers } = draft.answers;
     this.save(user, chat, { ...draft, answers: answering ? { ...answers, [call]: answering } : answers });
+  }
+
+  /** Keep a remark while it is written: a draft of its own, since sending the message does not end it. */
+  saveRemark(user: string, chat: string, remark: OpenRemark | null): void {
+    const key = `${chat}#remark`;
+    if (!remark?.text.trim()) this.remove(user, key);
+    else this.save(user, key, { ...EMPTY_DRAFT, text: remark.text, references: [remark.reference] });
+  }
+
+  loadRemark(user: string, chat: string): OpenRemark | null {
+    const { text, references } = this.load(user, `${chat}#remark`);
+    const [reference] = references;
+    return text && reference ? { text, reference } : null;
   }
 
   remove(user: string, chat: string): void {

@@ -1,13 +1,12 @@
-"""What a chat has of its workspace: the pinned context, the state of its repositories, and names of files."""
+"""What a chat has of its workspace: the pinned context and the state of its repositories."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from rookery.api import headers
@@ -19,9 +18,6 @@ from rookery.chat.rights import Action
 from rookery.store.access_errors import Denied
 from rookery.store.authorized.contexts import ChatContext
 from rookery.store.chat_diffs import DiffStatus
-
-# Chosen: in any script it fits into an address, which has 8 KiB at most.
-MAX_PATH_CHARS = 512
 
 
 class ContextItemView(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,20 +57,6 @@ class DiffView(msgspec.Struct, frozen=True, kw_only=True):
     changed_files: int
     refreshed_at: datetime
     diff: str | None
-
-
-class FolderEntryView(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    is_dir: bool
-    size: int
-
-
-class FolderView(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of the workspace, folders first. `path` is as it was asked for; `truncated`: it has more entries."""
-
-    path: str
-    entries: tuple[FolderEntryView, ...]
-    truncated: bool
 
 
 def router(parts: ApiParts) -> APIRouter:
@@ -118,16 +100,6 @@ def router(parts: ApiParts) -> APIRouter:
         await caller.store.contexts.write_diffs(ChatId(chat), fresh, sorted(gone))
         shown = zip(fresh, there, strict=True)
         return answer(Items(tuple(_diff(status, each.diff) for status, each in shown)))
-
-    @routes.get("/chats/{chat}/folder", "chats.folder", returns=FolderView, errors=(404, 409))
-    async def folder(
-        caller: CallerDep, chat: UUID, path: Annotated[str, Query(max_length=MAX_PATH_CHARS)] = ""
-    ) -> Response:
-        """Names in a folder of the chat's workspace, for its owner. `path` is below the one in which the chat works."""
-        await caller.store.chats.require(ChatId(chat), Action.PATCH)
-        found = await parts.workspaces.folders.list(ChatId(chat), path)
-        entries = tuple(FolderEntryView(name=each.name, is_dir=each.is_dir, size=each.size) for each in found.entries)
-        return answer(FolderView(path=path, entries=entries, truncated=found.truncated))
 
     return routes.router
 

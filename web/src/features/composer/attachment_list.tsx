@@ -31,7 +31,7 @@ export function AttachmentList({ items, onRemove, onInsert }: Props) {
           )}
           <span className="min-w-0">
             <span className="block truncate">{one.name}</span>
-            <span className={cx("block truncate", one.error ? "text-danger" : "text-muted")}>
+            <span className={cx("block", one.error ? "break-words text-danger" : "truncate text-muted")}>
               {one.error ?? (one.id ? sizeOf(one.size) : `${Math.round(one.progress * 100)} % of ${sizeOf(one.size)}`)}
             </span>
           </span>

@@ -1,11 +1,21 @@
 import { expect, test } from "vitest";
-import { asCommand, commandQuery, hiddenCharacters, isLongPaste, withoutHidden } from "@/features/composer/commands";
+import type { ContextItemView } from "@/api/types.gen";
+import {
+  asCommand,
+  commandQuery,
+  fittingSkills,
+  hiddenCharacters,
+  isLongPaste,
+  withoutHidden,
+} from "@/features/composer/commands";
 
 test("a slash at the very start asks for a command, a path does not", () => {
   expect(commandQuery("/co")).toBe("co");
   expect(commandQuery("/")).toBe("");
   expect(commandQuery("/etc/passwd")).toBeNull();
   expect(commandQuery("see /compact")).toBeNull();
+  expect(commandQuery("/make-release-2")).toBe("make-release-2");
+  expect(commandQuery("/workspace/plan")).toBe("workspace/plan");
   expect(asCommand("/compact ")?.name).toBe("compact");
   expect(asCommand("/unknown")).toBeNull();
 });
@@ -20,4 +30,28 @@ test("long pastes become files", () => {
   expect(isLongPaste("x".repeat(4000))).toBe(true);
   expect(isLongPaste("line\n".repeat(40))).toBe(true);
   expect(isLongPaste("short")).toBe(false);
+});
+
+test("skills are offered by name, and by their long one where a command has it", () => {
+  const item = (name: string, more: Partial<ContextItemView> = {}): ContextItemView => ({
+    kind: "skill",
+    source: `/p/skills/${name}/SKILL.md`,
+    name,
+    description: "does it",
+    size: 1,
+    status: "ok",
+    error: null,
+    tools: null,
+    ...more,
+  });
+  const items = [
+    item("release"),
+    item("plan"),
+    item("broken", { status: "invalid" }),
+    item("AGENTS.md", { kind: "instruction_file" }),
+  ];
+  expect(fittingSkills(items, "").map((one) => one.alias)).toEqual(["release", "workspace/plan"]);
+  expect(fittingSkills(items, "re").map((one) => one.alias)).toEqual(["release"]);
+  expect(fittingSkills(items, "workspace/").map((one) => one.alias)).toEqual(["workspace/release", "workspace/plan"]);
+  expect(fittingSkills(items, "x")).toEqual([]);
 });

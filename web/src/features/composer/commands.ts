@@ -1,4 +1,6 @@
 /** Slash commands at the beginning of a message. */
+import type { ContextItemView } from "@/api/types.gen";
+
 export interface Command {
   name: string;
   help: string;
@@ -17,10 +19,33 @@ export const COMMANDS: Command[] = [
   { name: "export", help: "Download the conversation as Markdown", needsChat: true },
 ];
 
-/** What is typed of a command, or null when the text is none. */
+/** What is typed of a command or a skill, or null when the text is neither. */
 export function commandQuery(text: string): string | null {
-  return /^\/([a-z]*)$/.exec(text)?.[1] ?? null;
+  return /^\/((?:workspace\/)?[a-z0-9-]*)$/.exec(text)?.[1] ?? null;
 }
+
+/** A skill as the menu offers it. Commands are reserved: a skill that is called like one keeps its long name. */
+export interface SkillChoice {
+  alias: string;
+  name: string;
+  description: string;
+}
+
+/** The skills of a chat that fit what is typed behind the slash. */
+export function fittingSkills(items: readonly ContextItemView[], typed: string): SkillChoice[] {
+  return items.flatMap((item) => {
+    if (item.kind !== "skill" || !item.name || !USABLE.has(item.status)) return [];
+    const long = `workspace/${item.name}`;
+    const alias = COMMANDS.some((one) => one.name === item.name) || typed.includes("/") ? long : item.name;
+    const fits = alias.startsWith(typed) || long.startsWith(typed);
+    return fits ? [{ alias, name: item.name, description: item.description ?? "" }] : [];
+  });
+}
+
+const USABLE = new Set(["ok", "truncated"]);
+
+/** What choosing a skill writes: the agent knows its skills by name. */
+export const skillText = (name: string) => `Use the skill ${name}: `;
 
 /** A whole text that is exactly a command. */
 export function asCommand(text: string): Command | null {

@@ -10,17 +10,25 @@ import {
   useState,
 } from "react";
 import type { SendBody } from "@/api/types.gen";
-import { contentOf, mention, mentionAt, usedReferences, withoutReference, withRemark } from "@/chat/references";
+import {
+  contentOf,
+  mention,
+  mentionAt,
+  usedReferences,
+  withMention,
+  withoutReference,
+  withRemark,
+} from "@/chat/references";
 import type { Part, ReferencePart } from "@/chat/types";
 import { AttachmentList } from "@/features/composer/attachment_list";
 import { toDraft, useAttachments } from "@/features/composer/attachments";
-import { asCommand, hiddenCharacters, isLongPaste, withoutHidden } from "@/features/composer/commands";
+import { asCommand, hiddenCharacters, isLongPaste, skillText, withoutHidden } from "@/features/composer/commands";
 import { drafts } from "@/features/composer/draft_store";
 import { useHistory } from "@/features/composer/history";
 import { limitFor, shrink } from "@/features/composer/images";
 import type { ModelChoice } from "@/features/composer/model_picker";
 import { ReferenceList } from "@/features/composer/reference_list";
-import { useSuggestions } from "@/features/composer/suggestions";
+import { pickedSkill, useSuggestions } from "@/features/composer/suggestions";
 import { Toolbar, type ToolbarControls } from "@/features/composer/toolbar";
 import { sizeOf } from "@/features/timeline/files";
 import { offerComposer } from "@/state/composer_port";
@@ -184,6 +192,12 @@ export function Composer(props: Props) {
         setReferences((known) => [...known, reference]);
         setText((before) => withRemark(before, reference, remark));
       },
+      mention: (path) => {
+        const reference = mention(path);
+        setReferences((known) => [...known, reference]);
+        setText((before) => withMention(before, reference));
+        requestAnimationFrame(() => box.current?.focus());
+      },
     });
   }, [chatId]);
 
@@ -209,8 +223,8 @@ export function Composer(props: Props) {
   }));
 
   const hasContent = text.trim() !== "" || attachments.items.some((one) => !one.error);
-  const hasFiles = props.workspaceId !== null;
-  const { label: menuLabel, options } = useSuggestions({ text, caret, chatId, hasFiles, isClosed: menuClosed });
+  const { workspaceId } = props;
+  const { label: menuLabel, options } = useSuggestions({ text, caret, chatId, workspaceId, isClosed: menuClosed });
   const quotes = usedReferences(text, references);
 
   const runCommand = (name: string) => {
@@ -221,6 +235,8 @@ export function Composer(props: Props) {
   };
 
   const pick = (id: string) => {
+    const skill = pickedSkill(id);
+    if (skill !== null) return setText(skillText(skill));
     const name = mentionAt(text, caret);
     if (!name) return runCommand(id);
     // A folder leads on to what is in it.

@@ -1,9 +1,10 @@
 import { useState } from "react";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
+import { refreshContext } from "@/api/workspaces";
 import { money, tokens } from "@/features/timeline/row";
 import type { ChatSession } from "@/state/chat_session";
-import { useCost } from "@/state/queries";
+import { queryClient, useCost } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Popover } from "@/ui/popover";
@@ -77,6 +78,22 @@ export function ContextRing({ chat, session, threshold, canAct }: Props) {
         <p className="mt-2 text-small text-muted">
           This chat has cost {money(cost.data.total_cost_micros)} in {cost.data.request_count} requests
           {cost.data.unpriced_request_count > 0 ? `, ${cost.data.unpriced_request_count} of them without a price` : ""}.
+        </p>
+      )}
+      {chat.context?.dirty && (
+        <p className="mt-2 text-small text-warn">
+          Instructions or skills of the workspace have changed since.
+          <Button
+            size="small"
+            className="mt-1.5 flex!"
+            onClick={() =>
+              refreshContext(chat.id)
+                .then(() => queryClient.invalidateQueries({ queryKey: ["context", chat.id] }))
+                .catch((error: unknown) => toast(sentence(error), { kind: "error" }))
+            }
+          >
+            Take them over
+          </Button>
         </p>
       )}
       {canAct && (

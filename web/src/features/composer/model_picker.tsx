@@ -57,11 +57,11 @@ export const ModelPicker = memo(function ModelPicker({ choice, onChoose, open, o
           kind="ghost"
           disabled={disabled}
           aria-label={`Model: ${current?.display_name ?? "default"}`}
-          className="max-w-52 text-muted! max-sm:max-w-36"
+          className="max-w-52 min-w-11 shrink! text-muted!"
         >
-          <span className="truncate">{current?.display_name ?? "Model"}</span>
-          {choice.effort && <span className="text-muted">{choice.effort}</span>}
-          <ChevronDown aria-hidden className="size-3.5" />
+          <span className="min-w-0 truncate">{current?.display_name ?? "Model"}</span>
+          {choice.effort && <span className="shrink-0 text-muted max-sm:sr-only">{choice.effort}</span>}
+          <ChevronDown aria-hidden className="size-3.5 shrink-0" />
         </Button>
       }
     >

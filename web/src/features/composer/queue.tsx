@@ -1,4 +1,4 @@
-import { ArrowDown, ArrowUp, GripVertical, Paperclip, Pencil, SendHorizontal, Trash2 } from "lucide-react";
+import { ArrowDown, ArrowUp, Ellipsis, GripVertical, Paperclip, Pencil, SendHorizontal, Trash2 } from "lucide-react";
 import { useRef, useState } from "react";
 import { leftQueue, sentence } from "@/api/errors";
 import { filesOf, plainText, type QueueRow } from "@/chat/pending";
@@ -7,6 +7,7 @@ import type { ChatSession } from "@/state/chat_session";
 import { useShownQueue } from "@/state/hooks";
 import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { Menu } from "@/ui/menu";
 import { toast } from "@/ui/toast";
 
 interface Props {
@@ -43,6 +44,16 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
           const words = plainText(row.parts).split("\n", 1)[0] ?? "";
           const files = filesOf(row.parts).length;
           const id = row.id;
+          const move = (by: 1 | -1) => {
+            if (id === null) return;
+            void run(session.move(id, by));
+            focusPlace(place + by, by < 0 ? "Move up" : "Move down");
+          };
+          const remove = () => {
+            if (id === null) return;
+            void run(session.deleteQueued(id));
+            focusPlace(Math.max(0, place - 1), "Delete");
+          };
           return (
             <li
               key={row.key}
@@ -73,7 +84,7 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
               )}
             >
               {isOwner && id !== null && rows.length > 1 && (
-                <GripVertical aria-hidden className="-ml-2 size-4 shrink-0 cursor-grab text-muted" />
+                <GripVertical aria-hidden className="-ml-2 size-4 shrink-0 cursor-grab text-muted max-sm:hidden" />
               )}
               <span className="w-4 shrink-0 text-small text-muted tabular-nums">{place + 1}</span>
               <span className="min-w-0 flex-1 truncate">{words || "Attachment"}</span>
@@ -93,41 +104,48 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
                   <IconButton label="Send now" size="small" onClick={() => void run(session.promote(id))}>
                     <SendHorizontal />
                   </IconButton>
-                  <IconButton
-                    label="Move up"
-                    size="small"
-                    disabled={place === 0}
-                    onClick={() => {
-                      void run(session.move(id, -1));
-                      focusPlace(place - 1, "Move up");
-                    }}
-                  >
-                    <ArrowUp />
-                  </IconButton>
-                  <IconButton
-                    label="Move down"
-                    size="small"
-                    disabled={place === rows.length - 1}
-                    onClick={() => {
-                      void run(session.move(id, 1));
-                      focusPlace(place + 1, "Move down");
-                    }}
-                  >
-                    <ArrowDown />
-                  </IconButton>
-                  <IconButton label="Edit" size="small" onClick={() => onEdit(row, place + 1)}>
-                    <Pencil />
-                  </IconButton>
-                  <IconButton
-                    label="Delete"
-                    size="small"
-                    onClick={() => {
-                      void run(session.deleteQueued(id));
-                      focusPlace(Math.max(0, place - 1), "Delete");
-                    }}
-                  >
-                    <Trash2 />
-                  </IconButton>
+                  <span className="flex max-sm:hidden">
+                    <IconButton label="Move up" size="small" disabled={place === 0} onClick={() => move(-1)}>
+                      <ArrowUp />
+                    </IconButton>
+                    <IconButton
+                      label="Move down"
+                      size="small"
+                      disabled={place === rows.length - 1}
+                      onClick={() => move(1)}
+                    >
+                      <ArrowDown />
+                    </IconButton>
+                    <IconButton label="Edit" size="small" onClick={() => onEdit(row, place + 1)}>
+                      <Pencil />
+                    </IconButton>
+                    <IconButton label="Delete" size="small" onClick={remove}>
+                      <Trash2 />
+                    </IconButton>
+                  </span>
+                  {/* On a phone five buttons would leave no room for the words. */}
+                  <span className="sm:hidden">
+                    <Menu
+                      label={`Queued message ${place + 1}`}
+                      align="end"
+                      trigger={
+                        <IconButton label={`More for queued message ${place + 1}`} size="small">
+                          <Ellipsis />
+                        </IconButton>
+                      }
+                      items={[
+                        { label: "Edit", icon: <Pencil />, onSelect: () => onEdit(row, place + 1) },
+                        { label: "Move up", icon: <ArrowUp />, disabled: place === 0, onSelect: () => move(-1) },
+                        {
+                          label: "Move down",
+                          icon: <ArrowDown />,
+                          disabled: place === rows.length - 1,
+                          onSelect: () => move(1),
+                        },
+                        { label: "Delete", icon: <Trash2 />, danger: true, onSelect: remove },
+                      ]}
+                    />
+                  </span>
                 </span>
               )}
             </li>

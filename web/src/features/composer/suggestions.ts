@@ -1,11 +1,11 @@
 /** What the box offers while something is typed: commands behind `/`, files behind `@`. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { File as FileIcon, Folder } from "lucide-react";
+import { BookOpen, File as FileIcon, Folder } from "lucide-react";
 import { createElement } from "react";
-import { listFolder } from "@/api/workspaces";
+import { type FilesOf, getContext, listFolder } from "@/api/workspaces";
 import { knownPaths } from "@/chat/changes";
 import { mentionAt } from "@/chat/references";
-import { COMMANDS, commandQuery } from "@/features/composer/commands";
+import { COMMANDS, commandQuery, fittingSkills } from "@/features/composer/commands";
 import { chatSession } from "@/state/chat_sessions";
 import type { Option } from "@/ui/combobox";
 
@@ -16,8 +16,8 @@ interface Typed {
   text: string;
   caret: number;
   chatId: string | null;
-  /** The chat has a workspace whose files can be listed. */
-  hasFiles: boolean;
+  /** The workspace whose files can be listed and whose skills can be used: the chat's, or that of a new one. */
+  workspaceId: string | null;
   isClosed: boolean;
 }
 
@@ -28,26 +28,59 @@ export interface Suggestions {
   isAsked: boolean;
 }
 
-export function useSuggestions({ text, caret, chatId, hasFiles, isClosed }: Typed): Suggestions {
+// Ids of skills are told from those of commands by it.
+const SKILL = "skill ";
+
+/** The skill that an option stands for; null for anything else. */
+export const pickedSkill = (id: string) => (id.startsWith(SKILL) ? id.slice(SKILL.length) : null);
+
+function filesOf(chatId: string | null, workspaceId: string | null): FilesOf | null {
+  if (workspaceId === null) return null;
+  return chatId === null ? { workspace: workspaceId } : { chat: chatId };
+}
+
+export function useSuggestions({ text, caret, chatId, workspaceId, isClosed }: Typed): Suggestions {
   const command = isClosed ? null : commandQuery(text);
-  const name = isClosed || command !== null || chatId === null ? null : mentionAt(text, caret);
+  const files = filesOf(chatId, workspaceId);
+  const name = isClosed || command !== null || (chatId === null && files === null) ? null : mentionAt(text, caret);
   const folder = name ? name.query.slice(0, name.query.lastIndexOf("/") + 1) : "";
   const { data } = useQuery({
-    queryKey: ["folder", chatId, folder],
-    queryFn: ({ signal }) => listFolder(chatId ?? "", folder, signal),
-    enabled: name !== null && hasFiles,
+    queryKey: ["folder", files, folder],
+    queryFn: ({ signal }) => listFolder(files ?? { chat: "" }, folder, signal),
+    enabled: name !== null && files !== null,
     retry: false,
     staleTime: 10_000,
     placeholderData: keepPreviousData,
   });
+  const context = useQuery({
+    queryKey: ["context", chatId],
+    queryFn: () => getContext(chatId ?? ""),
+    enabled: command !== null && chatId !== null && workspaceId !== null,
+    retry: false,
+  });
   if (command !== null) {
     const fitting = COMMANDS.filter((one) => one.name.startsWith(command) && (chatId !== null || !one.needsChat));
-    const options = fitting.map((one) => ({ id: one.name, label: `/${one.name}`, detail: one.help }));
+    const skills = chatId !== null && workspaceId !== null ? fittingSkills(context.data?.items ?? [], command) : [];
+    const options: Option[] = [
+      ...fitting.map((one) => ({ id: one.name, label: `/${one.name}`, detail: one.help })),
+      ...skills.map((one) => ({
+        id: `${SKILL}${one.alias}`,
+        label: `/${one.alias}`,
+        detail: createElement(
+          "span",
+          { className: "inline-block max-w-72 truncate align-bottom max-sm:max-w-40" },
+          one.description,
+        ),
+        group: "Skills",
+        icon: createElement(BookOpen),
+      })),
+    ];
     return { label: "Commands", options, isAsked: options.length > 0 };
   }
-  if (!name || chatId === null) return { label: "", options: [], isAsked: false };
+  if (!name) return { label: "", options: [], isAsked: false };
   const wanted = name.query.toLowerCase();
-  const known = knownPaths(chatSession(chatId).store.getState().data.messages.values())
+  const messages = chatId === null ? [] : chatSession(chatId).store.getState().data.messages.values();
+  const known = knownPaths(messages)
     .filter((path) => path.toLowerCase().includes(wanted))
     .slice(0, MOST_KNOWN);
   const entries = (data?.path === folder ? data.entries : [])

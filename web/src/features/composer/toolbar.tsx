@@ -30,12 +30,12 @@ interface Props extends ToolbarControls {
   onSend: () => void;
 }
 
-/** Files, model, workspace and plan on the left; stop and send on the right, in a row of their own where it is narrow. */
+/** Files, model, workspace and plan on the left; stop and send on the right. One row: a long name of a model gives way. */
 export function Toolbar(props: Props) {
   const { busy, stopping, planMode } = props;
   const picker = useRef<HTMLInputElement>(null);
   return (
-    <div className="flex flex-wrap items-center gap-1 px-2 pb-2">
+    <div className="flex items-center gap-1 px-2 pb-2">
       <input
         ref={picker}
         type="file"
@@ -66,7 +66,7 @@ export function Toolbar(props: Props) {
         <ClipboardList aria-hidden className="size-3.5" />
         <span className="max-sm:sr-only">Plan</span>
       </Button>
-      <div className="ml-auto flex items-center gap-1">
+      <div className="ml-auto flex shrink-0 items-center gap-1">
         {props.extra}
         {busy && (
           <Button size="small" onClick={props.onStop} disabled={stopping} aria-keyshortcuts="Escape">

@@ -102,12 +102,12 @@ function Picker({ workspaceId, onChoose }: Props) {
           size="small"
           kind="ghost"
           aria-label={`Workspace: ${current ? `${current.name}, ${current.status}` : "none"}`}
-          className="max-w-44 text-muted!"
+          className="max-w-44 sm:shrink! sm:min-w-11 text-muted!"
         >
-          <Box aria-hidden className="size-3.5" />
-          <span className="hidden truncate sm:block">{current ? current.name : "Workspace"}</span>
+          <Box aria-hidden className="size-3.5 shrink-0" />
+          <span className="hidden min-w-0 truncate sm:block">{current ? current.name : "Workspace"}</span>
           {current?.warning && <TriangleAlert aria-label="Warning" className="size-3.5 text-warn" />}
-          <ChevronDown aria-hidden className="size-3.5" />
+          <ChevronDown aria-hidden className="size-3.5 shrink-0" />
         </Button>
       }
     >

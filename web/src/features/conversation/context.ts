@@ -1,5 +1,6 @@
 import { createContext, useContext } from "react";
 import type { Message } from "@/chat/types";
+import type { OpenFile } from "@/features/conversation/open_file";
 import type { ChatSession } from "@/state/chat_session";
 
 /** What rows and cards may do with the chat they stand in. */
@@ -16,6 +17,8 @@ export interface Conversation {
   insertText: (text: string) => void;
   editMessage: (message: Message) => void;
   openModelPicker: () => void;
+  /** Show a file of the workspace in the panel; null where the reader has none to look into. */
+  openFile: OpenFile | null;
   /** The name of a model config, if it is known. */
   modelName: (id: string | null) => string | null;
 }

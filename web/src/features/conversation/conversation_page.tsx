@@ -12,6 +12,7 @@ import { Queue } from "@/features/composer/queue";
 import { type Conversation, ConversationContext } from "@/features/conversation/context";
 import { exportChat } from "@/features/conversation/export";
 import { ConnectionBanner, ReadOnly, StreamEnded } from "@/features/conversation/notices";
+import { useOpenFile } from "@/features/conversation/open_file";
 import { PrintSheet } from "@/features/conversation/print";
 import { Timeline } from "@/features/timeline/timeline";
 import { type ChatSession, newId } from "@/state/chat_session";
@@ -52,6 +53,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
   const { choice, setChoice } = useChoice(chat);
   const patch = usePatch(chat);
   const planMode = chat?.plan_mode ?? false;
+  const openFile = useOpenFile(chat);
   useTurnNews(session);
 
   const modelName = useCallback(
@@ -80,9 +82,10 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
         composer.current?.beginEdit(...editable(message.content));
       },
       openModelPicker: () => composer.current?.openModels(),
+      openFile,
       modelName,
     };
-  }, [chatId, session, isOwner, isArchived, planMode, modelName]);
+  }, [chatId, session, isOwner, isArchived, planMode, openFile, modelName]);
 
   const endEditing = () => {
     setEditing(null);

@@ -46,6 +46,7 @@ export function GalleryPage() {
         insertText: () => {},
         editMessage: () => {},
         openModelPicker: () => {},
+        openFile: null,
         modelName: () => "Opus",
       }}
     >

@@ -33,6 +33,15 @@ interface Command extends Option {
   run: () => void;
 }
 
+// Where the focus was. Noted by the store, since by the time a dialog could look its field has taken it.
+let opener: Element | null = null;
+let hasLeft = false;
+layout.subscribe((now, before) => {
+  if (!now.paletteOpen || before.paletteOpen) return;
+  opener = document.activeElement;
+  hasLeft = false;
+});
+
 /** Everything by name: recent chats and commands at once, and what the server finds in messages. */
 export function Palette() {
   const isOpen = useStore(layout, (state) => state.paletteOpen);
@@ -42,6 +51,11 @@ export function Palette() {
         <Dialog.Overlay className="fixed inset-0 z-40 bg-black/45" />
         <Dialog.Content
           aria-describedby={undefined}
+          onCloseAutoFocus={(event) => {
+            event.preventDefault();
+            // Whoever goes to another page is received there.
+            if (!hasLeft && opener instanceof HTMLElement) opener.focus();
+          }}
           className="pop-in fixed inset-x-2 top-2 z-40 flex max-h-[70dvh] flex-col overflow-hidden rounded-xl border border-line bg-bg1 shadow-pop outline-none sm:inset-x-auto sm:top-[12vh] sm:left-1/2 sm:w-[min(40rem,calc(100vw-2rem))] sm:-translate-x-1/2"
         >
           <Dialog.Title className="sr-only">Search and commands</Dialog.Title>
@@ -103,6 +117,7 @@ function PaletteBody() {
     setLayout({ paletteOpen: false });
     const command = commands.find((one) => one.id === option.id);
     if (command) return command.run();
+    hasLeft = !newTab;
     const path = option.id === "all" ? `/search?q=${encodeURIComponent(wanted)}` : option.id;
     if (newTab) window.open(path, "_blank", "noopener");
     else void navigate(path);
@@ -144,7 +159,10 @@ function chatOption(chat: ChatView, group: string): Option {
 
 function useCommands(query: string): Command[] {
   const navigate = useNavigate();
-  const go = (path: string) => () => void navigate(path);
+  const go = (path: string) => () => {
+    hasLeft = true;
+    void navigate(path);
+  };
   const theme = (name: string) => () => void saveDisplay({ theme: name }).catch(() => {});
   const all: Command[] = [
     { id: "new", label: "New chat", icon: <SquarePen />, run: go("/") },

@@ -8,6 +8,7 @@ import { signature } from "@/chat/diff_rows";
 import { Counts } from "@/features/panel/diff_line";
 import { DiffView } from "@/features/panel/diff_view";
 import { FileList } from "@/features/panel/file_list";
+import { useKeptRemark } from "@/features/panel/remark";
 import { StoredSummary, useWorkingTree, WorkingTreeState } from "@/features/panel/working_tree";
 import { chatSession } from "@/state/chat_sessions";
 import { composerPorts } from "@/state/composer_port";
@@ -114,6 +115,7 @@ function Changes({ chat, label, files, picker, onRefresh, notes, empty }: Change
   const look = useStore(layout, (state) => state.diff);
   const port = useStore(composerPorts, (state) => state.ports.get(chat.id) ?? null);
   const shown = useMemo(() => (look.ignoresSpace ? files.map(ignoringSpace) : files), [files, look.ignoresSpace]);
+  const remark = useKeptRemark(chat.id);
   const goTo = useRef<((file: DiffFile) => void) | null>(null);
   const [viewed, setViewed] = useState<ReadonlyMap<string, string>>(new Map());
   const isViewed = useCallback((file: DiffFile) => viewed.get(file.key) === signature(file), [viewed]);
@@ -139,6 +141,7 @@ function Changes({ chat, label, files, picker, onRefresh, notes, empty }: Change
             viewed={isViewed}
             onViewed={onViewed}
             onComment={port ? port.refer : null}
+            remark={remark}
             goTo={goTo}
           />
           {port && (

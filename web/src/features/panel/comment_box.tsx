@@ -4,25 +4,33 @@ import { Button } from "@/ui/button";
 interface Props {
   /** What is commented on, in words. */
   about: string;
+  /** What is typed already. */
+  initial: string;
+  /** It was opened just now, and not found again. */
+  takesFocus: boolean;
+  onType: (text: string) => void;
   onAdd: (text: string) => void;
   onCancel: () => void;
 }
 
 /** A remark on lines of a diff: Enter puts it into the composer. */
-export function CommentBox({ about, onAdd, onCancel }: Props) {
-  const [text, setText] = useState("");
+export function CommentBox({ about, initial, takesFocus, onType, onAdd, onCancel }: Props) {
+  const [text, setText] = useState(initial);
   const add = () => text.trim() && onAdd(text.trim());
   return (
     <div className="sticky left-0 w-(--view) p-2 font-sans text-ui">
       <div className="rounded-lg border border-control bg-bg1 p-2 shadow-pop">
         <textarea
-          // biome-ignore lint/a11y/noAutofocus: it opens by an act of the user, who goes on typing
-          autoFocus
+          // biome-ignore lint/a11y/noAutofocus: where it opens by an act of the user, who goes on typing
+          autoFocus={takesFocus}
           aria-label={`Comment on ${about}`}
           placeholder="What should the agent do here?"
           rows={2}
           value={text}
-          onChange={(event) => setText(event.target.value)}
+          onChange={(event) => {
+            setText(event.target.value);
+            onType(event.target.value);
+          }}
           onKeyDown={(event) => {
             event.stopPropagation();
             if (event.nativeEvent.isComposing) return;

@@ -1,12 +1,13 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type CSSProperties, type KeyboardEvent, type RefObject, useEffect, useMemo, useRef, useState } from "react";
 import type { DiffFile } from "@/chat/diff";
-import { type DiffRow, diffRows, nextChange, quoted, type Selection } from "@/chat/diff_rows";
+import { type DiffRow, diffRows, nextChange, placed, quoted, type Selection } from "@/chat/diff_rows";
 import type { ReferencePart } from "@/chat/types";
 import { CommentBox } from "@/features/panel/comment_box";
 import { useColours } from "@/features/panel/diff_colours";
 import { DiffLineRow, FileHead } from "@/features/panel/diff_line";
 import { movedSelection, usePicking } from "@/features/panel/picking";
+import type { KeptRemark } from "@/features/panel/remark";
 import { announce } from "@/ui/announcer";
 
 const LINE_PX = 20;
@@ -23,15 +24,19 @@ interface Props {
   onViewed: (file: DiffFile) => void;
   /** Takes a comment; null where nobody may make one. */
   onComment: ((reference: ReferencePart, text: string) => void) | null;
+  /** The comment that is being written. */
+  remark: KeptRemark;
   /** Filled with what goes to a file. */
   goTo: RefObject<((file: DiffFile) => void) | null>;
 }
 
 /** Diffs of files under each other. Only the lines in view are there. */
-export function DiffView({ label, files, split, wraps, viewed, onViewed, onComment, goTo }: Props) {
+export function DiffView({ label, files, split, wraps, viewed, onViewed, onComment, remark, goTo }: Props) {
   const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set());
   const [selection, setSelection] = useState<Selection | null>(null);
   const [commenting, setCommenting] = useState<Selection | null>(null);
+  // A comment that was found again opens where it was, but does not take the focus from whoever types elsewhere.
+  const [isFoundAgain, setFoundAgain] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   const rows = useMemo(
     () => diffRows(files, { toggled, viewed, split, commenting }),
@@ -67,7 +72,27 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
     if (rows[at]?.kind === "file" && !rows[at].isOpen) toggle(file);
     if (at >= 0) list.scrollToIndex(at, { align: "start" });
   };
-  const picking = usePicking(selection, setSelection, setCommenting);
+  const comment = (at: Selection | null) => {
+    setFoundAgain(false);
+    setCommenting(at);
+  };
+  const picking = usePicking(selection, setSelection, comment);
+  const looked = useRef(false);
+  useEffect(() => {
+    if (looked.current || files.length === 0 || !onComment) return;
+    looked.current = true;
+    const kept = remark.load();
+    const at = kept && placed(files, kept.reference);
+    if (!at) return;
+    setFoundAgain(true);
+    setSelection(at);
+    setCommenting(at);
+  }, [files, onComment, remark]);
+  const place = isFoundAgain ? rows.findIndex((row) => row.kind === "comment") : -1;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: once, when it is there
+  useEffect(() => {
+    if (place >= 0) list.scrollToIndex(place, { align: "center" });
+  }, [place >= 0]);
 
   function onKeyDown(event: KeyboardEvent) {
     if (event.target !== box.current || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -84,7 +109,7 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
       announce(moved.words);
     } else if (onComment && selection && event.key === "Enter") {
       event.preventDefault();
-      setCommenting(selection);
+      comment(selection);
     } else if (event.key === "Escape" && selection) {
       event.stopPropagation();
       setSelection(null);
@@ -92,6 +117,7 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
   }
 
   const end = () => {
+    remark.keep(null);
     setCommenting(null);
     setSelection(null);
     box.current?.focus();
@@ -133,6 +159,9 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
                 onComment && (
                   <CommentBox
                     about={aboutOf(quoted(row.file, commenting))}
+                    initial={remark.load()?.text ?? ""}
+                    takesFocus={!isFoundAgain}
+                    onType={(text) => remark.keep({ reference: quoted(row.file, commenting), text })}
                     onCancel={end}
                     onAdd={(text) => {
                       onComment(quoted(row.file, commenting), text);

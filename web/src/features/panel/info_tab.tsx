@@ -6,6 +6,7 @@ import { fileAddress } from "@/api/files";
 import { hasReason } from "@/api/reasons";
 import type { ChatView } from "@/api/types.gen";
 import { visitsOf } from "@/chat/accesses";
+import { ContextPart } from "@/features/panel/context_part";
 import { openChatDialog } from "@/features/sidebar/dialogs";
 import { downloadFile } from "@/state/file_source";
 import { useCost, useKnownModels } from "@/state/queries";
@@ -63,6 +64,11 @@ export function InfoTab({ chat }: { chat: ChatView }) {
           </ul>
         )}
       </Part>
+      {chat.workspace_id !== null && (
+        <Part title="From the workspace">
+          <ContextPart chat={chat} />
+        </Part>
+      )}
       {chat.files && chat.files.length > 0 && (
         <Part title="Files">
           <ul className="flex flex-col gap-1">

@@ -4,8 +4,10 @@ import type { CSSProperties } from "react";
 import { useStore } from "zustand";
 import type { ChatView } from "@/api/types.gen";
 import { ChangesTab } from "@/features/panel/changes_tab";
+import { FilesTab } from "@/features/panel/files_tab";
 import { InfoTab } from "@/features/panel/info_tab";
 import { layout, setLayout } from "@/state/layout";
+import { useFeature } from "@/state/session";
 import { IconButton } from "@/ui/button";
 import { Resizer } from "@/ui/resizer";
 
@@ -13,18 +15,25 @@ interface Props {
   chat: ChatView;
   tab: string;
   onTab: (tab: string) => void;
+  /** The file that is shown under Files, and the line that is meant. */
+  file: string | null;
+  line: number | null;
+  onFile: (path: string | null) => void;
   onClose: () => void;
 }
 
 const TABS = [
   { id: "changes", label: "Changes" },
+  { id: "files", label: "Files" },
   { id: "info", label: "Info" },
 ];
 
 /** What belongs to a chat beside its conversation. Below 1024 px it lies over it. */
-export function Panel({ chat, tab, onTab, onClose }: Props) {
+export function Panel({ chat, tab, onTab, file, line, onFile, onClose }: Props) {
   const width = useStore(layout, (state) => state.panelWidth);
-  const current = TABS.some((one) => one.id === tab) ? tab : "info";
+  const hasWorkspaces = useFeature("workspaces");
+  const tabs = TABS.filter((one) => one.id !== "files" || (hasWorkspaces && chat.my_role === "owner"));
+  const current = tabs.some((one) => one.id === tab) ? tab : "info";
   return (
     <>
       <Resizer
@@ -45,7 +54,7 @@ export function Panel({ chat, tab, onTab, onClose }: Props) {
         <Tabs.Root value={current} onValueChange={onTab} className="flex min-h-0 flex-1 flex-col">
           <div className="flex h-12 shrink-0 items-center border-b border-line px-2">
             <Tabs.List aria-label="Panel" className="flex min-w-0 flex-1 gap-1">
-              {TABS.map((one) => (
+              {tabs.map((one) => (
                 <Tabs.Trigger
                   key={one.id}
                   value={one.id}
@@ -61,6 +70,9 @@ export function Panel({ chat, tab, onTab, onClose }: Props) {
           </div>
           <Tabs.Content value="changes" className="flex min-h-0 flex-1 flex-col data-[state=inactive]:hidden">
             <ChangesTab chat={chat} />
+          </Tabs.Content>
+          <Tabs.Content value="files" className="flex min-h-0 flex-1 flex-col data-[state=inactive]:hidden">
+            <FilesTab chat={chat} file={file} line={line} onFile={onFile} />
           </Tabs.Content>
           <Tabs.Content value="info" className="min-h-0 flex-1 overflow-y-auto p-4 data-[state=inactive]:hidden">
             <InfoTab chat={chat} />

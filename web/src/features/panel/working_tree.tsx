@@ -1,18 +1,16 @@
 import { useQuery } from "@tanstack/react-query";
 import { GitBranch, TriangleAlert } from "lucide-react";
-import { type ReactNode, useEffect, useMemo, useState } from "react";
+import { type ReactNode, useEffect, useMemo } from "react";
 import { sentence } from "@/api/errors";
 import { get } from "@/api/http";
 import type { ChatView, DiffView, RepositoryState } from "@/api/types.gen";
-import { listWorkspaces, startWorkspace } from "@/api/workspaces";
 import { type DiffFile, gitFiles } from "@/chat/diff";
 import { Counts } from "@/features/panel/diff_line";
+import { Empty, NotRunning, useWorkspaceStatus, Waiting } from "@/features/panel/workspace_state";
 import { type GitState, useGit } from "@/state/git";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
-import { Spinner } from "@/ui/spinner";
 import { Ago } from "@/ui/time";
-import { toast } from "@/ui/toast";
 
 export interface WorkingTree {
   git: GitState;
@@ -25,14 +23,7 @@ export interface WorkingTree {
 
 /** The repositories of a chat and what changed in them, as long as its workspace runs. */
 export function useWorkingTree(chat: ChatView): WorkingTree {
-  const { data, isError } = useQuery({
-    queryKey: ["workspaces"],
-    queryFn: listWorkspaces,
-    enabled: chat.workspace_id !== null,
-    retry: false,
-  });
-  const found = data?.items.find((one) => one.id === chat.workspace_id)?.status ?? "deleted";
-  const status = data ? found : isError ? "running" : null;
+  const status = useWorkspaceStatus(chat);
   const { refresh, ...git } = useGit(chat.id, status === "running");
   const { repositories } = git;
   const files = useMemo(() => filesOf(repositories), [repositories]);
@@ -65,7 +56,7 @@ export function WorkingTreeState({ chat, tree }: { chat: ChatView; tree: Working
   if (status !== null && status !== "running") return <NotRunning chat={chat} status={status} />;
   if (!git.isKnown) {
     const isAway = git.conn.phase === "stopped" || git.conn.phase === "backoff";
-    return isAway ? <Unavailable tree={tree} /> : <Waiting />;
+    return isAway ? <Unavailable tree={tree} /> : <Waiting text="Looking at the repositories" />;
   }
   if (git.repositories.length === 0) {
     return <Empty text="No repository. Nothing is under version control where this chat works." />;
@@ -119,32 +110,6 @@ function Repository({ one, children }: { one: RepositoryState | DiffView; childr
   );
 }
 
-function NotRunning({ chat, status }: { chat: ChatView; status: string }) {
-  const [asks, setAsks] = useState(false);
-  if (status === "deleted") return <Empty text="The workspace of this chat was deleted." />;
-  const isOnItsWay = status !== "stopped" && status !== "failed";
-  return (
-    <Empty text={isOnItsWay ? `The workspace is ${status}.` : "The workspace does not run."}>
-      {isOnItsWay ? (
-        <Spinner />
-      ) : (
-        <Button
-          disabled={asks}
-          onClick={() => {
-            setAsks(true);
-            startWorkspace(chat.workspace_id ?? "")
-              .then(() => queryClient.invalidateQueries({ queryKey: ["workspaces"] }))
-              .catch((error: unknown) => toast(sentence(error), { kind: "error" }))
-              .finally(() => setAsks(false));
-          }}
-        >
-          Start it
-        </Button>
-      )}
-    </Empty>
-  );
-}
-
 const REASONS: Record<string, string> = {
   no_workspace: "This chat has no workspace.",
   workspace_not_running: "The workspace does not run.",
@@ -157,33 +122,6 @@ function Unavailable({ tree }: { tree: WorkingTree }) {
     <Empty text={REASONS[tree.git.conn.refusal ?? ""] ?? "The changes cannot be seen now."}>
       <Button onClick={tree.refresh}>Try again</Button>
     </Empty>
-  );
-}
-
-/** Nothing at first: most looks are over before anybody would have seen it. */
-function Waiting() {
-  const [isLate, setLate] = useState(false);
-  useEffect(() => {
-    const timer = setTimeout(() => setLate(true), 150);
-    return () => clearTimeout(timer);
-  }, []);
-  return (
-    <p role="status" className="m-auto flex items-center gap-2 p-6 text-muted">
-      {isLate && (
-        <>
-          <Spinner /> Looking at the repositories
-        </>
-      )}
-    </p>
-  );
-}
-
-function Empty({ text, children }: { text: string; children?: ReactNode }) {
-  return (
-    <div className="m-auto flex max-w-72 flex-col items-center gap-3 p-6 text-center text-muted">
-      <p>{text}</p>
-      {children}
-    </div>
   );
 }
 
@@ -203,7 +141,7 @@ export function StoredSummary({ chat }: { chat: ChatView }) {
       </Empty>
     );
   }
-  if (!data) return <Waiting />;
+  if (!data) return <Waiting text="Looking at the repositories" />;
   if (data.items.length === 0) return <Empty text="No change of a repository was seen in this chat." />;
   return (
     <>

@@ -16,6 +16,7 @@ import {
 import { CodeBlock, download } from "@/features/timeline/code";
 import { sizeOf } from "@/features/timeline/files";
 import { languageOf } from "@/features/timeline/highlighter";
+import { InlineCode, InsideLink } from "@/features/timeline/path_link";
 import { Button } from "@/ui/button";
 import { Confirm } from "@/ui/dialog";
 import { Menu } from "@/ui/menu";
@@ -264,13 +265,13 @@ function Inline({ token }: { token: Tokens.Generic }): ReactNode {
     case "del":
       return <del>{inline(token.tokens)}</del>;
     case "codespan":
-      return <code className="rounded bg-bg3 px-1 py-0.5 font-mono text-[0.87em] break-words">{token.text}</code>;
+      return <InlineCode text={token.text} />;
     case "br":
       return <br />;
     case "link":
       return (
         <Link href={token.href} text={token.text}>
-          {inline(token.tokens)}
+          <InsideLink value>{inline(token.tokens)}</InsideLink>
         </Link>
       );
     case "image":

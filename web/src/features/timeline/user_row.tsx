@@ -7,6 +7,7 @@ import { useConversation } from "@/features/conversation/context";
 import { CopyButton } from "@/features/timeline/code";
 import { Files } from "@/features/timeline/files";
 import { Rest } from "@/features/timeline/markdown";
+import { PathLink } from "@/features/timeline/path_link";
 import { When } from "@/features/timeline/when";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
@@ -22,9 +23,15 @@ export function UserText({ parts }: { parts: readonly Part[] }) {
     typeof piece === "string" ? (
       <span key={index}>{piece}</span>
     ) : (
-      <span key={index} className="rounded bg-bg1 px-1.5 py-0.5 font-mono text-small" title={piece.content}>
+      <PathLink
+        key={index}
+        path={piece.file_name}
+        line={piece.start_line || null}
+        className="rounded bg-bg1 px-1.5 py-0.5 font-mono text-small"
+        title={piece.content}
+      >
         {tokenOf(piece).slice(1)}
-      </span>
+      </PathLink>
     ),
   );
 }

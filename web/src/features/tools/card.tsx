@@ -1,6 +1,7 @@
 import { ChevronRight, CircleDashed, Hand, TriangleAlert } from "lucide-react";
 import { memo, type ReactNode } from "react";
 import { useStore } from "zustand";
+import { keptFile } from "@/chat/paths";
 import { liveCall, type ToolView, withLive } from "@/chat/preview";
 import {
   closedBecause,
@@ -20,6 +21,7 @@ import { useConversation } from "@/features/conversation/context";
 import { toolOf } from "@/features/tools/registry";
 import { useNow } from "@/state/hooks";
 import { useOpen } from "@/state/open_state";
+import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Spinner } from "@/ui/spinner";
 
@@ -72,11 +74,24 @@ export const ToolCard = memo(function ToolCard({ call: stored, active, latest }:
         <div className="border-t border-line p-3">
           {state === "failed" && failureOf(call) && <Failure call={call} />}
           <Body call={call} state={state} />
+          <Whole call={call} />
         </div>
       )}
     </div>
   );
 });
+
+/** A result that was shortened for the agent is whole in the workspace. */
+function Whole({ call }: { call: ToolView }) {
+  const { openFile } = useConversation();
+  const file = openFile ? keptFile(call.result) : null;
+  if (!openFile || !file) return null;
+  return (
+    <Button size="small" className="mt-2" onClick={() => openFile(file)}>
+      Open all of it
+    </Button>
+  );
+}
 
 /** The whole reason, which may be longer than the header has room for. */
 function Failure({ call }: { call: ToolView }) {

@@ -1,5 +1,6 @@
 import { FilePen } from "lucide-react";
 import { diffCounts, fields, list, text } from "@/chat/tools";
+import { PathLink } from "@/features/timeline/path_link";
 import { Diff, Note } from "@/features/tools/parts";
 import type { BodyProps, Tool } from "@/features/tools/tool";
 
@@ -15,7 +16,9 @@ function Body({ call, state }: BodyProps) {
         return (
           <div key={index} className="space-y-1">
             <p className="flex items-center gap-2 text-small">
-              <span className="min-w-0 flex-1 truncate font-mono">{text(file.path)}</span>
+              <span className="min-w-0 flex-1 truncate font-mono">
+                <PathLink path={text(file.path)} />
+              </span>
               <span className="text-ok">+{added}</span>
               <span className="text-danger">-{removed}</span>
             </p>

@@ -1,9 +1,11 @@
 /** What bodies of cards are made of. */
-import { Fragment, type ReactNode, useMemo } from "react";
+import { Maximize2 } from "lucide-react";
+import { Fragment, type ReactNode, useMemo, useState } from "react";
 import { ansiSpans } from "@/chat/ansi";
 import { CodeText, CopyButton, download } from "@/features/timeline/code";
-import { Button } from "@/ui/button";
+import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { Dialog } from "@/ui/dialog";
 
 const MOST = 200 * 1024;
 const ENDS = 64 * 1024;
@@ -21,8 +23,17 @@ interface BoxProps {
   className?: string;
 }
 
-/** A box of at most 16 rem with its own scroll. */
+const TALL_LINES = 12;
+const TALL_CHARS = 1_200;
+
+/** Whether a text is more than a box shows at once. */
+export function isLongBody(text: string): boolean {
+  return text.length > TALL_CHARS || text.split("\n", TALL_LINES + 1).length > TALL_LINES;
+}
+
+/** A box of at most 16 rem with its own scroll; what is longer can be read over the page. */
 export function Box({ children, label, copy, className }: BoxProps) {
+  const [isFull, setFull] = useState(false);
   return (
     <div className="group/box relative">
       <div
@@ -34,9 +45,39 @@ export function Box({ children, label, copy, className }: BoxProps) {
         {children}
       </div>
       {copy !== undefined && (
-        <span className="absolute top-1 right-1 rounded-md bg-bg1 opacity-0 group-focus-within/box:opacity-100 group-hover/box:opacity-100">
+        <span className="absolute top-1 right-1 flex rounded-md bg-bg1 opacity-0 group-focus-within/box:opacity-100 group-hover/box:opacity-100">
+          {isLongBody(copy) && (
+            <IconButton label={`Open ${label.toLowerCase()} in full`} size="small" onClick={() => setFull(true)}>
+              <Maximize2 />
+            </IconButton>
+          )}
           <CopyButton text={copy} label={`Copy ${label.toLowerCase()}`} />
         </span>
+      )}
+      {copy !== undefined && isFull && (
+        <Dialog
+          open
+          onOpenChange={setFull}
+          title={label}
+          wide
+          footer={
+            <>
+              <Button onClick={() => download(copy, `${label.toLowerCase().replace(/\W+/g, "-")}.txt`)}>
+                Download
+              </Button>
+              <Button onClick={() => void navigator.clipboard?.writeText(copy)}>Copy</Button>
+            </>
+          }
+        >
+          <div
+            tabIndex={0}
+            role="group"
+            aria-label={label}
+            className={cx("overflow-x-auto rounded-md bg-bg2 px-3 py-2", className)}
+          >
+            {children}
+          </div>
+        </Dialog>
       )}
     </div>
   );

@@ -1,6 +1,7 @@
 import { FileText } from "lucide-react";
 import { fields, number, text } from "@/chat/tools";
 import { languageOfPath } from "@/features/timeline/highlighter";
+import { PathLink } from "@/features/timeline/path_link";
 import { Code, Facts, Note } from "@/features/tools/parts";
 import type { BodyProps, Tool } from "@/features/tools/tool";
 
@@ -24,7 +25,7 @@ function Body({ call }: BodyProps) {
       )}
       <Facts
         facts={[
-          ["Path", path],
+          ["Path", <PathLink key="path" path={path} line={first > 1 ? first : null} />],
           [
             "Lines",
             number(result.total_lines) === null

@@ -1,6 +1,7 @@
 import { FilePen } from "lucide-react";
 import { fields, number, text } from "@/chat/tools";
 import { languageOfPath } from "@/features/timeline/highlighter";
+import { PathLink } from "@/features/timeline/path_link";
 import { Code, Diff, Facts, Note } from "@/features/tools/parts";
 import type { BodyProps, Tool } from "@/features/tools/tool";
 
@@ -21,7 +22,7 @@ function Body({ call, state }: BodyProps) {
       )}
       <Facts
         facts={[
-          ["Path", path],
+          ["Path", <PathLink key="path" path={path} />],
           [
             "Size",
             number(result.bytes) === null

@@ -1,0 +1,125 @@
+"""Files of workspaces as their owners look at them: names in a folder, a text to read, bytes to save.
+
+Owners only, as for everything that runs inside a workspace; nothing here changes it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Annotated
+from urllib.parse import quote
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from rookery.api.caller import CallerDep
+from rookery.api.errors import NO_STORE, ApiError
+from rookery.api.parts import ApiParts
+from rookery.api.routers.files import SANDBOX
+from rookery.api.routes import Routes, answer
+from rookery.chat import uploads
+from rookery.chat.messages import ChatId
+from rookery.chat.rights import Action
+from rookery.workspaces.answers import Listing
+
+# Chosen: in any script it fits into an address, which has 8 KiB at most.
+MAX_PATH_CHARS = 512
+# Chosen: more than anybody reads in a panel, and little enough to be held while it is sent.
+MAX_TEXT_BYTES = 1024 * 1024
+MAX_SAVED_BYTES = 16 * 1024 * 1024
+_PROBE_BYTES = 8 * 1024
+
+FilePath = Annotated[str, Query(max_length=MAX_PATH_CHARS)]
+
+
+class FolderEntryView(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    is_dir: bool
+    size: int
+
+
+class FolderView(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of the workspace, folders first. `path` is as it was asked for; `truncated`: it has more entries."""
+
+    path: str
+    entries: tuple[FolderEntryView, ...]
+    truncated: bool
+
+
+class WorkspaceFileView(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the workspace. `path` is below the place of work, or absolute for a kept result.
+
+    `text` is null when the file is no text; `truncated`: it goes on behind the first MiB.
+    """
+
+    path: str
+    text: str | None
+    truncated: bool
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("workspaces")
+
+    @routes.get("/chats/{chat}/folder", "chats.folder", returns=FolderView, errors=(404, 409))
+    async def folder(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
+        """Names in a folder of the chat's workspace, for its owner. `path` is below the one in which the chat works."""
+        await caller.store.chats.require(ChatId(chat), Action.PATCH)
+        return answer(_folder(path, await parts.workspaces.folders.list(ChatId(chat), path)))
+
+    @routes.get("/workspaces/{workspace}/folder", "workspaces.folder", returns=FolderView, errors=(404, 409))
+    async def folder_of(caller: CallerDep, workspace: UUID, path: FilePath = "") -> Response:
+        """Names in a folder of a workspace, for its owner: what a chat there would see."""
+        await caller.store.workspaces.require_update(workspace)
+        return answer(_folder(path, await parts.workspaces.folders.list_of(workspace, path)))
+
+    @routes.get("/chats/{chat}/file", "chats.file", returns=WorkspaceFileView, errors=(404, 409))
+    async def file(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
+        """A file of the chat's workspace as text, for its owner: the first MiB.
+
+        `path` is below the folder in which the chat works, or that of a result that was kept for the chat.
+        """
+        await caller.store.chats.require(ChatId(chat), Action.PATCH)
+        found = await parts.workspaces.folders.read(ChatId(chat), path, max_bytes=MAX_TEXT_BYTES)
+        return answer(WorkspaceFileView(path=found.path, text=_text(found.data), truncated=found.is_cut))
+
+    @routes.get(
+        "/chats/{chat}/file/bytes",
+        "chats.file_bytes",
+        returns=bytes,
+        media_type=uploads.UNKNOWN,
+        errors=(404, 409),
+    )
+    async def file_bytes(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
+        """The same file as it is, to be saved: 16 MiB at most."""
+        await caller.store.chats.require(ChatId(chat), Action.PATCH)
+        found = await parts.workspaces.folders.read(ChatId(chat), path, max_bytes=MAX_SAVED_BYTES)
+        if found.is_cut:
+            most = MAX_SAVED_BYTES // 1024**2
+            raise ApiError(
+                409, "file_too_large", f"The file has more than {most} MiB, which is the most that is given out."
+            )
+        name = posixpath.basename(found.path)
+        kind = uploads.detected_type(found.data, name=name)
+        given = {
+            "Cache-Control": NO_STORE,
+            "Content-Security-Policy": SANDBOX,
+            "X-Content-Type-Options": "nosniff",
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+            # Only pictures are shown by what they are; the rest is saved.
+            "Content-Type": kind if kind.startswith("image/") and kind != uploads.SVG else uploads.UNKNOWN,
+        }
+        return Response(found.data, headers=given)
+
+    return routes.router
+
+
+def _folder(path: str, found: Listing) -> FolderView:
+    entries = tuple(FolderEntryView(name=each.name, is_dir=each.is_dir, size=each.size) for each in found.entries)
+    return FolderView(path=path, entries=entries, truncated=found.truncated)
+
+
+def _text(data: bytes) -> str | None:
+    """None for what is no text. A character that was cut at the end, or is none, becomes U+FFFD."""
+    return None if b"\0" in data[:_PROBE_BYTES] else data.decode("utf-8", "replace")

@@ -1,0 +1,96 @@
+"""What is written and changed in the box, and what is told to people who look or listen elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import FilePayload, Locator, Page, expect
+
+from rookery.testing.fake_completions import Answer
+from tests.browser.actor import Actor
+from tests.browser.visit import Visitor
+
+PASTE = """(text) => {
+    const data = new DataTransfer();
+    data.setData("text/plain", text);
+    const paste = new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
+    document.querySelector("[data-composer]").dispatchEvent(paste);
+}"""
+# Everything that live regions say, in order.
+LISTEN = """
+    window.heard = [];
+    const hear = (found) => {
+        const at = found.target instanceof Element ? found.target : found.target.parentElement;
+        const region = at?.closest("[aria-live], [role=status], [role=alert]");
+        const text = region?.textContent.trim();
+        if (text && window.heard.at(-1) !== text) window.heard.push(text);
+    };
+    addEventListener("DOMContentLoaded", () =>
+        new MutationObserver((all) => all.forEach(hear)).observe(document.body,
+            { subtree: true, childList: true, characterData: true }));
+"""
+
+
+def test_long_pastes_odd_files_and_edits_of_prompts_lose_nothing(ada: Visitor, actor: Actor) -> None:
+    chat = ada.chat("first prompt", title="Composing", model_config_id=actor.config(ada))
+    ada.wait_for_rest(chat["id"])
+    page = ada.go(f"/c/{chat['id']}")
+    box, files = page.get_by_role("textbox", name="Message"), page.get_by_role("list", name="Attachments")
+    lines = "\n".join(f"line {number}" for number in range(60))
+
+    box.focus()
+    page.evaluate(PASTE, lines)
+    expect(files).to_contain_text("pasted-60-lines.txt")
+    expect(box).to_have_value("")
+    files.get_by_role("button", name="Insert as text").click()
+    expect(box).to_have_value(lines)
+    expect(files).to_have_count(0)
+    box.fill("my own draft")
+
+    ada.allow("status of 400")
+    wrong = FilePayload(name="tool.exe", mimeType="application/x-msdownload", buffer=b"MZ\x00\x01")
+    page.locator("input[type=file]").set_input_files(wrong)
+    expect(files).to_contain_text("tool.exe")
+    expect(files).to_contain_text("not accepted")
+    files.get_by_role("button", name="Remove tool.exe").click()
+
+    prompt = page.get_by_role("article").filter(has_text="first prompt").first
+    prompt.hover()
+    prompt.get_by_role("button", name="Edit and resend").click()
+    expect(box).to_have_value("first prompt")
+    expect(page.get_by_text("Saves over this point: 1 later message is removed.")).to_be_visible()
+    box.press("Escape")
+    expect(box).to_have_value("my own draft")
+
+
+def test_turn_is_told_once_by_one_tab_and_heard_at_its_ends(ada: Visitor, actor: Actor) -> None:
+    cue, end = actor.cue(), actor.cue()
+    words = " ".join(f"word{number}" for number in range(40))
+    actor.plays("go on", [cue, Answer(text=words), end, Answer(text=" and the last one.")])
+    chat = ada.chat("go on", title="Told once", model_config_id=actor.config(ada))
+    others = [ada.open_tab() for _ in range(3)]
+    for tab in others:
+        tab.goto(f"{ada.url}/usage")
+        expect(row(tab)).to_be_visible()
+    ada.context.add_init_script(LISTEN)
+    page = ada.go(f"/c/{chat['id']}")
+    expect(page.get_by_text(re.compile("^Thinking"))).to_be_visible()
+
+    cue.give()
+    expect(page.get_by_role("main")).to_contain_text("word39")
+    end.give()
+    ada.wait_for_rest(chat["id"])
+    for tab in others:
+        # Seen by each, told by one.
+        expect(row(tab).get_by_role("img", name="working")).to_have_count(0)
+    expect(page.get_by_role("main")).to_contain_text("and the last one.")
+
+    expect(page.get_by_role("status").filter(has_text="word0")).to_have_count(1)
+    heard = page.evaluate("heard")
+    assert [text for text in heard if "word" in text] == [f"{words} and the last one."]
+    told = [tab.get_by_text("“Told once” is done.").count() for tab in others]
+    assert sum(told) == 1
+
+
+def row(tab: Page) -> Locator:
+    return tab.get_by_role("link", name=re.compile("Told once"))

@@ -1,0 +1,29 @@
+import { expect, test } from "vitest";
+import { errorCard } from "@/chat/errors";
+
+// The table of what is offered for each kind of failure.
+test.each([
+  ["overloaded", "Provider overloaded", ["retry", "switch_model"]],
+  ["rate_limit", "Rate limited", ["retry", "switch_model"]],
+  ["timeout", "Timed out", ["retry", "switch_model"]],
+  ["stream_silence_timeout", "Answer stalled", ["retry", "switch_model"]],
+  ["generic", "Request failed", ["retry", "switch_model"]],
+  ["auth", "Key refused", ["switch_model", "own_key", "provider"]],
+  ["missing_key", "No key", ["switch_model", "own_key", "provider"]],
+  ["provider_disabled", "Provider off", ["switch_model", "own_key", "provider"]],
+  ["config", "Configuration", ["switch_model", "own_key", "provider"]],
+  ["usage_limit", "Limit reached", ["usage"]],
+  ["content_filter", "Answer blocked", ["edit", "switch_model"]],
+  ["hook_denied", "Blocked by policy", ["edit"]],
+  ["hook_dispatch_failed", "Policy check failed", ["retry"]],
+  ["chat_invalid_state", "This chat needs repair", ["repair"]],
+  ["something_new", "Request failed", ["retry", "switch_model"]],
+  ["constructor", "Request failed", ["retry", "switch_model"]],
+])("%s is told as %s", (kind, title, actions) => {
+  expect(errorCard({ kind, message: "No." })).toEqual({ title, actions });
+});
+
+test("a context that overflowed can be compacted", () => {
+  const card = errorCard({ kind: "config", message: "maximum context length is 8192 tokens" });
+  expect(card).toEqual({ title: "Too long for this model", actions: ["compact", "switch_model"] });
+});

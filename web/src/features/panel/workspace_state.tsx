@@ -1,0 +1,76 @@
+/** How the workspace of a chat is, for the parts of the panel that look into it. */
+import { useQuery } from "@tanstack/react-query";
+import { type ReactNode, useEffect, useState } from "react";
+import { sentence } from "@/api/errors";
+import type { ChatView } from "@/api/types.gen";
+import { listWorkspaces, startWorkspace } from "@/api/workspaces";
+import { queryClient } from "@/state/queries";
+import { Button } from "@/ui/button";
+import { Spinner } from "@/ui/spinner";
+import { toast } from "@/ui/toast";
+
+/** The state of the chat's workspace; null while it is not known, or there is none. */
+export function useWorkspaceStatus(chat: ChatView): string | null {
+  const { data, isError } = useQuery({
+    queryKey: ["workspaces"],
+    queryFn: listWorkspaces,
+    enabled: chat.workspace_id !== null,
+    retry: false,
+  });
+  if (chat.workspace_id === null) return null;
+  const found = data?.items.find((one) => one.id === chat.workspace_id)?.status ?? "deleted";
+  return data ? found : isError ? "running" : null;
+}
+
+export function NotRunning({ chat, status }: { chat: ChatView; status: string }) {
+  const [asks, setAsks] = useState(false);
+  if (status === "deleted") return <Empty text="The workspace of this chat was deleted." />;
+  const isOnItsWay = status !== "stopped" && status !== "failed";
+  return (
+    <Empty text={isOnItsWay ? `The workspace is ${status}.` : "The workspace does not run."}>
+      {isOnItsWay ? (
+        <Spinner />
+      ) : (
+        <Button
+          disabled={asks}
+          onClick={() => {
+            setAsks(true);
+            startWorkspace(chat.workspace_id ?? "")
+              .then(() => queryClient.invalidateQueries({ queryKey: ["workspaces"] }))
+              .catch((error: unknown) => toast(sentence(error), { kind: "error" }))
+              .finally(() => setAsks(false));
+          }}
+        >
+          Start it
+        </Button>
+      )}
+    </Empty>
+  );
+}
+
+/** Nothing at first: most looks are over before anybody would have seen it. */
+export function Waiting({ text }: { text: string }) {
+  const [isLate, setLate] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(true), 150);
+    return () => clearTimeout(timer);
+  }, []);
+  return (
+    <p role="status" className="m-auto flex items-center gap-2 p-6 text-muted">
+      {isLate && (
+        <>
+          <Spinner /> {text}
+        </>
+      )}
+    </p>
+  );
+}
+
+export function Empty({ text, children }: { text: string; children?: ReactNode }) {
+  return (
+    <div className="m-auto flex max-w-72 flex-col items-center gap-3 p-6 text-center text-muted">
+      <p>{text}</p>
+      {children}
+    </div>
+  );
+}
