@@ -399,6 +399,7 @@ def test_the_model_is_told_not_to_try_again_and_why() -> None:
     said = approvals.denied_by_user("not on a Friday")
     ruled = approvals.denied_by_rule(Rule(tool="*", action=RuleAction.DENY, reason="no network"))
 
-    assert "not on a Friday" in said
-    assert "no network" in ruled
+    assert " Reason: not on a Friday. Go on" in said
+    assert " Reason: no network. Go on" in ruled
+    assert " Reason: Never! Go on" in approvals.denied_by_user(" Never! ")
     assert all("Do not repeat it" in text for text in (said, ruled, approvals.denied_by_rule(None)))

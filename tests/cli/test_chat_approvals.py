@@ -188,4 +188,5 @@ def test_a_question_is_asked_at_the_prompt_and_its_answer_moves_the_chat(databas
         assert talk.run(person) == Exit.OK
 
     assert person.prompts == ["Run pick? [y/n/a] ", "> "]
+    assert not any("rookery chat attach` asks" in note for note in desk.notes)
     assert "As you wish." in desk.said

@@ -142,7 +142,7 @@ REQUESTS = {
     'replace "Hello" with "Greetings" in /home/agent/notes.md': ["edit_files"],
     "search for Greetings in /home/agent": ["execute"],
     "attach /home/agent/notes.md": ["attach_file"],
-    "ask me which colour I like: red, green or blue": ["ask_user_question"],
+    "ask me which colour to use: red, green or blue": ["ask_user_question"],
     "ask me whether to go on": ["ask_user_question"],
     "ask me what to eat: a, b, c, d, e, f": ["ask_user_question"],
     "make a plan to tidy the home directory": ["write_file", "propose_plan"],
@@ -196,6 +196,15 @@ async def test_it_offers_what_the_tools_of_the_chat_allow() -> None:
     assert "Try one of these" not in none
 
 
+async def test_it_offers_nothing_to_write_where_only_the_plan_may_be() -> None:
+    said = await text_of(asking("hello", tools=["read_file", "write_file", "edit_files", "execute", "propose_plan"]))
+
+    offered = [line for line in said.splitlines() if line.startswith("- ")]
+    assert "- make a plan to tidy the home directory" in offered
+    assert "- run `uname -a`" in offered
+    assert [line for line in offered if "write" in line or "tour" in line or "replace" in line] == []
+
+
 @pytest.mark.parametrize("name", [*EVERYTHING, "github__listIssues"])
 async def test_any_tool_can_be_used_by_its_name(name: str) -> None:
     (call,) = await calls_of(asking(f'use the tool {name} with {{"a": [1, "two"]}}', tools=[name]))
@@ -219,9 +228,20 @@ async def test_agents_are_waited_for_each_by_its_own_id() -> None:
 
 
 async def test_question_keeps_the_words_as_they_were_written() -> None:
-    (call,) = await calls_of(asking("ask me which colour I like: red or blue"))
+    (call,) = await calls_of(asking("ask me which colour to use: red or blue"))
 
-    assert json.loads(call.input)["questions"][0]["question"] == "Which colour I like?"
+    assert json.loads(call.input)["questions"][0]["question"] == "Which colour to use?"
+
+
+@pytest.mark.parametrize(("said", "is_choice"), [("Red.", True), ("blue", True), ("yellow", False)])
+async def test_choice_is_taken_for_the_answer_to_its_question(said: str, is_choice: bool) -> None:
+    asked = "ask me which colour to use: red or blue"
+    first = await calls_of(asking(asked))
+    rows = [message(Role.USER, PromptText(asked)), *round_trip(first, json.loads(first[0].input))]
+
+    call = Call(prompt=Prompt((*rows, message(Role.USER, PromptText(said)))), tools=asking(asked).tools)
+
+    assert ("You chose" in await text_of(call)) is is_choice
 
 
 async def test_tools_of_plan_mode_are_not_missed_without_a_hint() -> None:

@@ -403,7 +403,7 @@ def check_answers(pending: Sequence[str], answers: Sequence[Answer]) -> None:
 
 def denied_by_user(reason: str) -> str:
     """What the model is told about a call that a person did not want."""
-    why = f" Reason: {reason}" if reason else ""
+    why = _because(reason)
     return (
         "The user denied this call; it was not run. Do not repeat it, and do not try to get the same done another way."
         f"{why} Go on without it, or ask the user what to do instead."
@@ -411,8 +411,14 @@ def denied_by_user(reason: str) -> str:
 
 
 def denied_by_rule(rule: Rule | None) -> str:
-    why = f" Reason: {rule.reason}" if rule is not None and rule.reason else ""
+    why = _because("" if rule is None else rule.reason)
     return (
         "A rule of this server or its user denies this call; it was not run. Do not repeat it, and do not try to get "
         f"the same done another way.{why} Go on without it, or tell the user what you would have needed."
     )
+
+
+def _because(reason: str) -> str:
+    """The reason as a sentence between others."""
+    told = reason.strip()
+    return f" Reason: {told}{'' if told.endswith(('.', '!', '?')) else '.'}" if told else ""

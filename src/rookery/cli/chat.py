@@ -192,7 +192,7 @@ async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, un
         await interrupts.abandon()
     if state is None:
         return Exit.OK
-    code = verdict(at, state, is_stopped=interrupts.is_stopped)
+    code = verdict(at, state, is_stopped=interrupts.is_stopped, is_asked_here=until_asked)
     seconds = at.clock.monotonic() - started_at
     at.screen.note(f"{chat_follow.figures(state, after_id)}{seconds:.1f} s, chat {short(chat_id)}")
     return code
@@ -235,7 +235,7 @@ async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
     finally:
         await interrupts.abandon()
     if state is not None:
-        verdict(at, state, is_stopped=interrupts.is_stopped)
+        verdict(at, state, is_stopped=interrupts.is_stopped, is_asked_here=True)
 
 
 def left(at: Terminal, chat_id: UUID) -> int:
@@ -244,14 +244,18 @@ def left(at: Terminal, chat_id: UUID) -> int:
     return Exit.INTERRUPTED
 
 
-def verdict(at: Terminal, state: View, *, is_stopped: bool) -> int:
-    """The exit code of a turn that is over, and what is to be said about one that did not end by itself."""
+def verdict(at: Terminal, state: View, *, is_stopped: bool, is_asked_here: bool = False) -> int:
+    """The exit code of a turn that is over, and what is to be said about one that did not end by itself.
+
+    `is_asked_here`: the caller asks what the chat waits for.
+    """
     if state.status == "error":
         error = state.error or {}
         detail = f" {error['detail']}" if error.get("detail") else ""
         at.screen.error(f"{error.get('message') or 'The turn failed.'}{detail}")
         return Exit.FAILED
-    if state.status == "requires_action" and (state.action or {}).get("kind") == "approval":
+    is_asking = state.status == "requires_action" and (state.action or {}).get("kind") == "approval"
+    if is_asking and not is_asked_here:
         at.screen.lines("The chat waits for an answer; `rookery chat attach` asks for it.")
     if is_stopped:
         at.screen.error("Interrupted. What was said so far is saved.")

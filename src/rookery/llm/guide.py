@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptResult
+from rookery.chat.prompt_parts import Prompt, PromptCall, PromptResult
 from rookery.llm import guide_texts
 from rookery.llm.guide_requests import Request, field_of, make_tour, plan_for, system_text, understand
 from rookery.llm.scripted import CallTool, Say, Step, Think, all_parts, last_user_text, results_since_user, text_of
@@ -33,7 +33,7 @@ SUGGESTIONS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"read_file"}), "read /home/agent/notes.md"),
     (frozenset({"edit_files"}), 'replace "Hello" with "Greetings" in /home/agent/notes.md'),
     (frozenset({"execute"}), "search for Greetings in /home/agent"),
-    (frozenset({"ask_user_question"}), "ask me which colour I like: red, green or blue"),
+    (frozenset({"ask_user_question"}), "ask me which colour to use: red, green or blue"),
     (frozenset({"write_file", "propose_plan"}), "make a plan to tidy the home directory"),
     (frozenset({"spawn_agent", "wait_agent"}), "ask an agent to count the files in /etc"),
     (frozenset({"spawn_agent", "wait_agent"}), "ask agents to count the files in /etc; name the kernel"),
@@ -44,6 +44,7 @@ NOTHING_TO_USE = (
     "This chat has no tools, so there is nothing that I could do for you. But you can see how chats work here: watch "
     "this one from somewhere else, stop me, send more while I speak, leave and come back."
 )
+WRITING = frozenset({"write_file", "edit_files"})
 PLAN_TOOLS = frozenset({"ask_user_question", "propose_plan"})
 NEEDS_WORKSPACE = re.compile(r"no workspace", re.IGNORECASE)
 NEEDS_START = re.compile(r"use start_workspace", re.IGNORECASE)
@@ -74,6 +75,8 @@ def guide(call: Call) -> Sequence[Step]:
         return (Say(_summary(call.prompt)),)
     results = results_since_user(call.prompt)
     asked = last_user_text(call.prompt).strip()
+    if not results and (answered := _answered(call.prompt, asked)) is not None:
+        return (Say(answered),)
     request = understand(asked, call.prompt, results) or _instead(call, asked, results)
     return _proceed(call, request, results)
 
@@ -94,6 +97,35 @@ def _instead(call: Call, asked: str, results: Sequence[PromptResult]) -> Request
     before = [part for part in all_parts(call.prompt) if isinstance(part, PromptResult)]
     is_first = len(before) == len(results)
     return rounds if is_first and not _missing(rounds, tools) else None
+
+
+def _answered(prompt: Prompt, said: str) -> str | None:
+    """Thanks for a choice, where the last thing that happened before these words was a question with that choice."""
+    before = [part for part in all_parts(prompt) if isinstance(part, PromptCall | PromptResult)]
+    if len(before) < 2 or not isinstance(before[-1], PromptResult) or before[-1].name != "ask_user_question":
+        return None
+    try:
+        questions = msgspec.json.decode(before[-1].text, type=_Questions).questions
+    except msgspec.DecodeError:
+        return None
+    labels = {option.label.casefold() for question in questions for option in question.options}
+    if said.casefold().strip(" .!") not in labels:
+        return None
+    return (
+        f"You chose {said.strip(' .!')}. I follow fixed rules, so that is all I do with it; a language model goes on."
+    )
+
+
+class _Option(msgspec.Struct, frozen=True):
+    label: str
+
+
+class _Question(msgspec.Struct, frozen=True):
+    options: tuple[_Option, ...] = ()
+
+
+class _Questions(msgspec.Struct, frozen=True):
+    questions: tuple[_Question, ...]
 
 
 def _usable(call: Call) -> set[str]:
@@ -123,7 +155,13 @@ def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult
 
 def _offer(tools: set[str]) -> str:
     """What can be asked for in this chat, and nothing else."""
-    lines = [f"- {line}" for needed, line in SUGGESTIONS if needed <= tools]
+    is_planning = "propose_plan" in tools
+    lines = [
+        f"- {line}"
+        for needed, line in SUGGESTIONS
+        # Whoever plans writes the plan and nothing else.
+        if needed <= tools and not (is_planning and needed & WRITING and "propose_plan" not in needed)
+    ]
     return "\n".join(["Try one of these:", *lines]) if lines else NOTHING_TO_USE
 
 
@@ -238,6 +276,8 @@ def _said(result: PromptResult) -> str:
         case "execute":
             output = field_of(result, "output").rstrip()
             head = _how_it_ended(result)
+            if field_of(result, "backgrounded"):
+                return f"{head}."
             return f"{head}:\n\n```\n{_shown(output)}\n```" if output else f"{head}. It printed nothing."
         case "read_file":
             return f"It reads:\n\n```\n{_shown(field_of(result, 'content'))}\n```"

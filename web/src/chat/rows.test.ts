@@ -138,6 +138,15 @@ test("what cannot be read or shown is said, not dropped", () => {
   expect(kinds(rows)).toEqual(["day", "user", "unknown", "notice", "footer"]);
 });
 
+test("what the server says to people is a notice, not an answer", () => {
+  const rows = make([
+    message(1, "user", [say("x")]),
+    message(2, "system", [say("The step limit is reached.")]),
+    message(3, "assistant", [say("Done.")]),
+  ]);
+  expect(kinds(rows)).toEqual(["day", "user", "notice", "prose", "footer"]);
+});
+
 test("live parts become the rows that are stored later", () => {
   let blocks: readonly Block[] = [];
   for (const part of [

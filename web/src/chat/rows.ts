@@ -77,7 +77,10 @@ function placedBlocks(messages: readonly Message[]): Placed[] {
       const at = () => message.created_at;
       switch (part.type) {
         case "text":
-          if (part.text.trim())
+          if (!part.text.trim()) return;
+          // Words of the server are not the model's.
+          if (message.role === "system") placed.push({ block: { kind: "notice", text: part.text }, message, index });
+          else
             placed.push({ block: { kind: "text", text: part.text, refusal: part.refusal ?? false }, message, index });
           return;
         case "reasoning":
