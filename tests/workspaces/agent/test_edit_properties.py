@@ -31,13 +31,14 @@ def texts(draw: st.DrawFn, *, least: int = 0, most: int = 8) -> str:
     return text.rstrip("\r\n") if draw(st.booleans()) and len(text.rstrip("\r\n")) else text
 
 
-@given(st.text(alphabet=st.sampled_from("ab \t\r\n\ufeffä"), max_size=40))
+@given(st.text(alphabet=st.sampled_from("ab \t\r\n\f\v\x1c\x85\u2028\ufeffä"), max_size=40))
 def test_lines_join_to_the_text_they_come_from(text: str) -> None:
     raws = edit_lines.split(text)
     lines = edit_lines.parse_all(raws)
 
     assert "".join(raws) == text
     assert "".join("".join(line) for line in lines) == text
+    assert [raw.count("\n") for raw in raws] == [1] * text.count("\n") + [0] * (len(raws) - text.count("\n"))
     assert all(raw.endswith("\n") for raw in raws[:-1])
 
 

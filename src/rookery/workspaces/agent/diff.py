@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from difflib import SequenceMatcher
+from itertools import takewhile
+from operator import eq, truth
 from typing import NamedTuple
 
 from rookery.workspaces.agent import edit_lines
@@ -53,10 +55,10 @@ def changes(old: list[str], new: list[str]) -> list[Change]:
     stack = [(0, len(old), 0, len(new))]
     while stack:
         a, b, c, d = stack.pop()
-        while a < b and c < d and old[a] == new[c]:
-            a, c = a + 1, c + 1
-        while a < b and c < d and old[b - 1] == new[d - 1]:
-            b, d = b - 1, d - 1
+        same = _equal_at_start(old[a:b], new[c:d])
+        a, c = a + same, c + same
+        same = _equal_at_start(old[a:b][::-1], new[c:d][::-1])
+        b, d = b - same, d - same
         if a == b or c == d:
             if a < b or c < d:
                 found.append(Change(a, b, c, d))
@@ -74,6 +76,11 @@ def changes(old: list[str], new: list[str]) -> list[Change]:
             matcher = SequenceMatcher(None, old[a:b], new[c:d], autojunk=False)
             found += [Change(a + i, a + k, c + j, c + m) for tag, i, k, j, m in matcher.get_opcodes() if tag != "equal"]
     return sorted(found)
+
+
+def _equal_at_start(xs: list[str], ys: list[str]) -> int:
+    """How many lines are the same before the first that is not; without a step of Python for each of them."""
+    return len(list(takewhile(truth, map(eq, xs, ys))))
 
 
 def _anchors(old: list[str], new: list[str], span: tuple[int, int, int, int]) -> list[tuple[int, int]]:
