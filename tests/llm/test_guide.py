@@ -255,6 +255,11 @@ async def test_tools_of_plan_mode_are_not_missed_without_a_hint() -> None:
         ("run `x`", {"exit_code": -1, "error": "timed out after 30s", "background_process_id": "p1"}, "timed out"),
         ("read /a", {"content": "1\tThere is no workspace like this one."}, "no workspace like this one"),
         ("list the templates", {"templates": [{"id": "t-1"}]}, "t-1"),
+        ("stop the workspace", {"stopped": True, "workspace_name": "otter"}, "The workspace otter is stopped."),
+        ("start the workspace", {"started": True, "workspace_name": "otter"}, "The workspace otter runs."),
+        ("create a workspace from git", {"created": True, "workspace_name": "otter"}, "otter is made, and runs."),
+        ("create a workspace from git", {"created": False, "message": "use start_workspace"}, "use start_workspace"),
+        ("attach /a/b.txt", {"ok": True, "name": "b.txt"}, "b.txt is attached."),
     ],
 )
 async def test_results_are_told_as_they_are(asked: str, result: object, said: str) -> None:

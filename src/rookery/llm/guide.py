@@ -285,6 +285,14 @@ def _said(result: PromptResult) -> str:
             return "The file is written."
         case "edit_files":
             return "The file is changed."
+        case "create_workspace" if field_of(result, "created") == "True":
+            return f"The workspace {field_of(result, 'workspace_name')} is made, and runs."
+        case "start_workspace":
+            return f"The workspace {field_of(result, 'workspace_name')} runs."
+        case "stop_workspace":
+            return f"The workspace {field_of(result, 'workspace_name')} is stopped. Its files are kept."
+        case "attach_file":
+            return f"{field_of(result, 'name')} is attached."
         case "wait_agent":
             return _reported(result)
         case "spawn_agent":
