@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import rookery
 from rookery.chat import transitions
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)#\s]+)")
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def test_transition_table_in_the_docs_is_current() -> None:
@@ -25,6 +28,29 @@ def test_relative_links_lead_to_files(page: Path) -> None:
     targets = [target for target in LINK.findall(page.read_text()) if "://" not in target]
 
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_into_a_page_lead_to_one_of_its_headings(page: Path) -> None:
+    named = [(path, anchor) for path, anchor in ANCHOR.findall(page.read_text()) if "://" not in path]
+
+    targets = [(page.parent / path if path else page, anchor) for path, anchor in named]
+    assert [(target.name, anchor) for target, anchor in targets if anchor not in anchors(target)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page.read_text())}
+
+
+def test_every_package_and_module_at_the_top_is_on_the_map() -> None:
+    source = Path(rookery.__file__).parent
+    tree = (ROOT / "docs" / "architecture.md").read_text().split("```")[1]
+
+    packages = {f"{each.parent.name}/" for each in source.glob("*/__init__.py")}
+    modules = {each.stem for each in source.glob("*.py") if not each.stem.startswith("__")}
+    assert {name for name in packages if not re.search(rf"^  {name} ", tree, re.MULTILINE)} == set()
+    assert {name for name in modules if not re.search(rf"\b{name}\b", tree)} == set()
 
 
 def test_readme_shows_both_commands() -> None:
