@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -34,6 +35,15 @@ async def database_url(database_server: Server) -> AsyncIterator[str]:
     """A fresh database with the current schema."""
     async with fresh_database(database_server) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def shared_database_url(database_server: Server) -> Iterator[str]:
+    """A database for tests that look at nothing but the rows they made: making one takes longer than most of them."""
+    made = fresh_database(database_server)
+    with asyncio.Runner() as runner:
+        yield runner.run(made.__aenter__())
+        runner.run(made.__aexit__(None, None, None))
 
 
 @pytest.fixture

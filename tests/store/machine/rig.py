@@ -89,8 +89,17 @@ class Recorder:
 class Rig:
     """Everything a test needs, named as the test would say it."""
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], *, user: UUID, model: UUID, worker: UUID) -> None:
+    def __init__(
+        self,
+        pool: asyncpg.Pool[asyncpg.Record],
+        *,
+        user: UUID,
+        model: UUID,
+        worker: UUID,
+        is_shared: bool = False,
+    ) -> None:
         self.pool = pool
+        self.is_shared = is_shared
         self.published = Recorder()
         self.machine = Machine(pool, self.published)
         self.user = user
@@ -149,6 +158,7 @@ class Rig:
 
     async def force(self, chat_id: ChatId, assignments: str) -> None:
         """Set columns the constraints would refuse, by dropping them all. The database is this test's own."""
+        assert not self.is_shared, "others rely on the constraints"
         async with self.pool.acquire() as conn, conn.transaction():
             names = await conn.fetch(
                 "SELECT conname FROM pg_constraint WHERE conrelid = 'chats'::regclass AND contype = 'c'"
@@ -308,16 +318,18 @@ def closure_of(message: Message) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def make_rig(database_url: str, *, pool_size: int = 16) -> AsyncIterator[Rig]:
+async def make_rig(database_url: str, *, pool_size: int = 16, is_shared: bool = False) -> AsyncIterator[Rig]:
     async def keep(_: object) -> None:
         """The pool keeps no session state that would need a reset."""
 
     pool = await asyncpg.create_pool(database_url, min_size=1, max_size=pool_size, reset=keep)
     try:
         async with pool.acquire() as conn:
-            user = await conn.fetchval("INSERT INTO users (username) VALUES ('ada') RETURNING id")
+            # Names of its own: a database may be shared.
+            name = f"ada-{uuid4().hex[:12]}"
+            user = await conn.fetchval("INSERT INTO users (username) VALUES ($1) RETURNING id", name)
             provider = await conn.fetchval(
-                "INSERT INTO model_providers (type, name) VALUES ('scripted', 'scripted') RETURNING id"
+                "INSERT INTO model_providers (type, name) VALUES ('scripted', $1) RETURNING id", name
             )
             model = await conn.fetchval(
                 "INSERT INTO model_configs (provider_id, model, context_limit) VALUES ($1, 'scripted', 100000)"
@@ -325,7 +337,7 @@ async def make_rig(database_url: str, *, pool_size: int = 16) -> AsyncIterator[R
                 provider,
             )
             worker = await add_replica(conn)
-        yield Rig(pool, user=user, model=model, worker=worker)
+        yield Rig(pool, user=user, model=model, worker=worker, is_shared=is_shared)
     finally:
         await asyncio.wait_for(pool.close(), 10)
 
