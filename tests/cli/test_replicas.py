@@ -12,6 +12,7 @@ import subprocess
 import time
 import urllib.request
 from pathlib import Path
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -20,9 +21,10 @@ from rookery import settings
 from rookery.cli import parent, port
 from rookery.cli.parent import CannotServe, Minder
 from rookery.cli.stopping import ECHO_SECONDS, Stop
+from rookery.client import AsyncRookery
 from rookery.setting_values import Address
 from rookery.store.embedded.server import running_url
-from tests.cli.fleet import FIRST, REST, open_fleet
+from tests.cli.fleet import FIRST, REST, WAIT_SECONDS, Fleet, open_fleet
 from tests.cli.served import SCRIPT, environment, is_alive, rookery, servers_of, serving
 from tests.waiting import until
 
@@ -101,10 +103,14 @@ async def test_replica_that_is_told_to_stop_leaves_the_port_to_the_other_and_is_
         chat_id = await fleet.start_chat()
         owner = await fleet.until_owned(chat_id)
         follower = await fleet.follow_elsewhere(chat_id, owner)
+        loyal = asyncio.Event()
+        away = asyncio.create_task(time_away(fleet, chat_id, owner, connected=loyal))
+        await until(lambda: loyal.is_set() or away.done(), timeout=WAIT_SECONDS)
 
         os.kill(before[owner], signal.SIGTERM)
         await until(lambda: fleet.served.log("stop_requested"), timeout=30)
         fleet.story.gate.set()
+        to_connect, to_return = await away
         await until(lambda: fleet.served.log("replica_ended"), timeout=60)
         assert (await fleet.http.get("/readyz")).status_code == 200
         await until(lambda: len(fleet.served.log("ready")) == 4, timeout=60)
@@ -115,6 +121,27 @@ async def test_replica_that_is_told_to_stop_leaves_the_port_to_the_other_and_is_
         assert follower.close_code is None
         assert set(await fleet.replicas()) - set(before)
         await follower.close()
+    # A goodbye asks for up to two seconds; what is left is what a connection takes here and now, and that many times.
+    assert to_return < max(3.0, 2.0 + 20 * to_connect)
+
+
+async def time_away(fleet: Fleet, chat_id: UUID, replica: str, *, connected: asyncio.Event) -> tuple[float, float]:
+    """How long a client takes to connect to that replica, and to be back at another after its goodbye."""
+    async with AsyncRookery(fleet.served.url, token=fleet.token) as client, asyncio.timeout(WAIT_SECONDS):
+        while True:
+            began, took, left = time.monotonic(), 0.0, 0.0
+            async with client.chats.stream(chat_id) as live:
+                async for change in live:
+                    told = {event["type"]: event for event in change.events}
+                    if not connected.is_set() and "hello" in told and told["hello"]["replica_id"] != replica:
+                        break  # the kernel decides who accepts
+                    if "synced" in told and not connected.is_set():
+                        took = time.monotonic() - began
+                        connected.set()
+                    if "goodbye" in told:
+                        left = time.monotonic()
+                    elif "synced" in told and left:
+                        return took, time.monotonic() - left
 
 
 async def test_stop_sends_clients_elsewhere_and_ends_within_the_drain(home: Path, database_url: str) -> None:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
+from pathlib import Path
 
 from rookery.api import spa
 from rookery.cli.output import Output
@@ -14,6 +17,8 @@ from rookery.clock import SystemClock
 from rookery.settings import Settings
 from rookery.store import setup
 from rookery.store.pool import Database
+
+PROGRAM = "rookery"
 
 
 async def find_token(settings: Settings, database: Database) -> str | None:
@@ -35,9 +40,15 @@ def show(url: str, token: str | None, out: Output) -> None:
         out.line("Or in another terminal:")
     else:
         out.line("Nobody has an account yet. Make the first one, the administrator's, in another terminal:")
-    out.line(f"  rookery chat login {url}")
+    out.line(f"  {_program()} chat login {url}")
     out.line("It asks for this setup token, which works once:")
     out.line(f"  {token}")
     out.line("Or, without logging in:")
     out.line(f"  curl -X POST {url}/api/v1/setup -H 'Content-Type: application/json' -d {shlex.quote(body)}")
     out.line()
+
+
+def _program() -> str:
+    """How this program is called from here: the one of a virtual environment is on nobody's path."""
+    is_ours = Path(sys.argv[0]).name == PROGRAM
+    return shlex.quote(sys.argv[0]) if is_ours and shutil.which(PROGRAM) is None else PROGRAM

@@ -26,7 +26,7 @@ from rookery.settings import Settings
 from rookery.store.embedded.data_dir import Use
 from rookery.store.pool import Database
 
-FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 1.0, 30.0
+FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 30.0
 # One that lived this long before it died is started again as if it were the first time.
 SETTLED_SECONDS = 60.0
 MAX_DEATHS = 5
