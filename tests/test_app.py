@@ -67,6 +67,23 @@ async def test_replica_that_announced_its_stop_is_not_ready_and_stands_so_in_the
         assert await database.api.fetchval("SELECT count(*) FROM replicas") == 0
 
 
+async def test_replica_that_is_not_known_to_be_alive_neither_takes_chats_nor_commits(
+    tmp_path: Path, database_url: str
+) -> None:
+    config = settings_of(tmp_path, database_url=database_url)
+    async with (
+        await Database.connect(installation.database_config(config, database_url)) as database,
+        app.running_replica(config, database) as replica,
+    ):
+        parts = replica.worker._parts
+        assert (parts.may_acquire(), parts.may_commit()) == (True, True)
+
+        replica.presence._disconnect()
+
+        assert (parts.may_acquire(), parts.may_commit()) == (False, False)
+        await until(parts.may_commit)  # it finds its way back
+
+
 async def test_pools_too_large_for_the_server_are_refused_before_anything_is_created(
     tmp_path: Path, empty_database_url: str
 ) -> None:

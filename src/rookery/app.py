@@ -235,6 +235,7 @@ def _wire(
             clock=clock,
             rng=rng,
             may_acquire=lambda: choices.takes_chats and health.is_fit(choices.worker),
+            may_commit=lambda: presence.held,
             config=choices.worker,
         )
     )

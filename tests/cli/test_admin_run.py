@@ -174,6 +174,28 @@ async def test_chat_is_stopped_when_nobody_reads_the_answer(desk: Desk) -> None:
     assert await desk.sql("SELECT status FROM chats") == "waiting"
 
 
+async def test_call_that_somebody_has_to_approve_is_told_and_can_be_stopped(desk: Desk) -> None:
+    await desk.model()
+    await desk.sql(
+        "INSERT INTO settings (key, value) VALUES ('approvals', $1::jsonb)",
+        json.dumps({"rules": [{"tool": "look", "action": "ask"}]}),
+    )
+    interrupts, look = Interrupts(), scripted.echo("look")
+
+    def seen(text: str) -> None:
+        if "until somebody approves a call" in text and interrupts.follower is not None:
+            interrupts.follower.stop(Stop.SIGNAL)
+
+    async with asyncio.timeout(30):
+        done = await desk.run(
+            script=(CallTool("look"),), tools=[look], interrupts=interrupts, stderr=Stream(on_write=seen)
+        )
+
+    assert done.code == Exit.INTERRUPTED
+    assert await desk.sql("SELECT status FROM chats") == "waiting"
+    assert look.runs == []
+
+
 async def test_chat_that_is_deleted_meanwhile_is_an_error(desk: Desk) -> None:
     await desk.model()
     tool = scripted.hanging("hang")

@@ -14,6 +14,7 @@ import asyncpg
 
 from rookery.chat.messages import ChatId
 from rookery.chat.states import Status
+from rookery.chat.transitions import Transition
 from rookery.loop.tools import CancelReason
 from rookery.store.hints import Hint
 from rookery.store.machine import Machine, Tx, leave, try_acquire
@@ -66,7 +67,7 @@ class Run:
         """Apply a transition and return."""
 
         async def update(handle: TaskHandle) -> None:
-            await handle.update(fn)
+            await handle.update(fn, transition=Transition.COMMIT_STEP)
 
         self.do(update)
 
@@ -90,7 +91,7 @@ async def _nothing(_: TaskHandle) -> None:
 
 async def let_go(handle: TaskHandle) -> None:
     """The work of an abandon task, without what it tells others."""
-    await handle.update(leave)
+    await handle.update(leave, transition=Transition.ABANDON)
 
 
 class Works:

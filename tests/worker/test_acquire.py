@@ -200,6 +200,20 @@ async def test_hint_that_finds_the_replica_unfit_is_followed_as_soon_as_it_is_fi
     assert replica.clock.monotonic() < 1.0  # and not after the 5 s of the timer
 
 
+async def test_next_hint_brings_back_the_one_that_found_the_replica_unfit(site: Site, replica: Replica) -> None:
+    replica.start(replica.acquirer.run())
+    await replica.clock.until_waiting("acquire")
+    replica.is_fit = False
+    replica.bus.dispatch(OwnershipHint(chat_id=await site.rig.create(), snapshot_version=1))
+    await replica.clock.advance(0)
+    replica.is_fit = True
+
+    replica.bus.dispatch(OwnershipHint(chat_id=await site.rig.create(), snapshot_version=1))
+
+    await replica.works.started(2)
+    assert replica.clock.monotonic() == 0.0
+
+
 async def test_replica_that_becomes_unfit_stops_in_the_middle_of_a_pass(site: Site, replica: Replica) -> None:
     for _ in range(3):
         await site.rig.create()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from rookery.chat.transitions import Transition
 from rookery.loop.tools import CancelReason
 from rookery.store import machine
 from rookery.worker.runner import Runner
@@ -136,7 +137,9 @@ async def test_takeover_without_notifications_ends_the_old_runner_within_one_bea
 
     # What the old one commits before it knows does not count.
     committed = asyncio.ensure_future(
-        step.handle.update(lambda tx: machine.commit_step(tx, [assistant("from the past")]))
+        step.handle.update(
+            lambda tx: machine.commit_step(tx, [assistant("from the past")]), transition=Transition.COMMIT_STEP
+        )
     )
     await asyncio.wait([committed])
     assert type(committed.exception()).__name__ == "TaskExit"

@@ -13,7 +13,7 @@ import pytest
 from rookery.chat.chats import RetryState
 from rookery.chat.messages import ChatId
 from rookery.chat.states import State, Status
-from rookery.chat.transitions import BusyBehavior
+from rookery.chat.transitions import BusyBehavior, Transition
 from rookery.loop.tools import CancelReason
 from rookery.store import machine
 from rookery.store.hints import ChatHint, OwnershipHint
@@ -318,8 +318,10 @@ async def test_own_commit_supersedes_the_task(site: Site, replica: Replica) -> N
     was_reached = asyncio.Event()
 
     async def work(handle: TaskHandle) -> None:
-        await handle.update(machine.record_generation_attempt)
-        await handle.update(lambda tx: machine.commit_step(tx, [assistant("one")]), attempt=1)
+        await handle.update(machine.record_generation_attempt, transition=Transition.RECORD_GENERATION_ATTEMPT)
+        await handle.update(
+            lambda tx: machine.commit_step(tx, [assistant("one")]), transition=Transition.COMMIT_STEP, attempt=1
+        )
         was_reached.set()
         await asyncio.Event().wait()
 
@@ -338,7 +340,7 @@ async def test_edit_cancels_on_behalf_of_the_user_also_after_the_task_recorded_i
     recorded = asyncio.Event()
 
     async def work(handle: TaskHandle) -> None:
-        await handle.update(machine.record_generation_attempt)
+        await handle.update(machine.record_generation_attempt, transition=Transition.RECORD_GENERATION_ATTEMPT)
         recorded.set()
         await asyncio.Event().wait()
 

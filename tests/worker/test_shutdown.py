@@ -37,7 +37,8 @@ async def test_step_that_ends_within_the_drain_is_committed_and_another_replica_
 
     tool = scripted.ScriptedTool("hold", behave)
     script = in_turn((CallTool("hold"),), (Say("done"),))
-    async with open_house(database_url, script=script, tools=[tool]) as house:
+    # Time stands still: the other one goes on because it is told, not because it looks now and then.
+    async with open_house(database_url, script=script, tools=[tool], clock=FakeClock()) as house:
         chat_id = await house.ask("hello")
         await tool.started.wait()
         await house.add_replica()
@@ -57,7 +58,7 @@ async def test_step_that_ends_within_the_drain_is_committed_and_another_replica_
 
 @pytest.mark.parametrize("by", ["time", "hurry"])
 async def test_step_that_does_not_end_is_cut_and_made_elsewhere(by: str, database_url: str) -> None:
-    clock, hurry = FakeClock(), asyncio.Event()
+    clock = FakeClock()
     script = in_turn((Say("half"), Wait(3600)), (Say("whole"),))
     async with open_house(database_url, script=script, clock=clock) as house:
         chat_id = await house.ask("hello")
@@ -65,13 +66,13 @@ async def test_step_that_does_not_end_is_cut_and_made_elsewhere(by: str, databas
         old = house.worker
         heard: list[OwnershipHint] = []
         with house.replicas[0].bus.subscribe(OwnershipHint, heard.append):
-            draining = asyncio.ensure_future(old.drain(hurry))
+            draining = asyncio.ensure_future(old.drain())
             await clock.until_waiting("drain")
             if by == "time":
                 await clock.fire("drain")
             else:
-                hurry.set()
-            await draining
+                draining.cancel()  # as a second signal does
+            await asyncio.wait({draining})
             assert await heartbeats(house) == 1
 
             await old.close()
@@ -116,6 +117,26 @@ async def test_tool_reads_that_its_process_stops(database_url: str) -> None:
         await house.worker.close()
 
         assert reasons == [CancelReason.SHUTDOWN]
+
+
+async def test_deaf_tool_does_not_keep_others_from_the_chat_of_a_process_that_stops(database_url: str) -> None:
+    clock, let_go = FakeClock(), asyncio.Event()
+    tool = scripted.deaf(let_go)
+    async with open_house(database_url, script=(CallTool("deaf"),), tools=[tool], clock=clock) as house:
+        chat_id = await house.ask("hello")
+        await tool.started.wait()
+        heard: list[OwnershipHint] = []
+
+        with house.replicas[0].bus.subscribe(OwnershipHint, heard.append):
+            closing = asyncio.ensure_future(house.worker.close())
+            await until(lambda: heard)
+
+        assert [hint.chat_id for hint in heard] == [chat_id]
+        assert await heartbeats(house) == 0
+        assert not closing.done()
+        assert clock.monotonic() == 0.0
+        let_go.set()
+        await closing
 
 
 async def test_closing_twice_and_closing_what_never_ran_is_fine(database_url: str) -> None:

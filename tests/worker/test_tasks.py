@@ -16,8 +16,10 @@ from rookery.chat.transitions import Transition
 from rookery.loop.tools import CancelReason
 from rookery.store import machine
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
+from rookery.store.generation import read_fenced
 from rookery.store.machine import ChatState, Machine, Tx
 from rookery.testing.clock import FakeClock
+from rookery.worker import shielded
 from rookery.worker.config import WorkerConfig
 from rookery.worker.stats import WorkerStats
 from rookery.worker.tasks import (
@@ -56,7 +58,15 @@ class Bench:
         self.routed: list[ChatState] = []
         self.tries = 0
         self.is_done = False
-        self.handle = TaskHandle(task, machine=machine_, clock=self.clock, config=CONFIG, route=self.routed.append)
+        self.is_present = True
+        self.handle = TaskHandle(
+            task,
+            machine=machine_,
+            clock=self.clock,
+            config=CONFIG,
+            route=self.routed.append,
+            may_commit=lambda: self.is_present,
+        )
         self._loop = TaskLoop(clock=self.clock, config=CONFIG, stats=self.stats)
 
     def start(self, *works: Work) -> TaskRecord:
@@ -115,13 +125,17 @@ def raising(error: BaseException) -> Work:
 
 def updating(fn: Callable[[Tx], Awaitable[object]], *, attempt: int | None = None) -> Work:
     async def work(handle: TaskHandle) -> None:
-        await handle.update(fn, attempt=attempt)
+        await handle.update(fn, transition=Transition.COMMIT_STEP, attempt=attempt)
 
     return work
 
 
 def step(words: str) -> Callable[[Tx], Awaitable[object]]:
     return lambda tx: machine.commit_step(tx, [assistant(words)])
+
+
+async def commit(handle: TaskHandle, words: str) -> object:
+    return await handle.update(step(words), transition=Transition.COMMIT_STEP)
 
 
 # The fence.
@@ -146,6 +160,18 @@ async def test_task_behind_a_lost_fence_leaves_quietly_and_changes_nothing(
     assert await rig.trace(chat) == before
     assert bench.tries == 1
     assert bench.stats.task_retries == {}
+    assert bench.stats.fence_rejections == {"commit_step": 1}
+
+
+async def test_look_behind_a_lost_fence_is_counted_as_a_look(rig: Rig, chat: ChatId, bench: Bench) -> None:
+    await rig.acquire(chat)
+
+    async def look(handle: TaskHandle) -> None:
+        await handle.read(lambda: read_fenced(rig.machine, chat, fence=handle.input.fence()))
+
+    await bench.start(look).left()
+
+    assert bench.stats.fence_rejections == {"read": 1}
 
 
 async def test_task_whose_attempt_is_over_leaves_quietly(rig: Rig, chat: ChatId, bench: Bench) -> None:
@@ -460,7 +486,7 @@ async def test_short_tool_does_not_shorten_the_patience_with_the_task(bench: Ben
 
 
 async def test_task_claims_the_version_by_which_it_moves_the_chat_on(rig: Rig, chat: ChatId, bench: Bench) -> None:
-    await bench.handle.update(step("done"))
+    await commit(bench.handle, "done")
 
     assert bench.handle.claimed == (await rig.load(chat)).snapshot_version
 
@@ -469,13 +495,13 @@ async def test_task_claims_the_version_by_which_it_moves_the_chat_on(rig: Rig, c
 async def test_task_claims_nothing_by_an_update_that_leaves_history_and_status(
     bench: Bench, fn: Callable[[Tx], Awaitable[object]]
 ) -> None:
-    await bench.handle.update(fn)
+    await bench.handle.update(fn, transition=Transition.RECORD_GENERATION_ATTEMPT)
 
     assert bench.handle.claimed is None
 
 
 async def test_task_claims_a_change_of_status(rig: Rig, chat: ChatId, bench: Bench) -> None:
-    await bench.handle.update(lambda tx: machine.finish_error(tx, FAILED))
+    await bench.handle.update(lambda tx: machine.finish_error(tx, FAILED), transition=Transition.FINISH_ERROR)
 
     assert bench.handle.claimed == (await rig.load(chat)).snapshot_version
 
@@ -486,9 +512,64 @@ async def test_task_claims_nothing_by_an_update_that_is_rolled_back(bench: Bench
         raise ValueError("after the transition")
 
     with pytest.raises(ValueError, match="after the transition"):
-        await bench.handle.update(stumble)
+        await bench.handle.update(stumble, transition=Transition.COMMIT_STEP)
 
     assert bench.handle.claimed is None
+
+
+# A process whose peers may take it for dead.
+
+
+async def test_commit_waits_until_the_process_is_known_to_be_alive_again(rig: Rig, chat: ChatId, bench: Bench) -> None:
+    bench.is_present = False
+    record = bench.start(updating(step("done")))
+    await bench.clock.fire("presence-wait")
+    await bench.clock.until_waiting("presence-wait")
+    assert len(await rig.history(chat)) == 1
+
+    bench.is_present = True
+    await bench.clock.fire("presence-wait")
+    await record.left()
+
+    assert len(await rig.history(chat)) == 2
+    assert bench.tries == 1  # what was to be committed is not made a second time
+
+
+async def test_attempt_is_not_counted_by_a_process_that_may_be_taken_for_dead(
+    rig: Rig, chat: ChatId, bench: Bench
+) -> None:
+    bench.is_present = False
+
+    async def count(handle: TaskHandle) -> None:
+        await handle.count_attempt(25)
+
+    record = bench.start(count)
+    await bench.clock.until_waiting("presence-wait")
+    assert (await rig.load(chat)).generation_attempt == 0
+
+    bench.is_present = True
+    await bench.clock.fire("presence-wait")
+    await record.left()
+
+    assert (await rig.load(chat)).generation_attempt == 1
+
+
+async def test_task_that_waits_with_its_commit_leaves_when_it_is_told_to(rig: Rig, chat: ChatId, bench: Bench) -> None:
+    """Also one that sees its commit through: it does not feel the cancellation."""
+    bench.is_present = False
+
+    async def work(handle: TaskHandle) -> None:
+        await shielded.to_the_end(commit(handle, "done"))
+
+    record = bench.start(work)
+    await bench.clock.until_waiting("presence-wait")
+
+    record.cancel(CancelReason.LEASE_LOST)
+    await bench.clock.fire("presence-wait")
+    await record.left()
+
+    assert len(await rig.history(chat)) == 1
+    assert bench.tries == 1
 
 
 # A COMMIT whose answer does not come.
@@ -517,7 +598,7 @@ async def test_commit_that_happened_although_its_answer_was_lost_counts_once(
 
     async def work(handle: TaskHandle) -> None:
         door.fault = Fault.LOSE_ANSWER
-        results.append(await handle.update(step("once")))
+        results.append(await commit(handle, "once"))
 
     await behind.start(work).left()
 
@@ -532,7 +613,7 @@ async def test_commit_that_happened_although_its_answer_was_lost_counts_once(
 async def test_commit_that_did_not_happen_is_tried_again(rig: Rig, chat: ChatId, door: Proxy, behind: Bench) -> None:
     async def work(handle: TaskHandle) -> None:
         door.fault = Fault.LOSE_REQUEST
-        await handle.update(step("lost"))
+        await commit(handle, "lost")
 
     behind.start(work, updating(step("kept")))
     await behind.clock.until_waiting(RETRY)
@@ -551,7 +632,7 @@ async def test_repeating_a_commit_that_happened_after_all_ends_at_the_fence(
 
     async def work(handle: TaskHandle) -> None:
         door.fault, door.break_off = Fault.HOLD_ANSWER, True
-        await handle.update(step("once"))
+        await commit(handle, "once")
 
     behind.start(work, updating(step("twice")))
     await door.committed.wait()
@@ -569,7 +650,7 @@ async def test_commit_of_a_chat_that_is_gone_since_is_no_commit(
 ) -> None:
     async def work(handle: TaskHandle) -> None:
         door.fault, door.break_off = Fault.HOLD_ANSWER, True
-        await handle.update(step("once"))
+        await commit(handle, "once")
 
     behind.start(work, updating(step("twice")))
     await door.committed.wait()
@@ -589,7 +670,7 @@ async def test_unknown_commit_that_cannot_be_looked_up_is_tried_again(
 
     async def work(handle: TaskHandle) -> None:
         door.fault, door.break_off = Fault.HOLD_ANSWER, True
-        await handle.update(step("once"))
+        await commit(handle, "once")
 
     bench.start(work, nothing)
     await door.committed.wait()
@@ -610,7 +691,7 @@ async def test_cancelling_during_the_commit_lets_it_be_told_first(rig: Rig, chat
 
     async def work(handle: TaskHandle) -> None:
         door.fault = Fault.HOLD_ANSWER
-        await handle.update(step("once"))
+        await commit(handle, "once")
 
     record = bench.start(work)
     await door.committed.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from rookery.chat.messages import ChatId
 from rookery.chat.parts import Text, ToolCall
 from rookery.chat.prompt_parts import PromptText
 from rookery.chat.retrying import RetryPolicy
-from rookery.chat.states import Status
+from rookery.chat.states import State, Status
 from rookery.chat.transitions import BusyBehavior
 from rookery.llm.resolve import FALLBACK_ATTEMPTS
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Step, Think, Truncate, Wait
@@ -327,6 +328,21 @@ async def test_wait_goes_on_with_another_replica(database_url: str) -> None:
         assert await house.story(chat_id) == [USER, ("assistant", "now")]
 
 
+async def test_messages_that_wait_stay_in_the_queue_when_the_attempts_are_used(database_url: str) -> None:
+    clock = FakeClock()
+    policy = RetryPolicy(max_attempts=2)
+    async with open_house(database_url, script=(Fail(ErrorKind.OVERLOADED),), clock=clock, retry=policy) as house:
+        chat_id = await house.ask("hello")
+        await clock.until_waiting("generation-retry")
+        await house.send(chat_id, "and then")
+
+        await clock.fire("generation-retry")
+        await house.error(chat_id)
+
+        chat = await house.chat(chat_id)
+        assert (chat.state, len(house.calls)) == (State.E1, 2)
+
+
 async def test_attempts_come_to_an_end(database_url: str) -> None:
     async with open_house(database_url, script=(Fail(ErrorKind.OVERLOADED),)) as house:
         chat_id = await house.ask("hello")
@@ -342,20 +358,26 @@ async def test_attempts_come_to_an_end(database_url: str) -> None:
 
 
 async def test_step_that_kills_its_process_ends_in_an_error(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("never"),), workers=0) as house:
+    kills = 25
+    async with open_house(database_url, script=(Say("half"), Wait(3600)), workers=0) as house:
         chat_id = await house.ask("hello")
-        # As 25 processes left it that died in this step.
-        await house.machine.chat(chat_id).update(_count_attempts)
+        # The first ones as they left it; the last ones die for real.
+        await house.machine.chat(chat_id).update(partial(_count_attempts, count=kills - 2))
+        for call in (1, 2):
+            await house.add_replica()
+            await until(lambda call=call: len(house.calls) == call)
+            await house.crash()
 
         await house.add_replica()
         error = await house.error(chat_id)
 
         assert "tried as often" in error.message
-        assert house.calls == []
+        assert len(house.calls) == 2
+        assert await house.story(chat_id) == [USER]
 
 
-async def _count_attempts(tx: Tx) -> None:
-    for _ in range(25):
+async def _count_attempts(tx: Tx, count: int) -> None:
+    for _ in range(count):
         await machine.record_generation_attempt(tx)
 
 

@@ -31,6 +31,12 @@ POLL_SECONDS = 1.0
 INTERRUPT_SECONDS = 20.0
 PAGE = 100
 
+WAITS_FOR_CLIENT = "The chat waits for tools that its own client executes; this command has none."
+WAITS_FOR_PERSON = (
+    "The chat waits until somebody approves a call, which this command does not ask for. "
+    "Answer in the web application, or stop it with Ctrl-C."
+)
+
 AT_REST = frozenset({Status.WAITING, Status.ERROR})
 
 
@@ -191,7 +197,7 @@ class Follower:
             if (retry := _retry_of(chat)) is not None:
                 self._teller.tell_retry(retry)
         if chat.status == Status.REQUIRES_ACTION and not self._has_told_waiting:
-            self._screen.note("The chat waits for tools that its own client executes; this command has none.")
+            self._screen.note(WAITS_FOR_PERSON if chat.awaits_approval else WAITS_FOR_CLIENT)
         self._has_told_waiting = chat.status == Status.REQUIRES_ACTION
 
 

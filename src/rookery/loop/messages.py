@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
+import msgspec
 from msgspec import UNSET
 
-from rookery.chat.messages import Effort, NewMessage, Role, StepFigures
-from rookery.chat.parts import ToolCall
+from rookery.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
+from rookery.chat.parts import File, Part, Text, ToolCall
 from rookery.chat.truncation import budget_bytes
 from rookery.llm.types import Usage
 from rookery.loop import results, tool_input
@@ -90,6 +91,20 @@ def tool_rows(done: Iterable[CallResult], *, model_config_id: UUID) -> tuple[New
     return tuple(
         NewMessage(role=Role.TOOL, content=(each.result, *each.files), model_config_id=model_config_id) for each in done
     )
+
+
+def notice_row(part: Part) -> NewMessage:
+    """A word from the server for people; the model does not see it."""
+    return NewMessage(role=Role.SYSTEM, visibility=Visibility.USER, content=(part,))
+
+
+def without_files(row: NewMessage, reason: str) -> NewMessage:
+    """The row without the files it names, which its chat cannot have. In an answer a note takes their place."""
+    if not any(isinstance(part, File) and part.file_id is not None for part in row.content):
+        return row
+    note = (Text(f"[A file was left out. {reason}]"),) if row.role is Role.ASSISTANT else ()
+    kept = tuple(part for part in row.content if not isinstance(part, File) or part.file_id is None)
+    return msgspec.structs.replace(row, content=(*kept, *note))
 
 
 def step_figures(outcome: AssistantOutcome, *, cost_micros: int | None = None) -> StepFigures:

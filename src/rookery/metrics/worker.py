@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections import Counter
 
 from rookery.chat.decide import TurnEnd
+from rookery.chat.transitions import Transition
 from rookery.metrics.families import Family, counter, gauge, histogram
 from rookery.worker.stats import FAILED, INTERRUPTED
-from rookery.worker.tasks import TaskKind
+from rookery.worker.tasks import READ, TaskKind
 from rookery.worker.worker import Worker
 
 RUNNER_STATES = ("streaming", "tools", "retry_wait", "requires_action", "interrupting")
 POOLS = ("root", "subagent")
+# What a task may find refused by its fence.
+FENCED = (
+    READ,
+    Transition.RECORD_GENERATION_ATTEMPT,
+    Transition.RECORD_RETRY_STATE,
+    Transition.COMMIT_STEP,
+    Transition.ENTER_REQUIRES_ACTION,
+    Transition.ASK_APPROVALS,
+    Transition.FINISH_TURN,
+    Transition.FINISH_ERROR,
+    Transition.FINISH_INTERRUPTION,
+    Transition.CANCEL_REQUIRES_ACTION,
+    Transition.INTERRUPT,
+    Transition.ABANDON,
+)
 
 RUNNERS: tuple[Family[Worker], ...] = (
     gauge(
@@ -55,10 +71,10 @@ RUNNERS: tuple[Family[Worker], ...] = (
     ),
     counter(
         "fence_rejections_total",
-        "Tasks that ended because their chat had moved on, by kind of task.",
+        "Transitions, and looks at a chat (`read`), that were refused because the chat had moved on.",
         lambda worker: worker.stats.fence_rejections,
-        labels=("task",),
-        known=TaskKind,
+        labels=("transition",),
+        known=FENCED,
     ),
     counter(
         "task_retries_total",

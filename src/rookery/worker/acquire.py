@@ -91,6 +91,8 @@ class Acquirer:
                 must_list, self._must_list = self._must_list, False
                 self._wanted.clear()
                 if self._put_off():
+                    # Whatever wakes it next: those that were named now are not named again.
+                    self._must_list = True
                     continue
                 if not must_list and len(named) == 1:
                     await self._take_named(*named)

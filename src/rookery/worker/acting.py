@@ -22,9 +22,10 @@ from rookery.chat.compaction import Source, current_turn_parts
 from rookery.chat.decide import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
 from rookery.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.chat.history import History
-from rookery.chat.messages import NewMessage, Role, Visibility
-from rookery.chat.parts import File, Part, Text
+from rookery.chat.messages import NewMessage, Role
+from rookery.chat.parts import Part, Text
 from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy, are_attempts_used
+from rookery.chat.transitions import Transition
 from rookery.clock import Clock
 from rookery.llm import cost
 from rookery.llm.errors import CallFailed, LlmError
@@ -35,7 +36,7 @@ from rookery.loop.assistant import AssistantOutcome, NoStepStats, StepMeter, Ste
 from rookery.loop.batch import BatchSetup, NoToolStats, PendingCall, ToolStats, execute_batch
 from rookery.loop.compaction import CompactionOutcome, CompactionSetup
 from rookery.loop.config import LoopConfig
-from rookery.loop.messages import assistant_rows, interrupted_figures, tool_rows
+from rookery.loop.messages import assistant_rows, interrupted_figures, notice_row, tool_rows, without_files
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import Publish
 from rookery.store import files
@@ -116,7 +117,7 @@ class Acts:
                 cost_micros=cost.cost_micros(outcome.usage, asked.prices),
             )
             if (stand_in := self._prepared.stand_in) is not None and stand_in.notice is not None:
-                rows = (_notice(stand_in.notice), *rows)
+                rows = (notice_row(Text(stand_in.notice)), *rows)
             rows = (*self._prepared.turn_tools.opening(), *rows)
             await shielded.to_the_end(self._commit_answer(rows, self._entry(asked, outcome)))
 
@@ -212,7 +213,7 @@ class Acts:
             await self._try_commit(rows, then)
         except (FileCapExceeded, FileUnavailable) as error:
             log.warning("files_left_out", chat_id=self._step.chat.id, error=str(error))
-            await self._try_commit([_without_files(row, str(error)) for row in rows], then)
+            await self._try_commit([without_files(row, str(error)) for row in rows], then)
 
     async def _try_commit(self, rows: Sequence[NewMessage], then: AfterCommit | None) -> None:
         async def commit(tx: Tx) -> None:
@@ -220,7 +221,7 @@ class Acts:
             if then is not None:
                 await then(tx, committed)
 
-        await self._handle.update(commit, attempt=self.attempt)
+        await self._handle.update(commit, transition=Transition.COMMIT_STEP, attempt=self.attempt)
 
     # Summarising
 
@@ -270,7 +271,9 @@ class Acts:
             return tx.chat, finished is not None and finished.promoted is not None
 
         try:
-            chat, is_promoted = await self._handle.update(commit, attempt=self.attempt)
+            chat, is_promoted = await self._handle.update(
+                commit, transition=Transition.COMMIT_STEP, attempt=self.attempt
+            )
         except Exception:
             self._parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             raise
@@ -291,20 +294,25 @@ class Acts:
     async def hand_over(self, _: EnterRequiresAction) -> None:
         """Wait for the client, which executes the calls."""
         seconds = await self._handle.read(self._parts.preparer.action_seconds)
-        await self._park(lambda tx: transitions.enter_requires_action(tx, timeout_seconds=seconds))
+        await self._park(
+            lambda tx: transitions.enter_requires_action(tx, timeout_seconds=seconds), Transition.ENTER_REQUIRES_ACTION
+        )
 
     async def ask(self, questions: Sequence[Question], *, timeout_seconds: float | None) -> None:
         """Wait for a person, who says whether the calls may run."""
-        seconds, asked = timeout_seconds, len(questions)
-        await self._park(lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=seconds), asked=asked)
+        await self._park(
+            lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=timeout_seconds),
+            Transition.ASK_APPROVALS,
+            asked=len(questions),
+        )
 
-    async def _park(self, transition: Callable[[Tx], Awaitable[object]], *, asked: int = 0) -> None:
+    async def _park(self, park: Callable[[Tx], Awaitable[object]], transition: Transition, *, asked: int = 0) -> None:
         async def enter(tx: Tx) -> Chat:
-            await transition(tx)
+            await park(tx)
             return tx.chat
 
         async def enter_and_tell() -> None:
-            self._parts.effects.action_required(await self._handle.update(enter))
+            self._parts.effects.action_required(await self._handle.update(enter, transition=transition))
             self._parts.stats.approvals_asked += asked  # what was not committed was not asked
 
         await shielded.to_the_end(enter_and_tell())
@@ -312,7 +320,7 @@ class Acts:
     async def finish(self, decision: FinishTurn) -> None:
         notice = None
         if decision.reason is TurnEnd.MAX_STEPS:
-            notice = _notice(decide.step_limit_notice(self._prepared.max_steps))
+            notice = notice_row(Text(decide.step_limit_notice(self._prepared.max_steps)))
 
         async def end(tx: Tx) -> tuple[Chat, bool] | None:
             if notice is not None and (await transitions.commit_step(tx, [notice])).promoted:
@@ -322,7 +330,9 @@ class Acts:
             return tx.chat, finished.promoted is not None
 
         async def end_and_tell() -> None:
-            ended = await self._handle.update(end, attempt=self.attempt or None)
+            ended = await self._handle.update(
+                end, transition=Transition.FINISH_TURN, attempt=self.attempt or None
+            )
             if ended is not None:
                 self._tell_finished(ended[0], decision.reason, is_promoted=ended[1])
 
@@ -334,7 +344,8 @@ class Acts:
             return tx.chat
 
         async def fail_and_tell() -> None:
-            self._parts.effects.turn_failed(await self._handle.update(fail), error)
+            failed = await self._handle.update(fail, transition=Transition.FINISH_ERROR)
+            self._parts.effects.turn_failed(failed, error)
             self._turn_ended(FAILED)
 
         await shielded.to_the_end(fail_and_tell())
@@ -376,7 +387,9 @@ class Acts:
             # Nobody was promised an attempt; the commit of its step makes it durable as well.
             if (counted := await self._handle.count_attempt(self._parts.retry.max_attempts)) is not None:
                 return counted
-            chat, attempt = await self._handle.update(begin, lazily=True)
+            chat, attempt = await self._handle.update(
+                begin, transition=Transition.RECORD_GENERATION_ATTEMPT, lazily=True
+            )
             if not attempt:
                 self._parts.effects.turn_failed(chat, ATTEMPTS_USED)
                 self._turn_ended(FAILED)
@@ -484,17 +497,3 @@ def _publisher(episode: Episode) -> Publish:
 
     add = episode.add_part
     return publish
-
-
-def _notice(text: str) -> NewMessage:
-    """A word from the server for people; the model does not see it."""
-    return NewMessage(role=Role.SYSTEM, visibility=Visibility.USER, content=(Text(text),))
-
-
-def _without_files(row: NewMessage, reason: str) -> NewMessage:
-    """The row without the files it names, which its chat cannot have. In an answer a note takes their place."""
-    if not any(isinstance(part, File) and part.file_id is not None for part in row.content):
-        return row
-    note = (Text(f"[A file was left out. {reason}]"),) if row.role is Role.ASSISTANT else ()
-    kept = tuple(part for part in row.content if not isinstance(part, File) or part.file_id is None)
-    return msgspec.structs.replace(row, content=(*kept, *note))

@@ -8,6 +8,7 @@ a person without a deadline is let go: whoever answers wakes a worker.
 from __future__ import annotations
 
 from rookery.chat.errors import TransitionNotAllowed
+from rookery.chat.transitions import Transition
 from rookery.log import get_logger
 from rookery.store.generation import read_fenced
 from rookery.store.machine import Machine, Tx, cancel_requires_action, interrupt
@@ -44,7 +45,7 @@ class ActionTimeoutWork:
             await cancel_requires_action(tx)
 
         try:
-            await handle.update(cancel)
+            await handle.update(cancel, transition=Transition.CANCEL_REQUIRES_ACTION)
         except TransitionNotAllowed as refused:
             if refused.cause == "deadline_not_reached":
                 return False
@@ -52,7 +53,7 @@ class ActionTimeoutWork:
                 raise
             # The chat's tools were changed while it waited for one of them: nobody else would ever end the wait.
             log.warning("action_without_calls", chat_id=handle.input.chat_id)
-            await handle.update(_stop)
+            await handle.update(_stop, transition=Transition.INTERRUPT)
         return True
 
 

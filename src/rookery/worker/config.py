@@ -36,6 +36,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     task_idle_seconds: float = 15 * 60.0
     # Added to a planned wait, and to the latest deadline of a running tool.
     task_grace_seconds: float = 60.0
+    # How often a commit that has to wait for the presence of this process looks whether it is back.
+    presence_look_seconds: float = 0.1
     stall_backoff_seconds: float = 1.0
     stall_backoff_max_seconds: float = 30.0
 

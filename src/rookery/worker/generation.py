@@ -29,6 +29,7 @@ from rookery.chat.decide import (
 from rookery.chat.errors import ChatError, InvariantViolation, Refused
 from rookery.chat.history import History
 from rookery.chat.retrying import GiveUp
+from rookery.chat.transitions import Transition
 from rookery.llm.errors import LlmError
 from rookery.llm.types import ErrorKind
 from rookery.log import get_logger
@@ -210,7 +211,9 @@ class GenerationWork:
 
         async def store_and_tell() -> tuple[LastError | RetryState, timedelta]:
             attempt = acts.attempt if acts is not None else 0
-            chat, stored, delay = await handle.update(store, attempt=attempt or None)
+            chat, stored, delay = await handle.update(
+                store, transition=Transition.RECORD_RETRY_STATE, attempt=attempt or None
+            )
             if isinstance(stored, LastError):
                 self._parts.effects.turn_failed(chat, stored)
                 self._parts.stats.turn_ended(FAILED, step, now=self._clock.now())

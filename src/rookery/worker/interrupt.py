@@ -17,6 +17,7 @@ from rookery.chat.chats import Chat
 from rookery.chat.interrupted import LivePart
 from rookery.chat.messages import NewMessage, StepFigures
 from rookery.chat.parts import ToolCall, ToolResult
+from rookery.chat.transitions import Transition
 from rookery.clock import Clock
 from rookery.log import get_logger
 from rookery.store.generation import HistoryCache, Step, load_step
@@ -71,7 +72,7 @@ class InterruptWork:
             return tx.chat, done.promoted is not None
 
         async def finish_and_tell() -> None:
-            chat, is_promoted = await handle.update(finish)
+            chat, is_promoted = await handle.update(finish, transition=Transition.FINISH_INTERRUPTION)
             self._effects.interrupted(chat, is_promoted=is_promoted)
             self._stats.turn_ended(INTERRUPTED, step, now=self._clock.now())
 

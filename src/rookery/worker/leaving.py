@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from rookery.chat.transitions import Transition
 from rookery.store.hints import OwnershipHint
 from rookery.store.machine import Publisher, Tx, leave
 from rookery.store.machine.capacity import Limits
@@ -29,7 +30,7 @@ class AbandonWork:
             left = (await leave(tx)).snapshot_version
 
         try:
-            await handle.update(abandon)
+            await handle.update(abandon, transition=Transition.ABANDON)
         finally:
             # The runner ends, and this task with it, as soon as the commit is heard of. Said once too often, the hint
             # costs a look.

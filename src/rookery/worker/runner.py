@@ -38,7 +38,10 @@ _KNOWN = frozenset(Status)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerParts:
-    """What all runners of a process share. `work_of` gives the work of a kind of task; tests bring their own."""
+    """What all runners of a process share. `work_of` gives the work of a kind of task; tests bring their own.
+
+    `may_commit` says whether this process is known to be alive; what it would commit otherwise waits.
+    """
 
     worker_id: UUID
     machine: Machine
@@ -48,6 +51,7 @@ class RunnerParts:
     stats: WorkerStats
     tasks: TaskLoop
     work_of: Callable[[TaskKind], Work]
+    may_commit: Callable[[], bool] = lambda: True
     new_id: Callable[[], UUID] = uuid4
 
 
@@ -237,6 +241,7 @@ class Runner:
             config=parts.config,
             route=self.deliver,
             on_wait=self._cut_wait,
+            may_commit=parts.may_commit,
         )
         record = self._active = TaskRecord(handle, parts.work_of(kind))
         after = [other for other in self._records if other.input.key == task.key and not other.is_done]

@@ -59,7 +59,7 @@ class WorkerStats:
     takeovers: Counter[str] = field(default_factory=Counter)  # by reason
     leases_lost: Counter[str] = field(default_factory=Counter)  # by reason
     lease_renew_seconds: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS))
-    fence_rejections: Counter[str] = field(default_factory=Counter)  # by kind of task
+    fence_rejections: Counter[str] = field(default_factory=Counter)  # by transition
     task_retries: Counter[str] = field(default_factory=Counter)  # by kind of task
     task_stalls: Counter[str] = field(default_factory=Counter)  # by kind of task
     cancel_unwind_seconds: Histograms[str] = field(default_factory=lambda: Histograms(WAIT_BOUNDS))  # by kind of task

@@ -24,6 +24,7 @@ from rookery.chat.chats import Chat, Fence
 from rookery.chat.errors import ChatNotFound, StaleFence
 from rookery.chat.messages import ChatId
 from rookery.chat.states import Status
+from rookery.chat.transitions import Transition
 from rookery.clock import Clock, Deadline, DeadlineExceeded
 from rookery.log import bind, get_logger
 from rookery.loop.tools import Cancellation, CancelReason
@@ -36,13 +37,21 @@ log = get_logger("worker.tasks")
 
 T = TypeVar("T")
 
+# What a fence may refuse besides a transition.
+READ = "read"
+
 
 class TaskError(Exception):
     """Base of what ends a run of a task on purpose."""
 
 
 class TaskExit(TaskError):
-    """Nothing is left to do here: the chat moved on, went away, or belongs to somebody else."""
+    """Nothing is left to do here: the chat moved on, went away, or belongs to somebody else.
+
+    `refused` is what the fence refused, for the metrics: a transition, or a look at the chat. None where no fence did.
+    """
+
+    refused: str | None = None
 
 
 class RetryTask(TaskError):
@@ -109,11 +118,16 @@ def _ignore() -> None:
     """Nobody wants to know."""
 
 
+def _always() -> bool:
+    return True
+
+
 class TaskHandle:
     """A task as its work sees it: what it may do to the chat, and how it shows that it is alive.
 
     One for all tries of a task. `claimed` is the version by which this task itself is moving the chat on, or has: by
     it the runner tells the task's own commit from somebody else's. `on_wait` hears when the task begins to wait.
+    While `may_commit` says no, what the task wants to commit waits: peers may take this process for dead.
     """
 
     def __init__(
@@ -125,6 +139,7 @@ class TaskHandle:
         config: WorkerConfig,
         route: Callable[[ChatState], None],
         on_wait: Callable[[], None] = _ignore,
+        may_commit: Callable[[], bool] = _always,
     ) -> None:
         self.input = task
         self.cancellation = TaskCancellation()
@@ -135,13 +150,22 @@ class TaskHandle:
         self._config = config
         self._route = route
         self._on_wait = on_wait
+        self._may_commit = may_commit
         self._watchdog: Deadline | None = None
         self._tools_until: float | None = None
 
-    async def update(self, fn: Callable[[Tx], Awaitable[T]], *, attempt: int | None = None, lazily: bool = False) -> T:
+    async def update(
+        self,
+        fn: Callable[[Tx], Awaitable[T]],
+        *,
+        transition: Transition,
+        attempt: int | None = None,
+        lazily: bool = False,
+    ) -> T:
         """Apply transitions behind the task's fence. The committed row reaches the runner before this returns.
 
-        `lazily`: without waiting for the disk, for what a task can do again.
+        `transition` is the one that matters among them, by which a lost fence is counted. `lazily`: without waiting
+        for the disk, for what a task can do again.
         """
         written: list[Chat] = []
         result: list[T] = []
@@ -155,7 +179,7 @@ class TaskHandle:
             written[:], result[:] = [tx.chat], [outcome]
             return outcome
 
-        self.progress()
+        await self._until_allowed()
         try:
             return await self._machine.chat(self.input.chat_id).update(
                 run, fence=self.input.fence(attempt=attempt), lazily=lazily
@@ -168,20 +192,20 @@ class TaskHandle:
             raise RetryTask(str(error)) from error
         except Exception as error:
             self.claimed = None
-            _raise_normalised(error)
+            _raise_normalised(error, transition)
 
     async def count_attempt(self, max_attempts: int) -> int | None:
         """Count an attempt in one statement and return its number. None when it needs the long way, by `update`.
 
         One whose commit was never answered may be counted for nothing; the next try makes another.
         """
-        self.progress()
+        await self._until_allowed()
         try:
             chat = await at_once.count_attempt(
                 self._machine, self.input.chat_id, fence=self.input.fence(), max_attempts=max_attempts
             )
         except Exception as error:
-            _raise_normalised(error)
+            _raise_normalised(error, Transition.RECORD_GENERATION_ATTEMPT)
         return None if chat is None else chat.generation_attempt
 
     async def read(self, fn: Callable[[], Awaitable[T]]) -> T:
@@ -190,7 +214,7 @@ class TaskHandle:
         try:
             return await fn()
         except Exception as error:
-            _raise_normalised(error)
+            _raise_normalised(error, READ)
 
     async def wait(self, seconds: float, tag: str) -> None:
         """A wait that is planned: the watchdog knows of it, and a drain need not sit it out."""
@@ -267,8 +291,17 @@ class TaskHandle:
             return False
         except Exception as error:
             self.claimed = None
-            _raise_normalised(error)
+            _raise_normalised(error, READ)
         return ChatState.of(found) == ChatState.of(written)
+
+    async def _until_allowed(self) -> None:
+        """Before a commit: sit out the time in which this process is not known to be alive. Not in silence: whoever
+        runs a commit to its end does not feel that it was cancelled, and looks here."""
+        self.progress()
+        while not self._may_commit():
+            if self.cancellation.reason is not None:
+                raise TaskExit("This task was told to leave.")
+            await self._clock.sleep(self._config.presence_look_seconds, "presence-wait")
 
 
 async def _row(view: View) -> Chat:
@@ -302,10 +335,12 @@ def normalised(error: Exception) -> Exception:
     return error
 
 
-def _raise_normalised(error: Exception) -> NoReturn:
+def _raise_normalised(error: Exception, tried: str) -> NoReturn:
     meant = normalised(error)
     if meant is error:
         raise error  # not "from" itself: whoever follows the causes would never come to an end
+    if isinstance(meant, TaskExit) and isinstance(error, StaleFence):
+        meant.refused = tried
     raise meant from error
 
 
@@ -393,8 +428,8 @@ class TaskLoop:
         try:
             await record.run()
         except TaskExit as exit_:
-            if isinstance(exit_.__cause__, StaleFence):
-                self._stats.fence_rejections[record.input.kind] += 1
+            if exit_.refused is not None:
+                self._stats.fence_rejections[exit_.refused] += 1
             log.debug("task_exit", reason=str(exit_))
         except asyncio.CancelledError:
             current = asyncio.current_task()

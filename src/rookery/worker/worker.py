@@ -50,6 +50,7 @@ class WorkerParts:
     """What a worker is made of. `connect` gives a connection that nobody shares, named after its purpose.
 
     `may_acquire` says whether the process is fit to take on more: its presence is held, its loop is not late.
+    `may_commit` says whether its presence is held: else peers may be about to take its chats over.
     """
 
     worker_id: UUID
@@ -64,6 +65,7 @@ class WorkerParts:
     clock: Clock
     rng: Random
     may_acquire: Callable[[], bool] = lambda: True
+    may_commit: Callable[[], bool] = lambda: True
     config: WorkerConfig = field(default_factory=WorkerConfig)
     loop: LoopConfig = field(default_factory=LoopConfig)
     retry: RetryPolicy = DEFAULT_POLICY
@@ -117,6 +119,7 @@ class Worker:
                 stats=self.stats,
                 tasks=TaskLoop(clock=parts.clock, config=parts.config, stats=self.stats),
                 work_of=work.__getitem__,
+                may_commit=parts.may_commit,
                 new_id=parts.new_id,
             ),
             pool=parts.pool,
@@ -182,20 +185,15 @@ class Worker:
         """Take nothing more; what is here goes on."""
         self._is_draining = True
 
-    async def drain(self, hurry: asyncio.Event | None = None) -> None:
-        """Take nothing more, and let the steps at work end: for `drain_seconds`, or until somebody is in a hurry."""
+    async def drain(self) -> None:
+        """Take nothing more, and let the steps at work end, for `drain_seconds` at most. Cancel it to cut it short."""
         self.stop_acquiring()
         self.manager.drain()
-        idle = asyncio.ensure_future(self.manager.wait_idle())
-        hurried = asyncio.ensure_future(hurry.wait() if hurry is not None else asyncio.Event().wait())
         try:
             async with self._clock.deadline(self._config.drain_seconds, "drain"):
-                await asyncio.wait({idle, hurried}, return_when=asyncio.FIRST_COMPLETED)
+                await self.manager.wait_idle()
         except DeadlineExceeded:
             log.info("drain_cut", runners=len(self.manager))
-        finally:
-            idle.cancel()
-            hurried.cancel()
 
     async def close(self) -> None:
         """Stop what is left and let go of its chats, so that others can take them at once. May be called twice."""
