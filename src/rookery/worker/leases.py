@@ -85,7 +85,9 @@ class LeaseKeeper:
     @property
     def _limit_seconds(self) -> float:
         config = self._config
-        return config.self_fence_with_peers_seconds if self._has_peers else config.self_fence_seconds
+        if not self._has_peers:
+            return config.self_fence_seconds
+        return min(config.self_fence_seconds, config.self_fence_with_peers_seconds)
 
     async def beat(self) -> bool:
         """Renew all leases by one statement. Those that do not come back are lost. False when it failed."""

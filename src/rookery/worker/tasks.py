@@ -295,8 +295,9 @@ class TaskHandle:
         return ChatState.of(found) == ChatState.of(written)
 
     async def _until_allowed(self) -> None:
-        """Before a commit: sit out the time in which this process is not known to be alive. Not in silence: whoever
-        runs a commit to its end does not feel that it was cancelled, and looks here."""
+        """Before a commit: wait until peers can see again that this process lives. What the task has made is kept
+        meanwhile, and its fence decides whether it still counts. Who sees a commit through does not feel that it is
+        cancelled, so that is looked for here."""
         self.progress()
         while not self._may_commit():
             if self.cancellation.reason is not None:
