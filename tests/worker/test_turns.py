@@ -365,7 +365,7 @@ async def test_step_that_kills_its_process_ends_in_an_error(database_url: str) -
         await house.machine.chat(chat_id).update(partial(_count_attempts, count=kills - 2))
         for call in (1, 2):
             await house.add_replica()
-            await until(lambda call=call: len(house.calls) == call)
+            await _until_asked(house, call)
             await house.crash()
 
         await house.add_replica()
@@ -374,6 +374,10 @@ async def test_step_that_kills_its_process_ends_in_an_error(database_url: str) -
         assert "tried as often" in error.message
         assert len(house.calls) == 2
         assert await house.story(chat_id) == [USER]
+
+
+async def _until_asked(house: House, times: int) -> None:
+    await until(lambda: len(house.calls) == times)
 
 
 async def _count_attempts(tx: Tx, count: int) -> None:

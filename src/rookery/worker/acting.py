@@ -330,9 +330,7 @@ class Acts:
             return tx.chat, finished.promoted is not None
 
         async def end_and_tell() -> None:
-            ended = await self._handle.update(
-                end, transition=Transition.FINISH_TURN, attempt=self.attempt or None
-            )
+            ended = await self._handle.update(end, transition=Transition.FINISH_TURN, attempt=self.attempt or None)
             if ended is not None:
                 self._tell_finished(ended[0], decision.reason, is_promoted=ended[1])
 
