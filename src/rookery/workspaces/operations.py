@@ -219,9 +219,13 @@ class Executor:
                 health = await parts.find_health(workspace)
             for warning in endpoint.warnings:
                 writer(f"Warning: {warning}")
+            if is_ready := health is not None and health.agent_state in SETTLED:
+                assert health is not None
+                await self.readiness.tell(workspace, writer, health)
             # Before the end is told: whoever follows the log leaves with it.
             await writer.flush()
-            await self._finish_up(operation, workspace, endpoint, health)
+            running = await self._finish_up(operation, endpoint, health)
+            self.readiness.follow(running, operation.id, is_told=is_ready)
             result = "succeeded"
         except DeadlineExceeded:
             await driver.stop(spec, 0.0)
@@ -232,9 +236,7 @@ class Executor:
         finally:
             parts.stats.start_seconds.observe((workspace.driver, result), parts.clock.monotonic() - began)
 
-    async def _finish_up(
-        self, operation: Operation, workspace: Workspace, endpoint: Endpoint, health: Health | None
-    ) -> None:
+    async def _finish_up(self, operation: Operation, endpoint: Endpoint, health: Health | None) -> Workspace:
         parts = self._parts
         up = Up(
             endpoint=endpoint.url,
@@ -250,7 +252,7 @@ class Executor:
                 conn, operation, up, replica_id=parts.replica_id, now=parts.clock.now()
             )
             await parts.tell(conn, running, operation=str(operation.id))
-        self.readiness.follow(running, operation.id)
+        return running
 
     async def _stop(self, operation: Operation, writer: OperationWriter) -> None:
         parts = self._parts

@@ -45,8 +45,10 @@ class Readiness:
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def follow(self, workspace: Workspace, operation_id: UUID) -> None:
-        task = asyncio.create_task(self._follow(workspace, operation_id), name=f"readiness:{workspace.id}")
+    def follow(self, workspace: Workspace, operation_id: UUID, *, is_told: bool = False) -> None:
+        """Until the script is over. `is_told`: it is, and its log has been kept."""
+        following = self._follow(workspace, operation_id, is_told=is_told)
+        task = asyncio.create_task(following, name=f"readiness:{workspace.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -56,16 +58,22 @@ class Readiness:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _follow(self, workspace: Workspace, operation_id: UUID) -> None:
+    async def tell(self, workspace: Workspace, writer: OperationWriter, health: Health) -> None:
+        """All that a script which is over has printed, and how it went."""
+        await self._copy_log(workspace, writer, 0)
+        _say(writer, health)
+
+    async def _follow(self, workspace: Workspace, operation_id: UUID, *, is_told: bool) -> None:
         writer = OperationWriter(self._parts, workspace.id, operation_id)
         until = self._parts.clock.monotonic() + FOLLOW_SECONDS
         try:
             cursor = 0
             while self._parts.clock.monotonic() < until:
                 health = await self._parts.find_health(workspace)
-                cursor = await self._copy_log(workspace, writer, cursor)
+                if not is_told:
+                    cursor = await self._copy_log(workspace, writer, cursor)
                 if health is not None:
-                    if health.agent_state in SETTLED:
+                    if health.agent_state in SETTLED and not is_told:
                         # Before it is noted: whoever follows the log leaves with that.
                         _say(writer, health)
                         await writer.flush()
