@@ -111,7 +111,7 @@ class FakeDriver:
                 if path not in self.folders:
                     return web.json_response({"code": "not_found", "message": f"{path} is not there."}, status=404)
                 return web.json_response({"path": path, "entries": self.folders[path]})
-            if request.path == "/v1/files":
+            if (request.method, request.path) == ("GET", "/v1/files"):
                 path, limit = request.query["path"], int(request.query["limit"])
                 if path not in self.files:
                     return web.json_response({"code": "not_found", "message": f"{path} is not there."}, status=404)
