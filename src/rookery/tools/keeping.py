@@ -23,6 +23,7 @@ log = get_logger("tools.keeping")
 KEEP_SECONDS = 20.0
 # What the agent takes of one file.
 MAX_BYTES = 16 * 1024 * 1024
+FOLDER = "/.rookery/results/"
 
 
 class ResultKeeper:
@@ -50,10 +51,13 @@ class ResultKeeper:
 
 
 def own_file(output: ToolOutput) -> str | None:
-    """The file that the result itself names, as that of a command does whose output was cut."""
+    """The file that the result itself names, as that of a command does whose output was cut.
+
+    Only where results are kept: tools of strangers may call anything a file.
+    """
     cut = output.value.get("truncated") if isinstance(output.value, Mapping) else None
     file = cut.get("file") if isinstance(cut, Mapping) else None
-    return file if isinstance(file, str) and file else None
+    return file if isinstance(file, str) and FOLDER in file else None
 
 
 def as_text(output: ToolOutput) -> bytes:
