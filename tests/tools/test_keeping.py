@@ -29,7 +29,7 @@ def test_only_files_of_results_are_taken_for_the_whole(value: dict[str, object] 
     [
         (b"\xff", b"\xff"),
         ("text", b"text"),
-        ({"output": "most of it", "n": 1}, b"most of it"),
+        ({"output": "most of it " * 9, "n": 1}, b"most of it " * 9),
         ({"a": "x", "b": "y"}, b'{\n "a": "x",\n "b": "y"\n}'),
     ],
 )
