@@ -4,17 +4,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.store.machine import sharing
 from tests.store.machine.rig import Rig, make_rig
+
+# Beside `rig`, for files that need both.
+shared_rig = sharing.rig
 
 
 @pytest.fixture
 async def rig(database_url: str) -> AsyncIterator[Rig]:
     async with make_rig(database_url) as made:
-        yield made
-
-
-@pytest.fixture
-async def shared_rig(shared_database_url: str) -> AsyncIterator[Rig]:
-    """For tests that look at nothing but the chats they made."""
-    async with make_rig(shared_database_url, is_shared=True) as made:
         yield made

@@ -10,8 +10,11 @@ from rookery.chat.states import State
 from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx
+from tests.store.machine import sharing
 from tests.store.machine.moves import RETRY
 from tests.store.machine.rig import FAILED, Rig, assistant, call, result, text, words
+
+rig = sharing.rig
 
 SUMMARY = (
     NewMessage(role=Role.USER, content=text("summary"), visibility=Visibility.MODEL, compressed=True),

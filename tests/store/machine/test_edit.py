@@ -10,7 +10,10 @@ from rookery.chat.messages import ChatId, Effort, MessageId, NewMessage, Role, V
 from rookery.chat.states import State
 from rookery.store import machine, messages
 from rookery.store.machine import Edited
+from tests.store.machine import sharing
 from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, result, text, told, words
+
+rig = sharing.rig
 
 EDITABLE = (State.W, State.E0, State.E1, State.R0, State.R1, State.I0, State.I1, State.A0, State.A1)
 

@@ -15,8 +15,11 @@ from rookery.chat.states import State, Status
 from rookery.chat.transitions import Transition
 from rookery.store import machine
 from rookery.store.machine import Tx
+from tests.store.machine import sharing
 from tests.store.machine.moves import MOVES, RETRY
 from tests.store.machine.rig import CLIENT_TOOL, FAILED, Rig, assistant, call, calling
+
+rig = sharing.rig
 
 Work = Callable[[Tx], Awaitable[object]]
 

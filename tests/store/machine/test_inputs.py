@@ -22,7 +22,10 @@ from rookery.chat.states import State
 from rookery.chat.toolcalls import SubmittedResult
 from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine
+from tests.store.machine import sharing
 from tests.store.machine.rig import Rig, assistant, text
+
+rig = sharing.rig
 
 NOT_STORABLE = {"a NUL": "a\0b", "half a pair": "a\ud800b", "the other half": "\udfff"}
 NO_IDS = (0, -1, MAX_ID + 1, 2**64, -(2**63) - 1, 10**30)

@@ -8,7 +8,10 @@ from rookery.chat.messages import Effort, StepFigures
 from rookery.chat.parts import ToolResult
 from rookery.chat.states import State
 from rookery.store import machine
+from tests.store.machine import sharing
 from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, result, told, words
+
+rig = sharing.rig
 
 # Asking to stop
 

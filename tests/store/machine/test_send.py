@@ -12,7 +12,10 @@ from rookery.chat.states import State
 from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import MAX_QUEUE
+from tests.store.machine import sharing
 from tests.store.machine.rig import Rig, text, told, words
+
+rig = sharing.rig
 
 BUSY = list(BusyBehavior)
 

@@ -13,8 +13,11 @@ from rookery.chat.states import State
 from rookery.chat.toolcalls import SubmittedResult
 from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine
+from tests.store.machine import sharing
 from tests.store.machine.moves import RETRY
 from tests.store.machine.rig import FAILED, Rig, assistant, call, calling, closure_of, result, text, told, words
+
+rig = sharing.rig
 
 FIGURES = StepFigures(
     input_tokens=1,

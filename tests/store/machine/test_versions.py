@@ -11,8 +11,11 @@ from rookery.chat.messages import NewMessage, Role
 from rookery.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx
+from tests.store.machine import sharing
 from tests.store.machine.moves import RETRY
 from tests.store.machine.rig import Rig, assistant, text
+
+rig = sharing.rig
 
 
 def versions(chat: Chat) -> tuple[int, int, int]:
