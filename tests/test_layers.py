@@ -9,10 +9,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pytest
 
 import rookery
 
@@ -107,19 +105,23 @@ def relative(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) != "__init__"], ids=relative)
-def test_module_imports_from_its_own_layer_or_below(path: Path) -> None:
-    assert upward_imports(layer_of(path), path.read_text()) == []
+def offenders(found: Callable[[Path], object], layers: Callable[[str], bool] = lambda layer: True) -> dict[str, object]:
+    """What a check finds, by module. One test for all of them: thousands of tests would take longer than the checks."""
+    return {relative(path): bad for path in MODULES if layers(layer_of(path)) and (bad := found(path))}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) != "store"], ids=relative)
-def test_module_outside_the_store_has_no_sql(path: Path) -> None:
-    assert sql_strings(path.read_text()) == []
+def test_modules_import_from_their_own_layer_or_below() -> None:
+    found = offenders(lambda path: upward_imports(layer_of(path), path.read_text()), lambda layer: layer != "__init__")
+
+    assert found == {}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) == "chat"], ids=relative)
-def test_chat_module_imports_only_pure_standard_library_and_msgspec(path: Path) -> None:
-    assert impure_imports(path.read_text()) == []
+def test_modules_outside_the_store_have_no_sql() -> None:
+    assert offenders(lambda path: sql_strings(path.read_text()), lambda layer: layer != "store") == {}
+
+
+def test_chat_modules_import_only_pure_standard_library_and_msgspec() -> None:
+    assert offenders(lambda path: impure_imports(path.read_text()), lambda layer: layer == "chat") == {}
 
 
 # Where nobody is somebody yet: who asks, the first account, one-time links, and signed addresses.
@@ -131,27 +133,30 @@ def touches_the_pool(source: str) -> bool:
     return any(isinstance(node, ast.Attribute) and node.attr == "pool" for node in ast.walk(ast.parse(source)))
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) == "api"], ids=relative)
-def test_router_reads_only_as_somebody(path: Path) -> None:
-    assert touches_the_pool(path.read_text()) == (relative(path) in WITHOUT_AN_ACTOR)
+def test_routers_read_only_as_somebody() -> None:
+    found = offenders(lambda path: touches_the_pool(path.read_text()), lambda layer: layer == "api")
+
+    assert set(found) == WITHOUT_AN_ACTOR
 
 
 # What a program writes is read in its source: the document of the API and the namespaces of the client.
 GENERATED = {"client/models.py", "client/sync_namespaces.py"}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if relative(path) not in GENERATED], ids=relative)
-def test_module_stays_under_five_hundred_lines(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 500
+def test_modules_stay_under_five_hundred_lines() -> None:
+    found = offenders(lambda path: len(path.read_text().splitlines()) > 500)
+
+    assert set(found) <= GENERATED
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.name == "__init__.py"], ids=relative)
-def test_package_says_what_it_owns_and_only_public_ones_gather_names(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+PUBLIC = {"__init__.py", "store/machine/__init__.py", "testing/__init__.py", "client/__init__.py"}
 
-    assert ast.get_docstring(tree)
-    if relative(path) not in ("__init__.py", "store/machine/__init__.py", "testing/__init__.py", "client/__init__.py"):
-        assert len(tree.body) == 1
+
+def test_packages_say_what_they_own_and_only_public_ones_gather_names() -> None:
+    packages = {relative(path): ast.parse(path.read_text()) for path in MODULES if path.name == "__init__.py"}
+
+    assert [name for name, tree in packages.items() if not ast.get_docstring(tree)] == []
+    assert {name for name, tree in packages.items() if len(tree.body) != 1} <= PUBLIC
 
 
 def test_the_checks_find_what_they_look_for() -> None:
