@@ -23,7 +23,7 @@ from rookery.workspaces.answers import Health
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint
 from rookery.workspaces.operation_log import DATABASE_ERRORS, OperationWriter
 from rookery.workspaces.parts import WorkspaceParts
-from rookery.workspaces.readiness import Readiness
+from rookery.workspaces.readiness import Readiness, disk_warning
 
 log = get_logger("workspaces.operations")
 
@@ -246,6 +246,7 @@ class Executor:
             home=endpoint.home,
             directory=endpoint.directory,
             warning=" ".join(endpoint.warnings) or None,
+            disk_warning=disk_warning(health) if health is not None else None,
         )
         async with parts.pool.acquire() as conn:
             running = await workspace_claims.finish_up(
