@@ -254,6 +254,7 @@ async def test_tools_of_plan_mode_are_not_missed_without_a_hint() -> None:
         ("run `x`", {"backgrounded": True, "background_process_id": "p1"}, "background as process p1"),
         ("run `x`", {"exit_code": -1, "error": "timed out after 30s", "background_process_id": "p1"}, "timed out"),
         ("read /a", {"content": "1\tThere is no workspace like this one."}, "no workspace like this one"),
+        ("run `x`", {"output": "x\n" * 5000 + "the end"}, "x\nthe end\n```"),
         ("list the templates", {"templates": [{"id": "t-1"}]}, "t-1"),
         ("stop the workspace", {"stopped": True, "workspace_name": "otter"}, "The workspace otter is stopped."),
         ("start the workspace", {"started": True, "workspace_name": "otter"}, "The workspace otter runs."),

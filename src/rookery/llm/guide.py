@@ -319,7 +319,11 @@ def _reported(result: PromptResult) -> str:
 
 
 def _shown(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}\n... ({len(text) - MAX_SHOWN} more characters)"
+    """The text, or its two ends: what matters of a log is often at its end."""
+    if len(text) <= MAX_SHOWN:
+        return text
+    half = MAX_SHOWN // 2
+    return f"{text[:half]}\n... ({len(text) - 2 * half} more characters) ...\n{text[-half:]}"
 
 
 def _summary(prompt: Prompt) -> str:
