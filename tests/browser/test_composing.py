@@ -8,6 +8,7 @@ from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from rookery.testing.fake_completions import Answer
 from tests.browser.actor import Actor
+from tests.browser.conftest import Visit
 from tests.browser.visit import Visitor
 
 PASTE = """(text) => {
@@ -16,6 +17,7 @@ PASTE = """(text) => {
     const paste = new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
     document.querySelector("[data-composer]").dispatchEvent(paste);
 }"""
+MIDDLE = "(one) => (one.getBoundingClientRect().top + one.getBoundingClientRect().bottom) / 2"
 # Everything that live regions say, in order.
 LISTEN = """
     window.heard = [];
@@ -94,3 +96,17 @@ def test_turn_is_told_once_by_one_tab_and_heard_at_its_ends(ada: Visitor, actor:
 
 def row(tab: Page) -> Locator:
     return tab.get_by_role("link", name=re.compile("Told once"))
+
+
+def test_controls_of_the_box_are_one_row_on_a_phone_whatever_the_model_is_called(visit: Visit) -> None:
+    phone = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = phone.go("/")
+    model = page.get_by_role("button", name=re.compile("^Model: "))
+    expect(page.get_by_role("button", name=re.compile("^Workspace: "))).to_be_visible()
+    model.evaluate("(button) => { button.firstElementChild.textContent = 'A model of a long name '.repeat(9) }")
+
+    send = page.get_by_role("button", name="Send message")
+    middles = [one.evaluate(MIDDLE) for one in (model, send)]
+    assert abs(middles[0] - middles[1]) < 2
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    expect(send).to_be_in_viewport(ratio=1)

@@ -1,4 +1,5 @@
 import { useEffect, useState } from "react";
+import { cx } from "@/ui/cx";
 
 const UNITS: [number, Intl.RelativeTimeFormatUnit][] = [
   [60, "second"],
@@ -46,7 +47,7 @@ export function Ago({ at, className }: { at: string; className?: string }) {
   const now = useNow();
   const when = new Date(at);
   return (
-    <time dateTime={at} title={absolute(when)} className={className}>
+    <time dateTime={at} title={absolute(when)} className={cx("whitespace-nowrap", className)}>
       {relative(when, now)}
     </time>
   );
@@ -57,7 +58,7 @@ export function Moment({ at }: { at: string | null | undefined }) {
   if (!at) return <span className="text-muted">never</span>;
   const when = new Date(at);
   return (
-    <time dateTime={at} title={absolute(when)}>
+    <time dateTime={at} title={absolute(when)} className="whitespace-nowrap">
       {Number.isNaN(when.getTime()) ? at : SHORT.format(when)}
     </time>
   );

@@ -87,7 +87,8 @@ function PaletteBody() {
     isLong && (hasFilter || typed.trim().length >= MIN_CHARACTERS)
       ? (found.data?.items ?? []).map((chat) => chatOption(chat, "Found"))
       : [];
-  const known = new Set(hits.map((one) => one.id));
+  // What was found leads to a message; the chat itself is not offered beside it.
+  const known = new Set(hits.map((one) => one.id.split("?", 1)[0]));
   const commands = useCommands(typed.trim());
   const filters = completions(typed);
   const options = [

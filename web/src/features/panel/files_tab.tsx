@@ -7,7 +7,7 @@ import type { ChatView, FolderEntryView } from "@/api/types.gen";
 import { listFolder } from "@/api/workspaces";
 import { foldersTo } from "@/chat/paths";
 import { FileView, fileQuery } from "@/features/panel/file_view";
-import { Empty, NotRunning, useWorkspaceStatus, Waiting } from "@/features/panel/workspace_state";
+import { Empty, NotRunning, useWorkspaceName, useWorkspaceStatus, Waiting } from "@/features/panel/workspace_state";
 import { sizeOf } from "@/features/timeline/files";
 import { chatSession } from "@/state/chat_sessions";
 import { queryClient } from "@/state/queries";
@@ -40,6 +40,7 @@ export function FilesTab(props: Props) {
 }
 
 function Files({ chat, file, line, onFile }: Props) {
+  const name = useWorkspaceName(chat);
   const [open, setOpen] = useState(opened.get(chat.id) ?? NONE);
   useEffect(() => void opened.set(chat.id, open), [chat.id, open]);
   const toggle = (folder: string) =>
@@ -62,7 +63,7 @@ function Files({ chat, file, line, onFile }: Props) {
   return (
     <div className="flex min-h-0 flex-1 flex-col">
       <div className="flex h-10 shrink-0 items-center gap-2 border-b border-line pr-2 pl-3">
-        <h2 className="min-w-0 flex-1 truncate font-medium">Workspace</h2>
+        <h2 className="min-w-0 flex-1 truncate font-medium">{name ?? "Workspace"}</h2>
         <IconButton label="Look again" size="small" onClick={refresh}>
           <RefreshCw />
         </IconButton>

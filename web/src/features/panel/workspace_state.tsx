@@ -9,14 +9,23 @@ import { Button } from "@/ui/button";
 import { Spinner } from "@/ui/spinner";
 import { toast } from "@/ui/toast";
 
-/** The state of the chat's workspace; null while it is not known, or there is none. */
-export function useWorkspaceStatus(chat: ChatView): string | null {
-  const { data, isError } = useQuery({
+function useList(chat: ChatView) {
+  return useQuery({
     queryKey: ["workspaces"],
     queryFn: listWorkspaces,
     enabled: chat.workspace_id !== null,
     retry: false,
   });
+}
+
+/** What the chat's workspace is called, once it is known. */
+export function useWorkspaceName(chat: ChatView): string | null {
+  return useList(chat).data?.items.find((one) => one.id === chat.workspace_id)?.name ?? null;
+}
+
+/** The state of the chat's workspace; null while it is not known, or there is none. */
+export function useWorkspaceStatus(chat: ChatView): string | null {
+  const { data, isError } = useList(chat);
   if (chat.workspace_id === null) return null;
   const found = data?.items.find((one) => one.id === chat.workspace_id)?.status ?? "deleted";
   return data ? found : isError ? "running" : null;

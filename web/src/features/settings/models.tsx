@@ -78,7 +78,7 @@ export function Models() {
           },
           { title: "Provider", cell: (one) => nameOf(one.provider_id) },
           { title: "Context", right: true, cell: (one) => compact(one.context_limit) },
-          { title: "$ in / out", right: true, cell: (one) => `${one.price_input ?? "?"} / ${one.price_output ?? "?"}` },
+          { title: "$ in / out", right: true, cell: (one) => priceOf(one) },
           {
             title: "",
             right: true,
@@ -230,4 +230,10 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
       </div>
     </Dialog>
   );
+}
+
+/** What a million tokens cost, in and out; a dash where nobody said. */
+function priceOf({ price_input, price_output }: ModelConfigView) {
+  if (price_input === null && price_output === null) return <span className="text-muted">not set</span>;
+  return `${price_input ?? "–"} / ${price_output ?? "–"}`;
 }

@@ -1,4 +1,4 @@
-import { Suspense } from "react";
+import { Suspense, useEffect, useRef } from "react";
 import { Link, Navigate, NavLink, useParams } from "react-router";
 import { PAGES, type SettingsEntry } from "@/features/settings/pages";
 import { useFeature, useSelf } from "@/state/session";
@@ -21,7 +21,7 @@ export function SettingsPage() {
   return (
     <Page title={current.title} wide>
       <div className="flex flex-col gap-6 md:flex-row md:gap-10">
-        <SettingsMenu pages={mine} />
+        <SettingsMenu pages={mine} current={current.id} />
         <div className="flex min-w-0 flex-1 flex-col gap-8 md:max-w-3xl">
           {mayOpen ? (
             <Suspense fallback={<Spinner />}>
@@ -36,9 +36,19 @@ export function SettingsPage() {
   );
 }
 
-function SettingsMenu({ pages }: { pages: SettingsEntry[] }) {
+function SettingsMenu({ pages, current }: { pages: SettingsEntry[]; current: string }) {
+  const menu = useRef<HTMLElement>(null);
+  // On a phone the menu is a strip that shows a few of its entries.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: whenever another page is shown
+  useEffect(() => {
+    menu.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [current]);
   return (
-    <nav aria-label="Settings" className="flex shrink-0 gap-4 overflow-x-auto md:w-44 md:flex-col md:overflow-visible">
+    <nav
+      ref={menu}
+      aria-label="Settings"
+      className="flex shrink-0 gap-4 overflow-x-auto md:w-44 md:flex-col md:overflow-visible"
+    >
       {(["You", "Server"] as const).map((group) => {
         const entries = pages.filter((one) => one.group === group);
         if (entries.length === 0) return null;

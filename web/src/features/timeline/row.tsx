@@ -175,10 +175,13 @@ function Footer({ figures }: { figures: TurnFigures }) {
     figures.costMicros !== null ? money(figures.costMicros) : null,
   ].filter(Boolean);
   return (
-    <footer className="flex flex-wrap items-center gap-x-2 gap-y-1 pb-2 text-small text-muted">
-      <When at={figures.endedAt} />
-      {parts.map((part, index) => (
-        <span key={index}>· {part}</span>
+    <footer className="flex flex-wrap items-center gap-x-1.5 gap-y-1 pb-2 text-small text-muted">
+      {/* A dot stands behind, so that no line begins with one. */}
+      {[<When key="when" at={figures.endedAt} />, ...parts].map((part, index) => (
+        <span key={index}>
+          {part}
+          {index < parts.length && <span aria-hidden> ·</span>}
+        </span>
       ))}
       {figures.answer && <CopyButton text={figures.answer} label="Copy answer" />}
     </footer>
