@@ -1,4 +1,4 @@
-import { get, patch, post } from "@/api/http";
+import { get, post, request } from "@/api/http";
 import type {
   LoginBody,
   Me,
@@ -14,6 +14,8 @@ export const login = (body: LoginBody) => post<Me>("/auth/login", body);
 export const logout = () => post<void>("/auth/logout");
 export const listModels = () => get<ModelsView>("/models");
 export const getPreferences = () => get<PreferencesView>("/me/settings");
-export const patchPreferences = (body: PreferencesChange) => patch<PreferencesView>("/me/settings", body);
+/** Small changes outlive the page: who chooses a theme and reloads means both. */
+export const patchPreferences = (body: PreferencesChange) =>
+  request<PreferencesView>("PATCH", "/me/settings", { body, keepalive: Object.keys(body).join() === "display" });
 export const getSpend = () => get<SpendView>("/me/spend");
 export const getVersion = () => get<VersionView>("/version");

@@ -42,7 +42,7 @@ function SettingsMenu({ pages, current }: { pages: SettingsEntry[]; current: str
   // biome-ignore lint/correctness/useExhaustiveDependencies: whenever another page is shown
   useEffect(() => {
     menu.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
-  }, [current]);
+  }, [current, pages.length]);
   return (
     <nav
       ref={menu}

@@ -143,7 +143,7 @@ function RowText({ chat, isCurrent, search, hasMenu }: TextProps) {
       href={to}
       onClick={go}
       aria-current={isCurrent ? "page" : undefined}
-      className="min-w-0 flex-1 rounded-sm after:absolute after:inset-0"
+      className="min-w-0 flex-1 rounded-sm after:absolute after:inset-0 pointer-coarse:pr-10"
     >
       <span className="flex items-baseline gap-2">
         <span className={cx("min-w-0 flex-1 truncate", chat.has_unread && "font-semibold")}>
@@ -155,7 +155,7 @@ function RowText({ chat, isCurrent, search, hasMenu }: TextProps) {
           <Ago
             at={chat.last_activity_at}
             className={cx(
-              "shrink-0 text-small text-muted group-focus-within:opacity-0 group-hover:opacity-0 pointer-coarse:opacity-0",
+              "shrink-0 text-small text-muted group-focus-within:opacity-0 group-hover:opacity-0 pointer-coarse:opacity-100",
               hasMenu && "opacity-0",
             )}
           />
