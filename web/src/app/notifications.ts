@@ -3,6 +3,7 @@ import { useNavigate } from "react-router";
 import type { ChatView } from "@/api/types.gen";
 import { markOf } from "@/chat/sidebar_list";
 import { appearance } from "@/state/appearance";
+import { inOneTab } from "@/state/one_tab";
 import { subscribeWatch } from "@/state/watch";
 import { toast } from "@/ui/toast";
 
@@ -19,7 +20,7 @@ export function newsOf(old: ChatView | undefined, chat: ChatView): News {
   return null;
 }
 
-/** Tell what happens in chats that are not in view; only one of several tabs does. */
+/** Tell what happens in chats that no tab has in view; only one of several tabs does. */
 export function useNotifications(): void {
   const navigate = useNavigate();
   useEffect(() => {
@@ -30,23 +31,20 @@ export function useNotifications(): void {
         seen.set(chat.id, chat);
         if (!news || !appearance.getState()[`notify_${news.event}`]) return;
         const isInView = location.pathname === `/c/${chat.id}` && document.visibilityState === "visible";
-        if (isInView) return;
-        void alone(`rookery:${chat.id}:${chat.snapshot_version}`, () =>
-          tell(news.text, chat, (path) => void navigate(path)),
-        );
+        const name = `rookery:${chat.id}:${chat.snapshot_version}`;
+        // The tab that shows it takes its turn as well, and says nothing: no other has to.
+        void inOneTab(name, turnOf(isInView), () => {
+          if (!isInView) tell(news.text, chat, (path) => void navigate(path));
+        });
       },
     });
   }, [navigate]);
 }
 
-/** Run it in one tab: the lock is held long enough for all others to find it taken. */
-async function alone(name: string, run: () => void): Promise<void> {
-  if (!navigator.locks) return run();
-  await navigator.locks.request(name, { ifAvailable: true }, async (lock) => {
-    if (!lock) return;
-    run();
-    await new Promise((resolve) => setTimeout(resolve, 2_000));
-  });
+/** How long a tab waits for its turn: the one in view is first, then those that can be seen at all. */
+function turnOf(isInView: boolean): number {
+  if (isInView) return 0;
+  return document.visibilityState === "visible" ? 100 : 200;
 }
 
 function tell(text: string, chat: ChatView, open: (path: string) => void): void {

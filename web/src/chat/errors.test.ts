@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { errorCard } from "@/chat/errors";
+import { errorCard, offeredActions } from "@/chat/errors";
 
 // The table of what is offered for each kind of failure.
 test.each([
@@ -26,4 +26,22 @@ test.each([
 test("a context that overflowed can be compacted", () => {
   const card = errorCard({ kind: "config", message: "maximum context length is 8192 tokens" });
   expect(card).toEqual({ title: "Too long for this model", actions: ["compact", "switch_model"] });
+});
+
+test("a context that overflowed has a kind of its own as well", () => {
+  expect(errorCard({ kind: "context_overflow", message: "No." }).actions).toEqual(["compact", "switch_model"]);
+});
+
+test("what is offered is what this person can do", () => {
+  const owner = { mayAct: true, isAdmin: false, hasPrompt: true };
+  const of = (kind: string, who: Partial<typeof owner>) =>
+    offeredActions({ kind, message: "No." }, { ...owner, ...who });
+  expect(of("auth", {})).toEqual(["switch_model", "own_key"]);
+  expect(of("auth", { isAdmin: true })).toEqual(["switch_model", "own_key", "provider"]);
+  expect(of("content_filter", {})).toEqual(["edit", "switch_model"]);
+  expect(of("content_filter", { hasPrompt: false })).toEqual(["switch_model"]);
+  // A reader, or an archived chat: nothing can be done about it here.
+  for (const kind of ["generic", "auth", "usage_limit", "hook_denied", "chat_invalid_state"]) {
+    expect(of(kind, { mayAct: false, isAdmin: true })).toEqual([]);
+  }
 });

@@ -38,3 +38,20 @@ export function errorCard(error: ChatError): ErrorCard {
   }
   return (Object.hasOwn(CARDS, kind) ? CARDS[kind] : undefined) ?? GENERIC;
 }
+
+/** Who looks at the failure, and what there is to act on. */
+export interface Onlooker {
+  /** Owns the chat, and it is not archived. */
+  mayAct: boolean;
+  isAdmin: boolean;
+  /** There is a prompt that can be edited. */
+  hasPrompt: boolean;
+}
+
+/** The actions of the card that this person can take. */
+export function offeredActions(error: ChatError, { mayAct, isAdmin, hasPrompt }: Onlooker): ErrorAction[] {
+  if (!mayAct) return [];
+  return errorCard(error).actions.filter(
+    (action) => (action !== "edit" || hasPrompt) && (action !== "provider" || isAdmin),
+  );
+}

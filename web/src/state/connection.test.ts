@@ -1,76 +1,7 @@
 import { beforeEach, expect, test } from "vitest";
 import type { StreamEvent } from "@/chat/types";
-import { Connection, type ConnectionState, forgetTransport, type Host } from "@/state/connection";
-
-/** A browser whose clock, sockets and answers the test has in hand. */
-class FakeHost implements Host {
-  time = 0;
-  timers: { at: number; run: () => void }[] = [];
-  sockets: FakeSocket[] = [];
-  status = 200;
-  fetches = 0;
-  now = () => this.time;
-  random = () => 0.5;
-  setTimer = (run: () => void, ms: number) => {
-    const timer = { at: this.time + ms, run };
-    this.timers.push(timer);
-    return timer;
-  };
-  clearTimer = (timer: unknown) => {
-    this.timers = this.timers.filter((one) => one !== timer);
-  };
-  openSocket = () => {
-    const socket = new FakeSocket();
-    this.sockets.push(socket);
-    return socket as unknown as WebSocket;
-  };
-  fetch = (async () => {
-    this.fetches += 1;
-    return new Response(this.status === 200 ? new ReadableStream() : null, { status: this.status });
-  }) as typeof fetch;
-
-  /** Let time pass; what is due runs in order. */
-  pass(ms: number): void {
-    const until = this.time + ms;
-    for (;;) {
-      const next = this.timers.filter((one) => one.at <= until).sort((a, b) => a.at - b.at)[0];
-      if (!next) break;
-      this.timers = this.timers.filter((one) => one !== next);
-      this.time = next.at;
-      next.run();
-    }
-    this.time = until;
-  }
-
-  get socket(): FakeSocket {
-    const last = this.sockets.at(-1);
-    if (!last) throw new Error("no socket was opened");
-    return last;
-  }
-}
-
-class FakeSocket {
-  readyState = 0;
-  sent: string[] = [];
-  onopen: (() => void) | null = null;
-  onmessage: ((event: { data: string }) => void) | null = null;
-  onclose: ((event: { code: number }) => void) | null = null;
-  send = (text: string) => void this.sent.push(text);
-  close = () => {
-    this.readyState = 3;
-  };
-  open(): void {
-    this.readyState = 1;
-    this.onopen?.();
-  }
-  say(events: unknown): void {
-    this.onmessage?.({ data: JSON.stringify(events) });
-  }
-  end(code: number): void {
-    this.readyState = 3;
-    this.onclose?.({ code });
-  }
-}
+import { Connection, type ConnectionState, forgetTransport } from "@/state/connection";
+import { FakeHost } from "@/testing/fake_host";
 
 let host: FakeHost;
 let states: ConnectionState[];

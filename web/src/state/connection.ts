@@ -109,7 +109,8 @@ export class Connection {
   /** Close and stay closed until `connect`. */
   close(): void {
     this.drop();
-    this.set({ phase: "stopped", code: 1000, ending: "stop", attempt: 0 });
+    // Not lost but left: what comes next is a beginning, not the end of a long interruption.
+    this.set({ phase: "stopped", code: 1000, ending: "stop", attempt: 0, lostAt: 0 });
   }
 
   send(message: unknown): boolean {

@@ -20,6 +20,7 @@ import { useConversation } from "@/features/conversation/context";
 import { Find } from "@/features/timeline/find";
 import { LiveRow } from "@/features/timeline/live_row";
 import { Prompts } from "@/features/timeline/prompts";
+import { useReadMark } from "@/features/timeline/read_mark";
 import { RowView } from "@/features/timeline/row";
 import { Scroller, type ScrollerState } from "@/features/timeline/scroller";
 import { ErrorRow, RetryBanner } from "@/features/timeline/trouble";
@@ -456,22 +457,4 @@ function useOlder(session: ChatSession, box: React.RefObject<HTMLDivElement | nu
       element.removeEventListener("scroll", check);
     };
   }, [session, box, hasMore, older, first]);
-}
-
-/** A chat counts as read when its newest row was on screen in a visible tab. */
-function useReadMark(session: ChatSession, isFar: boolean, loaded: boolean): void {
-  const newest = useStore(session.store, (state) => state.data.order.at(-1));
-  useEffect(() => {
-    if (!loaded || newest === undefined || isFar) return;
-    const mark = () => {
-      if (document.visibilityState === "visible") session.markRead(newest);
-    };
-    mark();
-    const again = setTimeout(mark, 1_100);
-    document.addEventListener("visibilitychange", mark);
-    return () => {
-      clearTimeout(again);
-      document.removeEventListener("visibilitychange", mark);
-    };
-  }, [session, newest, isFar, loaded]);
 }

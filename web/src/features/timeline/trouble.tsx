@@ -2,7 +2,7 @@ import { ChevronRight, TriangleAlert } from "lucide-react";
 import { useState } from "react";
 import { Link } from "react-router";
 import { sentence } from "@/api/errors";
-import { type ErrorAction, errorCard } from "@/chat/errors";
+import { type ErrorAction, errorCard, offeredActions } from "@/chat/errors";
 import type { ChatError, Retry } from "@/chat/types";
 import { useConversation } from "@/features/conversation/context";
 import { CopyButton } from "@/features/timeline/code";
@@ -60,6 +60,11 @@ export function ErrorRow({ error, queued, lastPrompt }: ErrorProps) {
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
   const card = errorCard(error);
+  const actions = offeredActions(error, {
+    mayAct: conversation.isOwner && !conversation.isArchived,
+    isAdmin: me?.role === "admin",
+    hasPrompt: lastPrompt !== null,
+  });
   const run = (act: () => Promise<void>) => {
     setBusy(true);
     act()
@@ -111,11 +116,11 @@ export function ErrorRow({ error, queued, lastPrompt }: ErrorProps) {
           </Button>
         );
       case "edit":
-        return lastPrompt ? (
-          <Button key={action} size="small" onClick={lastPrompt}>
+        return (
+          <Button key={action} size="small" onClick={() => lastPrompt?.()}>
             Edit the prompt
           </Button>
-        ) : null;
+        );
       case "usage":
         return (
           <Link key={action} to="/usage" className="self-center text-small text-accent underline">
@@ -129,11 +134,11 @@ export function ErrorRow({ error, queued, lastPrompt }: ErrorProps) {
           </Link>
         );
       case "provider":
-        return me?.role === "admin" ? (
+        return (
           <Link key={action} to="/settings/providers" className="self-center text-small text-accent underline">
             Open providers
           </Link>
-        ) : null;
+        );
     }
   };
   const detail = [error.status_code ? `HTTP ${error.status_code}` : "", error.detail ?? ""].filter(Boolean).join("\n");
@@ -173,9 +178,7 @@ export function ErrorRow({ error, queued, lastPrompt }: ErrorProps) {
           {queued} queued {queued === 1 ? "message waits" : "messages wait"}.
         </p>
       )}
-      {conversation.isOwner && !conversation.isArchived && (
-        <div className="mt-3 flex flex-wrap gap-2">{card.actions.map(button)}</div>
-      )}
+      {actions.length > 0 && <div className="mt-3 flex flex-wrap gap-2">{actions.map(button)}</div>}
     </section>
   );
 }
