@@ -18,6 +18,7 @@ class Asked(NamedTuple):
     method: str
     path: str
     parameters: tuple[str, ...]
+    queries: tuple[str, ...]
     statuses: frozenset[int]
     is_public: bool
     is_json: bool
@@ -33,6 +34,7 @@ def operations() -> Iterator[Asked]:
                 method=method.upper(),
                 path=path,
                 parameters=tuple(part[1:-1] for part in path.split("/") if part.startswith("{")),
+                queries=tuple(each["name"] for each in found.get("parameters", ()) if each["in"] == "query"),
                 statuses=frozenset(map(int, found["responses"])),
                 is_public=found["security"] == [],
                 is_json="application/json" in found.get("requestBody", {}).get("content", {}),

@@ -8,7 +8,7 @@ from typing import Annotated
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from msgspec import UNSET, UnsetType
 from pydantic import Field
 from starlette.requests import Request
@@ -20,6 +20,7 @@ from rookery.api.caller import Caller, CallerDep
 from rookery.api.errors import BadFields, FieldError
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.chat.messages import check_storable
 from rookery.chat.rights import Action, Resource, Role, has_scope
 from rookery.store.templates import MAX_ARCHIVE_BYTES, Template, TemplatePatch
 from rookery.workspaces import manifest as manifests
@@ -87,6 +88,15 @@ class TemplatePatchBody(Body):
     allowed_roles: Annotated[list[Role], Field(max_length=3)] = Field(default_factory=list)
 
 
+async def _template(template: str) -> str:
+    """A name as an address holds it; one that the database cannot be asked for is none."""
+    check_storable("template", template)
+    return template
+
+
+TemplateName = Annotated[str, Depends(_template)]
+
+
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("templates")
 
@@ -97,7 +107,7 @@ def router(parts: ApiParts) -> APIRouter:
         return answer(Items(tuple(_view(caller, each) for each in found)))
 
     @routes.get("/templates/{template}", "templates.get", returns=TemplateView, errors=(404,))
-    async def get(caller: CallerDep, template: str) -> Response:
+    async def get(caller: CallerDep, template: TemplateName) -> Response:
         """One template with its README."""
         return answer(_view(caller, await caller.store.templates.get(template), is_single=True))
 
@@ -108,7 +118,7 @@ def router(parts: ApiParts) -> APIRouter:
         raw_body="application/x-tar",
         errors=(408, 413),
     )
-    async def push(caller: CallerDep, request: Request, template: str) -> Response:
+    async def push(caller: CallerDep, request: Request, template: TemplateName) -> Response:
         """Push a template: a tar archive of its folder, gzipped or not, as the body. All problems come together.
 
         Running workspaces stay as they are; their next start uses the new revision unless the template says otherwise.
@@ -122,7 +132,7 @@ def router(parts: ApiParts) -> APIRouter:
     @routes.patch(
         "/templates/{template}", "templates.update", returns=TemplateView, body=TemplatePatchBody, errors=(404,)
     )
-    async def update(caller: CallerDep, template: str) -> Response:
+    async def update(caller: CallerDep, template: TemplateName) -> Response:
         """Decide who may use a template, and whether."""
         body = await caller.read(TemplatePatchBody, may=lambda: caller.store.templates.require(template))
         given = {name: getattr(body, name) for name in body.given}
@@ -131,7 +141,7 @@ def router(parts: ApiParts) -> APIRouter:
         return answer(_view(caller, changed, is_single=True))
 
     @routes.delete("/templates/{template}", "templates.delete", errors=(404, 409))
-    async def delete(caller: CallerDep, template: str) -> Response:
+    async def delete(caller: CallerDep, template: TemplateName) -> Response:
         """Remove a template that no workspace is made of."""
         await caller.store.templates.delete(template)
         return nothing()

@@ -17,13 +17,14 @@ from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import bodies, headers
-from rookery.api.bodies import Body
+from rookery.api.bodies import Body, rule
 from rookery.api.caller import Caller, CallerDep
 from rookery.api.edge import PREFIX
 from rookery.api.parts import ApiParts
 from rookery.api.routers.workspace_operations import OperationView, operation_view
 from rookery.api.routes import Page, Routes, answer
 from rookery.chat.errors import InvalidInput
+from rookery.chat.messages import check_storable
 from rookery.chat.rights import Action, Resource, Scope, has_scope
 from rookery.store import idempotency, paging, workspaces
 from rookery.store.access_errors import ScopeMissing
@@ -80,7 +81,7 @@ class RequestedView(msgspec.Struct, frozen=True, kw_only=True):
 class CreateWorkspaceBody(Body):
     """A workspace to make. Without a name one is made of the template's."""
 
-    template: Annotated[str, Field(min_length=1, max_length=64)]
+    template: Annotated[str, Field(min_length=1, max_length=64), rule(lambda name: check_storable("template", name))]
     name: Annotated[str, Field(max_length=64)] | None = None
     preset: Annotated[str, Field(max_length=64)] | None = None
     parameters: Annotated[dict[str, Any], Field(max_length=100)] = Field(default_factory=dict)
@@ -116,6 +117,8 @@ def router(parts: ApiParts) -> APIRouter:
         `owner` is the id of somebody else, or `all`: for administrators and auditors.
         """
         after = paging.decode(cursor, tuple[datetime, UUID]) if cursor is not None else None
+        if template is not None:
+            check_storable("template", template)
         wanted: dict[str, Any] = {"statuses": status, "template": template, "after": after, "limit": limit + 1}
         store = caller.store.workspaces
         if owner == EVERYBODY:
