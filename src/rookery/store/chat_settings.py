@@ -12,6 +12,8 @@ from rookery.store.machine.capacity import Limits
 from rookery.store.pool import Connection
 
 SETTING = "chats"
+# Of a pool. Chosen: more than any deployment runs, and far below what the database counts with.
+MAX_RUNNING = 1_000_000
 _defaults = Limits()
 
 
@@ -21,8 +23,8 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     retention_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 30
     auto_archive_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 0
     admin_access: AdminAccess = AdminAccess.BREAK_GLASS
-    running_roots: Annotated[int, msgspec.Meta(ge=0)] = _defaults.running_roots
-    running_subagents: Annotated[int, msgspec.Meta(ge=0)] = _defaults.running_subagents
+    running_roots: Annotated[int, msgspec.Meta(ge=0, le=MAX_RUNNING)] = _defaults.running_roots
+    running_subagents: Annotated[int, msgspec.Meta(ge=0, le=MAX_RUNNING)] = _defaults.running_subagents
     dynamic_tool_timeout_seconds: Annotated[int, msgspec.Meta(ge=10, le=86_400)] = 300
 
     @property
