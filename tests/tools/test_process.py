@@ -17,9 +17,10 @@ from rookery.chat import parts
 from rookery.chat.messages import ChatId
 from rookery.clock import SystemClock
 from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
+from rookery.tools import process
 from rookery.tools.framework import make_tool
 from rookery.tools.registry import Column
-from tests.tools.hands import Hands, open_hands
+from tests.tools.hands import Hands, open_hands, value_of
 from tests.waiting import until
 
 PATIENCE = 60.0
@@ -204,11 +205,11 @@ async def test_call_that_makes_no_sense_is_refused(hands: Hands, args: dict[str,
 
 async def test_signal_that_nobody_knows_is_refused_and_sent_to_nobody(hands: Hands) -> None:
     started = await hands.run("execute", command="sleep 1000", run_in_background=True)
-    process = started.value["background_process_id"]
+    process_id = started.value["background_process_id"]
 
-    told = [await hands.run("process_signal", process_id=process, signal=each) for each in ("HUP", "9", "")]
-    running = await hands.run("process_output", process_id=process, wait_timeout="0s")
-    await hands.run("process_signal", process_id=process, signal="kill")
+    told = [await hands.run("process_signal", process_id=process_id, signal=each) for each in ("HUP", "9", "")]
+    running = await hands.run("process_output", process_id=process_id, wait_timeout="0s")
+    await hands.run("process_signal", process_id=process_id, signal="kill")
 
     assert all("terminate" in done.error for done in told)
     assert running.value["running"]
@@ -303,6 +304,23 @@ async def test_command_lost_with_its_agent_has_an_unknown_outcome(hands: Hands) 
     assert result.is_error
     assert "outcome is unknown" in again.error
     assert len(marks.read_text().splitlines()) == 1
+
+
+async def test_command_whose_workspace_went_away_keeps_its_id(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MAX_WAIT_SECONDS", 0.1)
+    begun = hands.home / "begun"
+    task = hands.start("execute", command=f"touch {begun}; sleep 1000", timeout="10m")
+    await until(begun.exists, timeout=PATIENCE)
+    (running,) = (await hands.run("process_list")).value["processes"]
+
+    hands.places.status = "stopped"
+    hands.workspace().forget(await hands.workspace().conn())
+    (result,) = await asyncio.wait_for(task, PATIENCE)
+
+    assert result.is_error
+    told = value_of(result)["error"]
+    assert f"process {running['id']}" in told
+    assert "start_workspace" in told
 
 
 # Cancelling
