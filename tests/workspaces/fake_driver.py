@@ -62,6 +62,8 @@ class FakeDriver:
         await self.kill(ws.id)
 
     async def delete(self, ws: WorkspaceSpec) -> None:
+        if self.fails is not None:
+            raise self.fails
         await self.kill(ws.id)
         home = self.folder / f"{ws.id}.home"
         if home.exists():

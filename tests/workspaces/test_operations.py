@@ -310,6 +310,26 @@ async def test_workspace_of_a_chat_at_work_is_deleted_only_with_force(yard: Yard
     assert (await replica.service.request_delete(store, made.workspace.id, force=True)).is_new
 
 
+async def test_workspace_whose_machine_never_comes_back_is_deleted_with_force(yard: Yard) -> None:
+    replica, driver = yard.replica()
+    await yard.run(replica)
+    place = await yard.running(replica)
+    store = yard.as_user()
+    driver.fails = DriverError("ssh_failed", "Nobody answers.")
+
+    kept = await yard.settled(await replica.service.request_delete(store, place.id), "failed")
+    driver.fails = DriverError("delete_failed", "A file cannot be removed.")
+    there = await yard.settled(await replica.service.request_delete(store, place.id, force=True), "failed")
+    driver.fails = DriverError("ssh_failed", "Nobody answers.")
+    forced = await replica.service.request_delete(store, place.id, force=True)
+    gone = await yard.settled(forced, "deleted")
+
+    assert (kept.error, there.error) == ("Nobody answers.", "A file cannot be removed.")
+    assert gone.deleted_at is not None
+    assert forced.operation is not None
+    assert "Its files stay where they are" in await yard.log(forced.operation.id)
+
+
 async def test_same_id_again_finds_what_the_first_request_made(yard: Yard) -> None:
     replica, _ = yard.replica()
     chat_id = await yard.world.chat(yard.owner)

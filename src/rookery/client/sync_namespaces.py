@@ -556,7 +556,7 @@ class Workspaces:
         return self._portal.run(self._inner.stop(workspace_id))
 
     def delete(self, workspace_id: UUID | str, *, force: bool = False) -> RequestedWorkspace:
-        """Delete it with its files. `force` also while a chat is at work in it."""
+        """Delete it with its files. `force` also while a chat is at work in it, or its machine is out of reach."""
         return self._portal.run(self._inner.delete(workspace_id, force=force))
 
     def operation(self, operation_id: UUID | str) -> Operation:

@@ -79,7 +79,7 @@ class AsyncWorkspaces:
         return await self._http.write(RequestedWorkspace, "POST", path("workspaces", workspace_id, "stop"))
 
     async def delete(self, workspace_id: UUID | str, *, force: bool = False) -> RequestedWorkspace:
-        """Delete it with its files. `force` also while a chat is at work in it."""
+        """Delete it with its files. `force` also while a chat is at work in it, or its machine is out of reach."""
         answer = await self._http.send("DELETE", path("workspaces", workspace_id), query={"force": force})
         return self._http.decode(RequestedWorkspace, answer)
 

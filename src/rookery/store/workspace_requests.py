@@ -24,6 +24,7 @@ from rookery.store.workspace_operations import Kind, Operation, Reason
 from rookery.store.workspace_settings import WorkspaceSettings, read_workspace_settings
 from rookery.store.workspaces import Status, Workspace, WorkspaceNotFound
 
+FORCE = "force"  # among the parameters of a delete
 TOPIC = "workspace_operations"  # for executors: there is something to claim, or something was canceled
 
 # The two-key form; the first keys are chosen: "wsow" and "wsno". Always in this order: owner, row, node.
@@ -215,7 +216,10 @@ async def stop(conn: Connection, workspace_id: UUID, *, reason: Reason) -> Reque
 
 
 async def delete(conn: Connection, workspace_id: UUID, *, reason: Reason, force: bool = False) -> Requested:
-    """Remove it with its files. Refused while a bound chat is at work, unless `force`."""
+    """Remove it with its files. Refused while a bound chat is at work, unless `force`.
+
+    With `force` it also goes when the machine of its files is out of reach; they stay there then.
+    """
     workspace = await _locked(conn, workspace_id)
     open_one = await workspace_operations.find_open(conn, workspace_id)
     if open_one is not None and open_one.kind == Kind.DELETE:
@@ -224,7 +228,7 @@ async def delete(conn: Connection, workspace_id: UUID, *, reason: Reason, force:
         raise InUse("A chat is at work in this workspace. Stop it first, or delete the workspace with force.")
     await _cancel(conn, open_one)
     await conn.execute(SET_STATUS, workspace_id, Status.DELETING)
-    operation = await _insert(conn, workspace_id, Kind.DELETE, reason=reason)
+    operation = await _insert(conn, workspace_id, Kind.DELETE, reason=reason, once={FORCE: True} if force else None)
     return Requested(await workspaces.get_workspace(conn, workspace_id), operation, True)
 
 

@@ -35,6 +35,7 @@ RETRY_SECONDS = 2.0
 MAX_AT_ONCE = 8
 DELETE_SECONDS = 300.0
 STOP_SLACK_SECONDS = 30.0
+OUT_OF_REACH = frozenset({"ssh_auth", "ssh_hostkey", "ssh_failed", "python_missing"})
 
 
 class _InHand:
@@ -272,11 +273,18 @@ class Executor:
         parts = self._parts
         async with parts.pool.acquire() as conn:
             workspace = await workspaces.get_workspace(conn, operation.workspace_id)
-            spec = await parts.specs.plain(conn, workspace)
         writer(f"Deleting {workspace.name} with its files.")
-        async with parts.clock.deadline(DELETE_SECONDS, "workspace-delete"):
-            await parts.driver(workspace.driver).delete(spec)
-        writer("Its files are gone.")
+        try:
+            async with parts.pool.acquire() as conn:
+                spec = await parts.specs.plain(conn, workspace)
+            async with parts.clock.deadline(DELETE_SECONDS, "workspace-delete"):
+                await parts.driver(workspace.driver).delete(spec)
+            writer("Its files are gone.")
+        except DriverError as error:
+            # A machine that never comes back must not keep a row, and a place in somebody's quota, for ever.
+            if error.code not in OUT_OF_REACH or not operation.parameters.get(workspace_requests.FORCE):
+                raise
+            writer(f"Its files stay where they are, because their machine is out of reach: {error.message}")
         await writer.flush()
         await self._finish_down(operation, Down(Status.DELETED))
 

@@ -219,7 +219,10 @@ def router(parts: ApiParts) -> APIRouter:
         errors=(404, 409),
     )
     async def delete(caller: CallerDep, workspace: UUID, force: bool = False) -> Response:
-        """Delete it with its files. 409 while a chat is at work in it, unless `force`."""
+        """Delete it with its files. 409 while a chat is at work in it, unless `force`.
+
+        With `force` it also goes when its machine cannot be reached by ssh; its files stay there then.
+        """
         made = await parts.workspaces.service.request_delete(caller.store, workspace, force=force)
         return await _requested(caller, made)
 
