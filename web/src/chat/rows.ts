@@ -3,12 +3,20 @@
  * did not change keep their identity, so that only new ones render.
  */
 import { type Block, newTool, type ToolView, withResult } from "@/chat/preview";
+import { ThoughtNames } from "@/chat/thoughts";
 import { isGroupable, isQuiet } from "@/chat/tools";
 import type { FilePart, Message, SourcePart } from "@/chat/types";
 
-export type GroupItem =
-  | { kind: "tool"; call: ToolView }
-  | { kind: "reasoning"; id: string; text: string; startedAt: string | null; endedAt: string | null };
+export type GroupItem = { kind: "tool"; call: ToolView } | ({ kind: "reasoning" } & Thought);
+
+/** What is known of a thought: `id` once it is stored, `liveId` from its first word on. */
+export interface Thought {
+  id: string;
+  liveId: string;
+  text: string;
+  startedAt: string | null;
+  endedAt: string | null;
+}
 
 export interface TurnFigures {
   endedAt: string;
@@ -28,9 +36,9 @@ export type Row =
   | { kind: "day"; key: string; at: string }
   | { kind: "user"; key: string; message: Message; inContext: boolean }
   | { kind: "prose"; key: string; text: string; refusal: boolean; messageId: number }
-  | { kind: "reasoning"; key: string; id: string; text: string; startedAt: string | null; endedAt: string | null }
+  | ({ kind: "reasoning"; key: string } & Thought)
   | { kind: "tool"; key: string; call: ToolView; active: boolean; latest: boolean }
-  | { kind: "group"; key: string; id: string; items: GroupItem[]; active: boolean }
+  | { kind: "group"; key: string; items: GroupItem[]; active: boolean }
   | { kind: "sources"; key: string; id: string; sources: SourcePart[] }
   | { kind: "files"; key: string; files: FilePart[] }
   | { kind: "notice"; key: string; text: string }
@@ -44,6 +52,8 @@ interface Placed {
   block: Block;
   message: Message;
   index: number;
+  /** The name of a thought that it has before it is stored. */
+  liveId?: string;
 }
 
 interface Turn {
@@ -65,7 +75,7 @@ export function turnsOf(messages: readonly Message[]): Turn[] {
 const COMPACTION = "chat_summarized";
 
 /** The blocks of a turn in order, results joined to their calls. */
-function placedBlocks(messages: readonly Message[]): Placed[] {
+function placedBlocks(messages: readonly Message[], names: ThoughtNames): Placed[] {
   const placed: Placed[] = [];
   const calls = new Map<string, Placed>();
   for (const message of messages) {
@@ -91,7 +101,7 @@ function placedBlocks(messages: readonly Message[]): Placed[] {
               startedAt: part.created_at ?? null,
               endedAt: part.completed_at ?? null,
             };
-            placed.push({ block, message, index });
+            placed.push({ block, message, index, liveId: names.next() });
           }
           return;
         case "tool-call": {
@@ -107,6 +117,7 @@ function placedBlocks(messages: readonly Message[]): Placed[] {
           const one: Placed = { block: { kind: call.providerExecuted ? "search" : "tool", call }, message, index };
           placed.push(one);
           calls.set(call.id, one);
+          names.call(call.id);
           return;
         }
         case "tool-result": {
@@ -151,7 +162,7 @@ export interface RowOptions {
   dayOf: (at: string) => string;
 }
 
-/** A group is named by its first call: it stays the same while calls join at its end. */
+/** A group has the key of its first call: it stays the same while calls join at its end. */
 function pushRun(rows: Row[], run: Placed[], active: boolean, options: RowOptions): void {
   let end = run.length;
   // Thoughts after the last call are not part of what was done.
@@ -162,13 +173,16 @@ function pushRun(rows: Row[], run: Placed[], active: boolean, options: RowOption
   if (options.grouped && calls.length >= 2 && first?.block.kind === "tool") {
     const items = done.flatMap((one): GroupItem[] => {
       if (one.block.kind === "tool") return [{ kind: "tool", call: one.block.call }];
-      if (one.block.kind !== "reasoning") return [];
-      const { text, startedAt, endedAt } = one.block;
-      return [{ kind: "reasoning", id: keyOf(one), text, startedAt, endedAt }];
+      return one.block.kind === "reasoning" ? [{ kind: "reasoning", ...thoughtOf(one, one.block) }] : [];
     });
-    rows.push({ kind: "group", key: keyOf(first), id: `g:${first.block.call.id}`, items, active });
+    rows.push({ kind: "group", key: keyOf(first), items, active });
   } else for (const one of done) pushOne(rows, one, active);
   for (const one of run.slice(end)) pushOne(rows, one, active);
+}
+
+function thoughtOf(one: Placed, block: Extract<Block, { kind: "reasoning" }>): Thought {
+  const { text, startedAt, endedAt } = block;
+  return { id: keyOf(one), liveId: one.liveId ?? keyOf(one), text, startedAt, endedAt };
 }
 
 function keyOf({ message, index }: Placed): string {
@@ -183,14 +197,7 @@ function pushOne(rows: Row[], one: Placed, active: boolean): void {
       rows.push({ kind: "prose", key, text: block.text, refusal: block.refusal, messageId: one.message.id });
       return;
     case "reasoning":
-      rows.push({
-        kind: "reasoning",
-        key,
-        id: key,
-        text: block.text,
-        startedAt: block.startedAt,
-        endedAt: block.endedAt,
-      });
+      rows.push({ kind: "reasoning", key, ...thoughtOf(one, block) });
       return;
     case "tool":
       if (block.call.name === COMPACTION) {
@@ -221,7 +228,7 @@ function pushOne(rows: Row[], one: Placed, active: boolean): void {
 function turnRows(turn: Turn, active: boolean, options: RowOptions): Row[] {
   const rows: Row[] = [];
   let run: Placed[] = [];
-  for (const one of placedBlocks(turn.rest)) {
+  for (const one of placedBlocks(turn.rest, new ThoughtNames(turn.user))) {
     const joins =
       (one.block.kind === "tool" && isGroupable(one.block.call) && !isQuiet(one.block.call)) ||
       (one.block.kind === "reasoning" && run.length > 0);
@@ -363,14 +370,17 @@ export function storedCalls(messages: readonly Message[]): Set<string> {
   return ids;
 }
 
-/** Rows of the running step, under keys of their own. */
-export function liveRows(blocks: readonly Block[], grouped: boolean): Row[] {
+/** Rows of the running step, under keys of their own. `stored` names its thoughts, and comes from `namesAfter`. */
+export function liveRows(blocks: readonly Block[], grouped: boolean, stored: ThoughtNames): Row[] {
+  const names = stored.copy();
   const message = { id: 0, created_at: "" } as Message;
   const options: RowOptions = { grouped, dayOf: () => "" };
   const rows: Row[] = [];
   let run: Placed[] = [];
   blocks.forEach((block, index) => {
     const one: Placed = { block, message, index };
+    if (block.kind === "reasoning") one.liveId = names.next();
+    else if (block.kind === "tool" || block.kind === "search") names.call(block.call.id);
     if (block.kind === "tool" && isGroupable(block.call) && !isQuiet(block.call)) run.push(one);
     else if (block.kind === "reasoning" && run.length > 0) run.push(one);
     else {
@@ -380,5 +390,16 @@ export function liveRows(blocks: readonly Block[], grouped: boolean): Row[] {
     }
   });
   pushRun(rows, run, true, options);
-  return rows.map((row) => ({ ...row, key: row.key.replace(/^m0:/, "live:") }));
+  return rows.map((row) => {
+    const key = row.key.replace(/^m0:/, "live:");
+    return row.kind === "reasoning" ? { ...row, key, id: row.liveId } : { ...row, key };
+  });
+}
+
+/** How the next thoughts of the last turn will be called. */
+export function namesAfter(messages: readonly Message[]): ThoughtNames {
+  const from = messages.findLastIndex((message) => message.role === "user");
+  const names = new ThoughtNames(messages[from] ?? null);
+  placedBlocks(messages.slice(from + 1), names);
+  return names;
 }

@@ -37,5 +37,11 @@ export const synced = (version: number, last = 0) => ({
 });
 export const begins = (version: number) =>
   ({ type: "preview_reset", reason: "started", history_version: version, generation_attempt: 1 }) as unknown;
+/** A step is stored: its messages come with the end of what was shown of it. */
+export const stored = (version: number, ...all: Message[]) => [
+  ...messages(...all),
+  { type: "preview_reset", reason: "ended", history_version: version, generation_attempt: 1 },
+  synced(version, all.at(-1)?.id),
+];
 export const part = (seq: number, one: Part) =>
   ({ type: "message_part", seq, n: 1, part: one }) as unknown as StreamEvent;

@@ -1,4 +1,4 @@
-import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { useCallback, useMemo, useRef, useState } from "react";
 import { useStore } from "zustand";
 import { patchChat, proposeTitle } from "@/api/chats";
 import { leftQueue, sentence } from "@/api/errors";
@@ -14,11 +14,11 @@ import { exportChat } from "@/features/conversation/export";
 import { ConnectionBanner, ReadOnly, StreamEnded } from "@/features/conversation/notices";
 import { useOpenFile } from "@/features/conversation/open_file";
 import { PrintSheet } from "@/features/conversation/print";
+import { useTurnNews } from "@/features/conversation/turn_news";
 import { Timeline } from "@/features/timeline/timeline";
 import { type ChatSession, newId } from "@/state/chat_session";
 import { useSession, useShownStatus } from "@/state/hooks";
 import { keys, noteChat, queryClient, useChat, useDisplay, useKnownModels, useMe, useThreshold } from "@/state/queries";
-import { announce } from "@/ui/announcer";
 import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
 
@@ -346,30 +346,4 @@ function usePatch(chat: ChatView | undefined) {
       throw error;
     }
   };
-}
-
-/** Turns begin and end aloud, and what the chat's row says is asked again. */
-function useTurnNews(session: ChatSession): void {
-  const status = useStore(session.store, (state) => state.data.status);
-  const loaded = useStore(session.store, (state) => state.data.loaded);
-  const before = useRef<string | null>(null);
-  useEffect(() => {
-    if (!loaded) return;
-    const was = before.current;
-    before.current = status;
-    if (was === null || was === status) return;
-    void queryClient.invalidateQueries({ queryKey: keys.chat(session.id) });
-    if (status === "running") announce("Agent is working");
-    else if (status === "requires_action") announce("Needs you");
-    else if (status === "error") announce("The turn failed", true);
-    else if (status === "waiting") announce(lastAnswer(session));
-  }, [session, status, loaded]);
-}
-
-function lastAnswer(session: ChatSession): string {
-  const { messages, order } = session.store.getState().data;
-  const last = messages.get(order.findLast((id) => messages.get(id)?.role === "assistant") ?? 0);
-  if (last?.finish_reason === "interrupted") return "Stopped";
-  const text = last ? plainText(last.content) : "";
-  return text ? `${text.slice(0, 300)}${text.length > 300 ? `, ${text.length} characters` : ""}` : "Agent is done";
 }

@@ -64,7 +64,6 @@ export function GalleryPage() {
           ))}
           <h2 className="pt-4 text-muted">Groups</h2>
           <ToolGroup
-            id="g1"
             active={false}
             items={["read_file", "edit_files", "execute"].flatMap((name) =>
               samplesOf(name)
@@ -73,7 +72,6 @@ export function GalleryPage() {
             )}
           />
           <ToolGroup
-            id="g2"
             active
             items={["read_file", "execute"].flatMap((name) =>
               samplesOf(name)

@@ -2,7 +2,7 @@ import { memo, useMemo } from "react";
 import { useStore } from "zustand";
 import { phaseOf } from "@/chat/phase";
 import { shownBlocks } from "@/chat/preview";
-import { liveRows, type Row, storedCalls } from "@/chat/rows";
+import { liveRows, namesAfter, type Row, storedCalls } from "@/chat/rows";
 import { duration } from "@/chat/tools";
 import { LiveMarkdown } from "@/features/timeline/markdown";
 import { ReasoningRow } from "@/features/timeline/reasoning";
@@ -20,11 +20,13 @@ export const LiveRow = memo(function LiveRow({ session }: { session: ChatSession
   const { groupTools } = useDisplay();
   const messages = useStore(session.store, (state) => state.data.messages);
   const order = useStore(session.store, (state) => state.data.order);
-  const stored = useMemo(() => storedCalls(order.flatMap((id) => messages.get(id) ?? [])), [messages, order]);
+  const held = useMemo(() => order.flatMap((id) => messages.get(id) ?? []), [messages, order]);
+  const stored = useMemo(() => storedCalls(held), [held]);
+  const names = useMemo(() => namesAfter(held), [held]);
   const blocks = preview
     ? shownBlocks(preview).filter((block) => block.kind !== "tool" || !stored.has(block.call.id))
     : [];
-  const rows = liveRows(blocks, groupTools);
+  const rows = liveRows(blocks, groupTools, names);
   const searches = preview?.blocks.some((block) => block.kind === "search" && !block.call.hasResult);
   return (
     <div className="space-y-3" data-testid="live">

@@ -14,6 +14,8 @@ export function topicOf(text: string): string {
 
 interface Props {
   id: string;
+  /** What it was called while it arrived. */
+  liveId?: string;
   text: string;
   startedAt: string | null;
   endedAt: string | null;
@@ -21,10 +23,10 @@ interface Props {
 }
 
 /** Thoughts of the model, folded once they are over. */
-export const ReasoningRow = memo(function ReasoningRow({ id, text, startedAt, endedAt, live }: Props) {
+export const ReasoningRow = memo(function ReasoningRow({ id, liveId = id, text, startedAt, endedAt, live }: Props) {
   const { reasoningMode } = useDisplay();
   const otherwise = reasoningMode === "open" || (live && (reasoningMode === "auto" || reasoningMode === "preview"));
-  const [open, setOpen] = useOpen(id, otherwise);
+  const [open, setOpen] = useOpen(id, otherwise, liveId);
   const topic = topicOf(text);
   const ms = startedAt && endedAt ? Date.parse(endedAt) - Date.parse(startedAt) : null;
   const label = live

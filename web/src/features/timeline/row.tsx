@@ -37,11 +37,20 @@ export const RowView = memo(function RowView({ row }: { row: Row }) {
         <Markdown text={row.text} />
       );
     case "reasoning":
-      return <ReasoningRow id={row.id} text={row.text} startedAt={row.startedAt} endedAt={row.endedAt} live={false} />;
+      return (
+        <ReasoningRow
+          id={row.id}
+          liveId={row.liveId}
+          text={row.text}
+          startedAt={row.startedAt}
+          endedAt={row.endedAt}
+          live={false}
+        />
+      );
     case "tool":
       return <ToolCard call={row.call} active={row.active} latest={row.latest} />;
     case "group":
-      return <ToolGroup id={row.id} items={row.items} active={row.active} />;
+      return <ToolGroup items={row.items} active={row.active} />;
     case "sources":
       return <Sources id={row.id} sources={row.sources} />;
     case "files":

@@ -7,19 +7,18 @@ import { duration, groupTook, labelOf, stateOf, summaryOf } from "@/chat/tools";
 import { useConversation } from "@/features/conversation/context";
 import { ReasoningRow } from "@/features/timeline/reasoning";
 import { ToolCard } from "@/features/tools/card";
-import { useOpen } from "@/state/open_state";
+import { useGroupOpen } from "@/state/open_state";
 import { cx } from "@/ui/cx";
 import { Spinner } from "@/ui/spinner";
 
 interface Props {
-  id: string;
   items: GroupItem[];
   active: boolean;
 }
 
 /** Many calls in one line: what happened, whether it failed, how long it took. */
-export const ToolGroup = memo(function ToolGroup({ id, items, active }: Props) {
-  const [open, setOpen] = useOpen(id, false);
+export const ToolGroup = memo(function ToolGroup({ items, active }: Props) {
+  const [open, setOpen] = useGroupOpen(items.map((item) => (item.kind === "tool" ? item.call.id : item.liveId)));
   const { session } = useConversation();
   const stored = items.flatMap((item) => (item.kind === "tool" ? [item.call] : []));
   const waits = active && stored.some((call) => !call.hasResult);
@@ -78,6 +77,7 @@ export const ToolGroup = memo(function ToolGroup({ id, items, active }: Props) {
               <ReasoningRow
                 key={item.id}
                 id={item.id}
+                liveId={item.liveId}
                 text={item.text}
                 startedAt={item.startedAt}
                 endedAt={item.endedAt}
