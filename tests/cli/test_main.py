@@ -87,6 +87,8 @@ def test_every_setting_is_a_flag_of_every_command(tmp_path: Path, command: list[
     assert "\nsettings:\n" in text
     for key in setting_keys.KEYS:
         assert re.search(rf"^  {key.flag} ", text, re.MULTILINE), key.flag
+        # Among what is the command's own they would be a screen that nobody reads.
+        assert f"[{key.flag}" not in text
 
 
 @pytest.mark.parametrize("task", ADMIN_COMMANDS)

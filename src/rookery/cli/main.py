@@ -12,7 +12,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from rookery import __version__, setting_keys, settings
@@ -23,6 +23,8 @@ from rookery.settings import Loaded, SettingsError
 if TYPE_CHECKING:
     # At run time it is imported late: it brings the log and asyncio, half the time that `rookery --help` takes.
     from rookery.cli.output import Output
+
+SETTINGS = "settings"
 
 Command: TypeAlias = "Callable[[argparse.Namespace, Loaded, Output], int]"
 
@@ -259,8 +261,29 @@ def _bug(error: Exception) -> str:
 # The arguments
 
 
+class _Help(argparse.HelpFormatter):
+    """The usage names what is a command's own. The settings are more than a screen, and have a section below."""
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[Any],
+        prefix: str | None = None,
+    ) -> None:
+        super().add_usage(usage, [action for action in actions if _section(action) != SETTINGS], groups, prefix)
+
+
+def _section(action: argparse.Action) -> str | None:
+    """The title of the group that an argument was added to."""
+    return getattr(getattr(action, "container", None), "title", None)
+
+
 class _Parser(argparse.ArgumentParser):
-    """Errors in one line and without the usage, which has grown to a screen by the number of settings."""
+    """Errors in one line: who wants the usage can ask for it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _Help, **options})
 
     def error(self, message: str) -> NoReturn:
         self.exit(Exit.USAGE, f"rookery: {message}. Try: {self.prog} --help\n")
@@ -291,7 +314,7 @@ def _add(commands: Any, name: str, run: Command, summary: str, *, has_json: bool
     command.set_defaults(run=run, json=False)
     if has_json:
         command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
-    group = command.add_argument_group("settings", "A flag wins over its ROOKERY_ variable, which wins over the file.")
+    group = command.add_argument_group(SETTINGS, "A flag wins over its ROOKERY_ variable, which wins over the file.")
     group.add_argument("--strict-config", action="store_true", help="refuse names of settings that do not exist")
     for key in setting_keys.KEYS:
         _add_flag(group, key)
