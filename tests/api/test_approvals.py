@@ -135,26 +135,25 @@ async def test_open_questions_are_counted_with_the_age_of_the_oldest(talk: Talk)
     assert 0 <= found.oldest_seconds < 3600
 
 
-@pytest.mark.parametrize(
-    ("answers", "code"),
-    [
-        ([], "invalid"),
-        ([yes("1")], "approval_missing"),
-        ([yes("1"), yes("1")], "approval_duplicate"),
-        ([yes("1"), yes("2"), yes("3")], "approval_unexpected"),
-        ([yes("1"), no("2", always="chat")], "invalid"),
-        ([yes("1"), yes("2", match={"command": "x"})], "invalid"),
-        ([yes("1"), yes("2", always="user", match={"command": "ls*"})], "invalid"),
-        ([yes("1"), {"tool_call_id": "2", "decision": "perhaps"}], "invalid"),
-    ],
+BAD_ANSWERS: tuple[tuple[list[dict[str, object]], str], ...] = (
+    ([], "invalid"),
+    ([yes("1")], "approval_missing"),
+    ([yes("1"), yes("1")], "approval_duplicate"),
+    ([yes("1"), yes("2"), yes("3")], "approval_unexpected"),
+    ([yes("1"), no("2", always="chat")], "invalid"),
+    ([yes("1"), yes("2", match={"command": "x"})], "invalid"),
+    ([yes("1"), yes("2", always="user", match={"command": "ls*"})], "invalid"),
+    ([yes("1"), {"tool_call_id": "2", "decision": "perhaps"}], "invalid"),
 )
-async def test_bad_answers_change_nothing(talk: Talk, answers: list[dict[str, object]], code: str) -> None:
+
+
+async def test_bad_answers_change_nothing(talk: Talk) -> None:
     chat = await asking(talk, "1", "2")
+    for answers, code in BAD_ANSWERS:
+        assert await answer(talk, chat, *answers) == (400, code)
 
-    assert await answer(talk, chat, *answers) == (400, code)
-
-    assert (await talk.get(chat))["status"] == "requires_action"
-    assert await rules_of(talk, chat) == []
+        assert (await talk.get(chat))["status"] == "requires_action"
+        assert await rules_of(talk, chat) == []
 
 
 async def test_of_two_answers_at_once_one_is_taken(talk: Talk) -> None:

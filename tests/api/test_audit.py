@@ -74,24 +74,24 @@ async def test_log_is_filtered_by_actor_action_resource_and_time(house: House, a
     assert await found(to="2000-01-01T00:00:00Z") == []
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"limit": "0"},
-        {"limit": "201"},
-        {"cursor": "nonsense"},
-        {"cursor": paging.encode(2**64 - 1)},
-        {"action": "a\0b"},
-        {"resource_id": "\0"},
-        {"actor": "ada"},
-        {"to": "9999-12-31T23:59:59-14:00"},
-    ],
+BAD_FILTERS: tuple[dict[str, str], ...] = (
+    {"limit": "0"},
+    {"limit": "201"},
+    {"cursor": "nonsense"},
+    {"cursor": paging.encode(2**64 - 1)},
+    {"action": "a\0b"},
+    {"resource_id": "\0"},
+    {"actor": "ada"},
+    {"to": "9999-12-31T23:59:59-14:00"},
 )
-async def test_bad_filter_is_refused_by_name(house: House, audrey: Person, params: dict[str, str]) -> None:
-    found = await audrey.http.get(PATH, params=params)
 
-    assert found.status_code == 400, found.text
-    assert [each["field"] for each in found.json()["fields"]] == list(params)
+
+async def test_bad_filter_is_refused_by_name(house: House, audrey: Person) -> None:
+    for params in BAD_FILTERS:
+        found = await audrey.http.get(PATH, params=params)
+
+        assert found.status_code == 400, found.text
+        assert [each["field"] for each in found.json()["fields"]] == list(params)
 
 
 async def test_csv_is_the_whole_log(house: House, audrey: Person) -> None:

@@ -138,26 +138,24 @@ async def test_usage_is_of_the_time_that_is_asked_for(house: House, ada: Person)
     assert after.json()["items"] == []
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"from": "2025-01-01", "to": "2026-01-03"},
-        {"from": "2026-01-02", "to": "2026-01-01"},
-        {"from": "0001-01-01T00:00:00+14:00"},
-        {"from": "yesterday"},
-        {"group_by": "colour"},
-        {"format": "xml"},
-        {"colour": "red"},
-        {"user": "ada"},
-    ],
+BAD_REPORTS: tuple[dict[str, str], ...] = (
+    {"from": "2025-01-01", "to": "2026-01-03"},
+    {"from": "2026-01-02", "to": "2026-01-01"},
+    {"from": "0001-01-01T00:00:00+14:00"},
+    {"from": "yesterday"},
+    {"group_by": "colour"},
+    {"format": "xml"},
+    {"colour": "red"},
+    {"user": "ada"},
 )
-async def test_report_that_cannot_be_made_is_refused_by_parameter(
-    house: House, ada: Person, params: dict[str, str]
-) -> None:
-    found = await ada.http.get("/api/v1/usage", params=params)
 
-    assert found.status_code == 400, found.text
-    assert found.json()["fields"][0]["field"] in {"from", "to", "group_by", "format", "colour", "user"}
+
+async def test_report_that_cannot_be_made_is_refused_by_parameter(house: House, ada: Person) -> None:
+    for params in BAD_REPORTS:
+        found = await ada.http.get("/api/v1/usage", params=params)
+
+        assert found.status_code == 400, found.text
+        assert found.json()["fields"][0]["field"] in {"from", "to", "group_by", "format", "colour", "user"}
 
 
 async def test_csv_has_the_columns_as_its_header_and_no_formulas(house: House, ada: Person) -> None:
