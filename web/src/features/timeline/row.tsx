@@ -184,7 +184,7 @@ function Footer({ figures }: { figures: TurnFigures }) {
     figures.costMicros !== null ? money(figures.costMicros) : null,
   ].filter(Boolean);
   return (
-    <footer className="flex flex-wrap items-center gap-x-1.5 gap-y-1 pb-2 text-small text-muted">
+    <footer className="flex flex-wrap items-center gap-x-1 gap-y-1 pb-2 text-small text-muted">
       {/* A dot stands behind, so that no line begins with one. */}
       {[<When key="when" at={figures.endedAt} />, ...parts].map((part, index) => (
         <span key={index}>
