@@ -9,13 +9,14 @@ NODE_STAMP := $(VENV)/.node-found
 WITH_NODE := PATH="$(CURDIR)/$(BIN):$$PATH"
 WEB_STAMP := web/node_modules/.installed
 WEB_DIST := src/rookery/web_dist
+GALLERY := build/gallery
 WEB_SOURCES := $(shell find web/src web/public -type f -not -name '*.test.*') web/index.html web/vite.config.ts web/tsconfig.json
 ARGS ?=
 # Most tests wait, for databases, processes and clocks, so there are more of them at once than cores.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools docs lock drift clean install unit browser web web-test
+.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools docs lock drift clean install unit browser web web-test gallery
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -56,6 +57,13 @@ $(WEB_DIST)/index.html: $(WEB_STAMP) $(WEB_SOURCES)
 
 web: $(WEB_DIST)/index.html ## Build the web application into the package
 
+# For tests alone: every row and card in every state, on one page. Nobody downloads it, so nothing is made small.
+$(GALLERY)/index.html: $(WEB_STAMP) $(WEB_SOURCES)
+	cd web && $(WITH_NODE) npx vite build --mode gallery --outDir ../$(GALLERY) --emptyOutDir --minify false --logLevel error
+	@touch $@
+
+gallery: $(GALLERY)/index.html
+
 web-test: $(WEB_STAMP) ## Check style, types and behaviour of the web application
 	cd web && $(WITH_NODE) npm run --silent check
 
@@ -69,7 +77,7 @@ unit: $(DEV_STAMP)
 	$(BIN)/python -m tools.run_tests -n $(WORKERS) --maxschedchunk=16 --ignore=tests/browser $(ARGS)
 
 # In a process of their own: Playwright keeps an event loop running, beside which no other test could run its own.
-browser: $(DEV_STAMP) $(WEB_DIST)/index.html
+browser: $(DEV_STAMP) $(WEB_DIST)/index.html $(GALLERY)/index.html
 	$(BIN)/python -m tools.run_tests tests/browser
 
 lint: $(DEV_STAMP) ## Check style, formatting and spelling

@@ -40,15 +40,15 @@ PROBE = """
   };
 
   bench.waitFor = (text) => new Promise((resolve) => {
+    // A frame that begins with the text there has painted it when it is over.
     const step = () => {
       const feed = document.querySelector("[role=feed]");
       if (feed === null || !feed.textContent.includes(text)) return requestAnimationFrame(step);
-      // It is painted when this frame is over.
       const channel = new MessageChannel();
       channel.port1.onmessage = () => resolve(performance.now());
-      requestAnimationFrame(() => channel.port2.postMessage(null));
+      channel.port2.postMessage(null);
     };
-    step();
+    requestAnimationFrame(step);
   });
 
   bench.open = async (chat, text) => {

@@ -174,11 +174,11 @@ async def run(*, quick: bool) -> int:
         return 1
     async with open_house() as house:
         await empty_page(house)
-        await measure_start(house, claims, rounds=2 if quick else 7)
+        await measure_start(house, claims, rounds=3 if quick else 7)
         await measure_switches(house, claims, switches=20 if quick else 100, idle_seconds=2 if quick else 20)
         await measure_streaming(house, claims, seconds=4 if quick else 60)
         await measure_long(
-            house, claims, messages=QUICK_LONG if quick else LONG, rounds=1 if quick else 5, seconds=2 if quick else 10
+            house, claims, messages=QUICK_LONG if quick else LONG, rounds=3 if quick else 5, seconds=2 if quick else 10
         )
     print(f"\n{json.dumps(claims)}")
     return 0 if all(each["ok"] for each in claims.values()) else 1

@@ -44,10 +44,9 @@ class Actor:
         finally:
             self._backstage.run(listening.__aexit__(None, None, None))
 
-    def plays(self, prompt: str, *steps: Answer | Sequence[Answer | Cue]) -> None:
+    def plays(self, prompt: str, *steps: Answer | Scenario | Sequence[Answer | Cue]) -> None:
         """What the model does when somebody says this. A step may be told in several pieces with cues between them."""
-        scripted = (self._script([step] if isinstance(step, Answer) else step) for step in steps)
-        self._fake.roles.setdefault(prompt, deque()).extend(scripted)
+        self._fake.roles.setdefault(prompt, deque()).extend(self._scenario(step) for step in steps)
 
     def cue(self) -> Cue:
         return Cue(self._backstage)
@@ -61,6 +60,11 @@ class Actor:
         made = admin.ask("POST", "/model-providers", provider)
         body = {"provider_id": made["id"], "model": _MODEL, "context_limit": 100_000}
         return str(admin.ask("POST", "/model-configs", body)["id"])
+
+    def _scenario(self, step: Answer | Scenario | Sequence[Answer | Cue]) -> Scenario:
+        if isinstance(step, Scenario):
+            return step
+        return self._script([step] if isinstance(step, Answer) else step)
 
     def _script(self, pieces: Sequence[Answer | Cue]) -> Scenario:
         """One stream of all pieces: only the last one ends it."""

@@ -91,15 +91,31 @@ def server(data_dir: Path, database: str) -> Iterator[Served]:
         yield served
 
 
+@pytest.fixture(scope="session")
+def known() -> dict[str, Any]:
+    """The cookies of people who signed in once: a password takes long to check, by design."""
+    return {}
+
+
 @pytest.fixture
-def visit(browser: Browser, server: Served) -> Iterator[Visit]:
-    """Opens browsers of several people, each signed in by name; at the end none may have noticed a problem."""
+def visit(browser: Browser, server: Served, known: dict[str, Any]) -> Iterator[Visit]:
+    """Opens browsers of several people, each signed in by name; at the end none may have noticed a problem.
+
+    A test that ends a session asks for one of its `own`.
+    """
     with ExitStack() as stack:
 
-        def open_for(name: str | None = "ada", *, url: str | None = None, **options: Any) -> Visitor:
+        def open_for(
+            name: str | None = "ada", *, url: str | None = None, own: bool = False, **options: Any
+        ) -> Visitor:
             visitor = stack.enter_context(visiting(browser, url or server.url, **options))
-            if name is not None:
+            if own and name is not None:
                 visitor.log_in(name)
+            elif name in known:
+                visitor.context.add_cookies(known[name])
+            elif name is not None:
+                visitor.log_in(name)
+                known[name] = visitor.context.cookies()
             return visitor
 
         yield open_for

@@ -1,21 +1,68 @@
-"""What no page may fall for: pictures that are none, wrong clocks, long absence."""
+"""What no page may fall for: names that want to be markup, pictures that are none, wrong clocks, long absence."""
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime, timedelta
 
 from playwright.sync_api import expect
 
-from rookery.testing.fake_completions import Answer
+from rookery.testing.fake_completions import Answer, FakeCall
+from rookery.testing.fake_server import failure
 from tests.browser.actor import Actor
 from tests.browser.conftest import Visit
-from tests.browser.visit import Visitor
+from tests.browser.hostile import HOSTILE, damage, unfold
+from tests.browser.visit import PASSWORD, Visitor
 from tests.browser.wire import Wire
 
 BROKEN = "WebSocket connection|net::ERR_|status of 50[23]"
 # A header of a picture, and nothing that could be one behind it.
 NO_PICTURE = b"\x89PNG\r\n\x1a\n" + b"\x00\x00\x00\rIHDR" + b"\x00" * 64
+
+
+def test_hostile_names_are_only_names_on_every_page(ada: Visitor, actor: Actor) -> None:
+    person = {"email": "mallory@example.org", "name": HOSTILE, "password": PASSWORD}
+    ada.ask("POST", "/users", person)
+    provider = ada.ask(
+        "POST",
+        "/model-providers",
+        {"type": "openai_compat", "name": "hostile", "base_url": "http://127.0.0.1:9/v1", "display_name": HOSTILE},
+    )
+    model = {"provider_id": provider["id"], "model": HOSTILE, "display_name": HOSTILE, "context_limit": 1000}
+    config = ada.ask("POST", "/model-configs", model)
+    ada.ask("POST", "/tokens", {"name": HOSTILE, "scopes": ["all"], "expires_in_days": 1})
+    unknown = FakeCall("look_up", json.dumps({"q": HOSTILE, HOSTILE: [HOSTILE]}))
+    actor.plays("be hostile", Answer(calls=[unknown]), Answer(reasoning=HOSTILE, text=HOSTILE))
+    actor.plays("fail", failure(401, HOSTILE))
+    file = upload(ada, "<img src=x onerror=window.owned=1>.txt", "text/plain", HOSTILE.encode())
+    chat = ada.chat("be hostile", title=HOSTILE, labels={"k": HOSTILE}, model_config_id=actor.config(ada))
+    for part in ({"type": "file", "file_id": file}, {"type": "text", "text": "fail"}):
+        ada.wait_for_rest(chat["id"])
+        ada.ask("POST", f"/chats/{chat['id']}/messages", {"content": [part]})
+    assert ada.wait_for_rest(chat["id"])["status"] == "error"
+
+    page = ada.go(f"/c/{chat['id']}?panel=info")
+    expect(page.get_by_role("complementary", name="Panel").get_by_text(HOSTILE)).not_to_have_count(0)
+    unfold(page)
+    expect(page.get_by_role("feed").get_by_text(HOSTILE)).not_to_have_count(0)
+    page.get_by_role("button", name=re.compile("^Model:")).click()
+    expect(page.get_by_role("option", name=HOSTILE)).to_be_visible()
+    found = {"chat": damage(page)}
+    for path in ("/", "/search?q=hostile", "/settings/models", "/settings/providers", "/settings/tokens"):
+        page = ada.go(path)
+        expect(page.get_by_text(HOSTILE).first).to_be_attached()
+        found[path] = damage(page)
+    page = ada.go("/settings/users")
+    expect(page.get_by_role("table").get_by_text(HOSTILE)).to_be_visible()
+    found["users"] = damage(page)
+    page = ada.go("/?label=" + HOSTILE)
+    expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+    found["address"] = damage(page)
+    ada.ask("DELETE", f"/model-configs/{config['id']}")
+    ada.ask("DELETE", f"/model-providers/{provider['id']}")
+
+    assert {place: wrong for place, wrong in found.items() if wrong} == {}
 
 
 def test_picture_that_does_not_decode_is_a_file_like_others(ada: Visitor, actor: Actor) -> None:

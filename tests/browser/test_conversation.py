@@ -7,25 +7,34 @@ import re
 
 from playwright.sync_api import expect
 
+from rookery.testing.fake_completions import Answer
+from tests.browser.actor import Actor
 from tests.browser.conftest import Visit
 from tests.browser.visit import Visitor
 
-# Some seconds at the pace of the offline model, so that a reload meets the middle of it.
-STORY = " ".join(f"word{n}" for n in range(400))
 
-
-def test_reload_in_the_middle_of_an_answer_loses_and_repeats_nothing(ada: Visitor) -> None:
-    chat = ada.chat(STORY, title="A long answer", model_config_id=echo(ada))
+def test_answer_survives_a_reload_and_a_closed_tab(ada: Visitor, actor: Actor) -> None:
+    cues = [actor.cue() for _ in range(2)]
+    said = ["It was a dark night. ", "The rain fell in torrents. ", "Nobody was about."]
+    told = [Answer(text=text) for text in said]
+    actor.plays("tell me a story", [told[0], cues[0], told[1], cues[1], told[2]])
+    chat = ada.chat("tell me a story", title="A long answer", model_config_id=actor.config(ada))
     page = ada.go(f"/c/{chat['id']}")
-    answer = page.get_by_role("feed", name="Conversation").get_by_role("paragraph")
-    expect(answer).to_contain_text("word20 ")
+    expect(page.get_by_test_id("live")).to_have_text(said[0].strip())
 
     page.reload()
+    expect(page.get_by_test_id("live")).to_have_text(said[0].strip())
+    cues[0].give()
+    expect(page.get_by_test_id("live")).to_have_text(f"{said[0]}{said[1].strip()}")
+    ada.page = ada.open_tab()
+    page.close()
+    page = ada.go(f"/c/{chat['id']}")
+    expect(page.get_by_test_id("live")).to_have_text(f"{said[0]}{said[1].strip()}")
+    cues[1].give()
 
-    expect(answer).to_contain_text("word399")
-    ada.wait_for_rest(chat["id"])
+    answer = page.get_by_role("feed", name="Conversation").get_by_role("paragraph")
+    expect(answer).to_have_text("".join(said))
     expect(page.get_by_role("button", name=re.compile("^Stop"))).to_have_count(0)
-    assert answer.inner_text() == STORY
 
 
 def test_message_is_written_and_answered_in_the_browser(ada: Visitor) -> None:
@@ -40,8 +49,9 @@ def test_message_is_written_and_answered_in_the_browser(ada: Visitor) -> None:
     expect(page.get_by_role("feed", name="Conversation")).to_contain_text("hello there")
 
 
-def test_queued_message_is_dragged_to_another_place(ada: Visitor) -> None:
-    chat = ada.chat(STORY * 10, title="A queue", model_config_id=echo(ada))
+def test_queued_message_is_dragged_to_another_place(ada: Visitor, actor: Actor) -> None:
+    actor.plays("go on for ever", [Answer(text="On and "), actor.cue(), Answer(text="on.")])
+    chat = ada.chat("go on for ever", title="A queue", model_config_id=actor.config(ada))
     for text in ("first", "second", "third"):
         ada.ask("POST", f"/chats/{chat['id']}/messages", {"content": [{"type": "text", "text": text}]})
     page = ada.go(f"/c/{chat['id']}")
@@ -79,28 +89,49 @@ def test_open_conversation_is_exported_as_a_file(ada: Visitor) -> None:
     assert written["messages"][0]["content"] == [{"type": "text", "text": "say a word for the file"}]
 
 
-def test_phone_shows_one_pane_and_going_back_leaves_the_list(visit: Visit) -> None:
-    phone = visit("ada", viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
-    chat = phone.chat("hello", title="On a phone")
+def test_phone_shows_one_pane_and_everything_is_in_reach_of_a_thumb(visit: Visit, actor: Actor) -> None:
+    phone = visit("ada", viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    cue = actor.cue()
+    actor.plays("hello\nphone", [Answer(text="Writing "), cue, Answer(text="with one thumb.")])
+    chat = phone.chat("hello", title="On a phone", model_config_id=actor.config(phone))
     phone.wait_for_rest(chat["id"])
     page = phone.go(f"/c/{chat['id']}")
     header = page.get_by_role("heading", level=1, name="On a phone")
     expect(header).to_be_visible()
 
-    page.get_by_role("button", name="Chats").click()
+    page.get_by_role("button", name="Chats").tap()
     expect(page.get_by_role("link", name=re.compile("On a phone"))).to_be_visible()
     expect(header).to_be_hidden()
     page.go_back()
     expect(header).to_be_visible()
 
+    # Enter is a line: there is a button to send, and while the agent works it queues.
+    box = page.get_by_role("textbox", name="Message")
+    expect(page.get_by_role("button", name=re.compile("^Model: actor"))).to_be_visible()  # the settings are there, too
+    box.tap()
+    page.keyboard.type("hello")
+    page.keyboard.press("Enter")
+    page.keyboard.type("phone")
+    expect(box).to_have_value("hello\nphone")
+    page.get_by_role("button", name="Send message").tap()
+    expect(page.get_by_role("main")).to_contain_text("Writing")
+    box.fill("and another thing")
+    page.get_by_role("button", name="Queue message").tap()
+    expect(page.get_by_role("region", name="Queued messages")).to_contain_text("and another thing")
+    assert page.evaluate(TOO_SMALL) == []
+    cue.give()
+    expect(page.get_by_role("main")).to_contain_text("Writing with one thumb.")
+    expect(page.get_by_role("region", name="Queued messages")).to_be_hidden()
+
+    page.get_by_role("button", name="Show the panel").tap()
+    expect(page.get_by_role("complementary", name="Panel")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing scrolls sideways"
 
 
-def echo(visitor: Visitor) -> str:
-    """The model that repeats what it hears, made once."""
-    for config in visitor.ask("GET", "/model-configs")["items"]:
-        if config["model"] == "echo":
-            return str(config["id"])
-    (provider,) = [one for one in visitor.ask("GET", "/model-providers")["items"] if one["type"] == "scripted"]
-    body = {"provider_id": provider["id"], "model": "echo", "context_limit": 100_000}
-    return str(visitor.ask("POST", "/model-configs", body)["id"])
+# What a finger may want to touch, and is likely to miss.
+TOO_SMALL = """
+    () => [...document.querySelectorAll("header button, form button, [data-composer] ~ div button, nav a")]
+        .filter((one) => one.checkVisibility() && !one.closest(".sr-only"))
+        .filter((one) => one.getBoundingClientRect().height < 43.5)
+        .map((one) => one.outerHTML.slice(0, 120))
+"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 
 from playwright.sync_api import Locator, Page, expect
 
@@ -17,7 +18,11 @@ HOSTILE = """<img src=x onerror="window.owned=1"> <script>window.owned=1</script
 
 [press me](javascript:window.owned=1) [data](data:text/html,<script>window.owned=1</script>)
 
-![remote](https://example.org/pixel.png) <a href="javascript:window.owned=1">raw</a>"""
+![remote](https://example.org/pixel.png) <a href="javascript:window.owned=1">raw</a>
+
+```mermaid
+graph TD; A["<img src=x onerror=window.owned=1>"] --> B; click A href "javascript:window.owned=1"
+```"""
 
 
 def composer(page: Page) -> Locator:
@@ -33,7 +38,8 @@ def open_chat(visitor: Visitor, actor: Actor, title: str) -> tuple[str, Page]:
     return str(chat["id"]), page
 
 
-def test_session_that_ends_in_a_chat_is_renewed_over_it_and_the_chat_goes_on(ada: Visitor, actor: Actor) -> None:
+def test_session_that_ends_in_a_chat_is_renewed_over_it_and_the_chat_goes_on(visit: Visit, actor: Actor) -> None:
+    ada = visit(own=True)
     ada.allow("status of 401")
     chat, page = open_chat(ada, actor, "Signed out here")
     composer(page).fill("half a thought")
@@ -147,16 +153,17 @@ def test_one_escape_only_warns_and_the_second_stops_the_turn(ada: Visitor, actor
     cue = actor.cue()
     actor.plays("never ends", [Answer(text="Going on "), cue, Answer(text="for ever.")])
     chat = ada.chat("never ends", title="Stopped by keys", model_config_id=actor.config(ada))
+    ada.page.clock.install()
     page = ada.go(f"/c/{chat['id']}")
     expect(page.get_by_role("main")).to_contain_text("Going on")
+    # The warning lasts two seconds, which a busy machine may need for the way to the second key.
+    page.clock.pause_at(datetime.now() + timedelta(seconds=5))
 
     composer(page).press("Escape")
     expect(page.get_by_text("Esc again to stop the agent")).to_be_visible()
     assert ada.ask("GET", f"/chats/{chat['id']}")["status"] == "running"
-    # The warning lasts two seconds, which a busy machine may need for the way here.
-    while ada.ask("GET", f"/chats/{chat['id']}")["status"] == "running":
-        composer(page).press("Escape")
-        composer(page).press("Escape")
+    composer(page).press("Escape")
+    page.clock.resume()
 
     expect(page.get_by_role("main")).to_contain_text("Stopped")
     expect(page.get_by_role("main")).to_contain_text("Going on")

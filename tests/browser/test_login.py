@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.visit import PASSWORD, Visitor
+from tests.browser.visit import PASSWORD
 
 
 def test_stranger_signs_in_and_goes_on_where_they_wanted_to(visit: Visit) -> None:
@@ -25,7 +25,8 @@ def test_stranger_signs_in_and_goes_on_where_they_wanted_to(visit: Visit) -> Non
     assert page.url.endswith("/settings/appearance?group=status")
 
 
-def test_signing_out_ends_the_session_and_leads_to_the_login_page(ada: Visitor) -> None:
+def test_signing_out_ends_the_session_and_leads_to_the_login_page(visit: Visit) -> None:
+    ada = visit(own=True)
     page = ada.go("/")
 
     page.get_by_role("button", name="Account of Ada").click()
@@ -35,7 +36,8 @@ def test_signing_out_ends_the_session_and_leads_to_the_login_page(ada: Visitor) 
     assert ada.context.request.get(f"{ada.url}/api/v1/users/me").status == 401
 
 
-def test_session_that_ends_elsewhere_is_renewed_over_the_page(ada: Visitor) -> None:
+def test_session_that_ends_elsewhere_is_renewed_over_the_page(visit: Visit) -> None:
+    ada = visit(own=True)
     ada.allow("status of 401")
     page = ada.go("/search")
     page.get_by_label("Words").fill("what I typed")

@@ -1,11 +1,107 @@
-"""Texts of a size that no browser should have to carry at once."""
+"""Much of everything: messages and characters, and what of it a browser has to carry.
+
+Work is counted in CPU time of the page's thread, which a busy machine stretches far less than time: the budgets of
+`make bench-web`, which are times, with room for a slower one.
+"""
 
 from __future__ import annotations
 
-from playwright.sync_api import expect
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from tests.browser.rested import Shelf
+from playwright.sync_api import CDPSession, Page, expect
+
+from tests.browser.actor import Actor
+from tests.browser.rested import END, Shelf
 from tests.browser.visit import Visitor
+
+MESSAGES = 5_000
+PAGES = 20
+MAX_ELEMENTS = 3_000
+MAX_HEAP_MB = 120.0
+SLACK = 3
+MAX_OPENING_MS = 700 * SLACK
+MAX_KEY_MS = 20.0
+MAX_SWITCH_MS = 100 * SLACK
+MAX_GROWTH_MB = 10.0
+
+# Reads on towards the beginning: the top is in view again and again. While a page comes, the row that is under the eye
+# stays where it is.
+READ_UP = """
+    async (pages) => {
+        const rows = document.querySelector("[data-rows]");
+        const box = rows.closest(".overflow-y-auto");
+        const frame = () => new Promise(requestAnimationFrame);
+        const hasMore = () => rows.previousElementSibling?.textContent === "Older messages";
+        const found = { pages: 0, moved: 0, elements: 0 };
+        while (hasMore() && found.pages < pages) {
+            box.dispatchEvent(new WheelEvent("wheel", { deltaY: -1, bubbles: true }));
+            box.scrollTop = 0;
+            await frame();
+            await frame();
+            const edge = box.getBoundingClientRect().top;
+            const row = [...rows.children].find((one) =>
+                one.dataset.key && one.dataset.kind !== "day" && one.getBoundingClientRect().bottom > edge);
+            const { top } = row.getBoundingClientRect();
+            // Older pages are asked for where the top is as near as this.
+            while (hasMore() && box.scrollTop < 1000) await frame();
+            await frame();
+            const now = row.isConnected ? row.getBoundingClientRect().top : Number.POSITIVE_INFINITY;
+            found.moved = Math.max(found.moved, Math.abs(now - top));
+            found.elements = Math.max(found.elements, document.querySelectorAll("*").length);
+            found.pages += 1;
+        }
+        return found;
+    }
+"""
+
+
+def test_chat_of_five_thousand_messages_opens_at_its_end_and_is_read_upwards_without_a_jump(
+    ada: Visitor, shelf: Shelf
+) -> None:
+    chat = shelf.chat(ada, "Very long", messages=MESSAGES)
+    with working(ada.page) as opening:
+        page = ada.go(f"/c/{chat}")
+        end = page.get_by_text(f"{END} Very long")
+        expect(end).to_be_in_viewport()
+    found = page.evaluate(READ_UP, PAGES)
+
+    expect(end).to_have_count(0)
+    assert found["pages"] == PAGES
+    assert found["moved"] <= 2
+    assert found["elements"] < MAX_ELEMENTS
+    assert heap_mb(page) < MAX_HEAP_MB
+    box = page.get_by_role("textbox", name="Message")
+    box.focus()
+    with working(page) as typing:
+        page.keyboard.type("as quick as in a short one")
+        expect(box).to_have_value("as quick as in a short one")
+    page.get_by_role("button", name="Jump to the end").click()
+    expect(end).to_be_in_viewport()
+    assert opening[0] < MAX_OPENING_MS
+    assert typing[0] / len("as quick as in a short one") < MAX_KEY_MS
+
+
+def test_switching_between_chats_costs_little_and_leaves_nothing_behind(
+    ada: Visitor, actor: Actor, shelf: Shelf
+) -> None:
+    titles = ("First of two", "Second of two")
+    chats = {title: shelf.chat(ada, title, messages=40) for title in titles}
+    page = ada.go(f"/c/{chats[titles[0]]}")
+
+    def switch(times: int) -> None:
+        for number in range(times):
+            title = titles[(number + 1) % 2]
+            page.locator(f'a[href^="/c/{chats[title]}"]').click()
+            expect(page.get_by_text(f"{END} {title}")).to_be_in_viewport()
+
+    switch(2)
+    before = heap_mb(page)
+    with working(page) as spent:
+        switch(10)
+
+    assert spent[0] / 10 < MAX_SWITCH_MS
+    assert heap_mb(page) - before < MAX_GROWTH_MB
 
 
 def test_answer_of_five_megabytes_is_shown_in_portions(ada: Visitor, shelf: Shelf) -> None:
@@ -20,3 +116,30 @@ def test_answer_of_five_megabytes_is_shown_in_portions(ada: Visitor, shelf: Shel
 
     assert 50_000 < shown < 200_000
     assert len(page.get_by_role("feed").inner_text()) > shown
+
+
+@contextmanager
+def working(page: Page) -> Iterator[list[float]]:
+    """Milliseconds of CPU that the page's thread takes meanwhile."""
+    cdp: CDPSession = page.context.new_cdp_session(page)
+    cdp.send("Performance.enable", {"timeDomain": "threadTicks"})
+    before, spent = metric(cdp, "TaskDuration"), list[float]()
+    yield spent
+    spent.append((metric(cdp, "TaskDuration") - before) * 1000)
+    cdp.detach()
+
+
+def heap_mb(page: Page) -> float:
+    """What is still reachable of the page's JavaScript objects."""
+    cdp: CDPSession = page.context.new_cdp_session(page)
+    cdp.send("Performance.enable")
+    cdp.send("HeapProfiler.enable")
+    cdp.send("HeapProfiler.collectGarbage")
+    used = metric(cdp, "JSHeapUsedSize")
+    cdp.detach()
+    return used / 1e6
+
+
+def metric(cdp: CDPSession, name: str) -> float:
+    found = {each["name"]: each["value"] for each in cdp.send("Performance.getMetrics")["metrics"]}
+    return float(found[name])

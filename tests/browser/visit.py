@@ -115,12 +115,12 @@ class Visitor:
         expect(target).to_be_focused()
         assert target.evaluate(HAS_RING), "The focus is not shown."
 
-    def violations(self) -> list[str]:
-        """What axe finds wrong with the page as it is shown."""
+    def violations(self, *rules: str) -> list[str]:
+        """What axe finds wrong with the page as it is shown, by all rules or by these."""
         self.page.evaluate(AXE.read_text())
         self.page.evaluate(SETTLED)
         found = self.page.evaluate(
-            "(tags) => axe.run(document, { runOnly: tags }).then((result) => result.violations)", WCAG
+            "(rules) => axe.run(document, { runOnly: rules }).then((result) => result.violations)", list(rules) or WCAG
         )
         return [
             f"{each['id']}: {[(node['target'], node['failureSummary']) for node in each['nodes']]}" for each in found

@@ -11,11 +11,25 @@
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 })();
 
-// Nothing is shown before it is known who asks: that is asked for while the application is still on its way. Pages for
-// people who are not signed in ask when they need it.
+// Nothing is shown before it is known who asks, and of a chat nothing before its messages: they are asked for while the
+// application is still on its way. Pages for people who are not signed in ask when they need it.
 if (!/^\/(login|link|setup)(\/|$)/.test(location.pathname)) {
-  const url = "/api/v1/users/me";
-  const response = fetch(url, { credentials: "same-origin" });
-  response.catch(() => {});
-  window.rookeryEarly = { url, response };
+  const early = { requests: {}, socket: null };
+  const ask = (url) => {
+    early.requests[url] = fetch(url, { credentials: "same-origin" });
+    early.requests[url].catch(() => {});
+  };
+  ask("/api/v1/users/me");
+  const chat = /^\/c\/([0-9a-f-]{36})$/.exec(location.pathname)?.[1];
+  if (chat) {
+    ask(`/api/v1/chats/${chat}`);
+    const url = new URL(`/api/v1/chats/${chat}/stream?mark_read=false`, location.href);
+    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    const socket = new WebSocket(url.href, ["rookery.v1"]);
+    const heard = [];
+    const hear = (event) => heard.push(event);
+    Object.assign(socket, { onopen: hear, onmessage: hear, onclose: hear });
+    early.socket = { url: url.href, socket, heard };
+  }
+  window.rookeryEarly = early;
 }

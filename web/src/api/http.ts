@@ -61,22 +61,53 @@ export async function request<T>(method: Method, path: string, options: RequestO
   return read<T>(response, path);
 }
 
+interface Early {
+  requests: Record<string, Promise<Response>>;
+  socket: { url: string; socket: WebSocket; heard: Event[] } | null;
+}
+
 declare global {
-  /** The request that theme.js made before this code was there. */
-  var rookeryEarly: { url: string; response: Promise<Response> } | undefined;
+  /** What theme.js asked for before this code was there. */
+  var rookeryEarly: Early | undefined;
 }
 
 /** The answer to a request that is under way already. Once, and to the first question: a later one wants a newer one. */
 function takeEarly(url: string): Promise<Response> | null {
+  const requests = globalThis.rookeryEarly?.requests;
+  const response = requests?.[url];
+  if (!requests || !response) return null;
+  delete requests[url];
+  return response;
+}
+
+/** A socket that is open or opens already. It tells what it heard so far when its new owner has begun to listen. */
+export function takeEarlySocket(url: string): WebSocket | null {
   const early = globalThis.rookeryEarly;
-  if (early?.url !== url) return null;
+  const found = early?.socket;
+  if (!early || found?.url !== url) return null;
+  early.socket = null;
+  const { socket, heard } = found;
+  if (socket.readyState > WebSocket.OPEN) return null;
+  queueMicrotask(() => {
+    for (const event of heard) {
+      if (event instanceof MessageEvent) socket.onmessage?.(event);
+      else socket.onopen?.(event);
+    }
+  });
+  return socket;
+}
+
+/** Nobody came for what was asked for early: another page is shown. */
+export function dropEarly(): void {
+  globalThis.rookeryEarly?.socket?.socket.close();
   globalThis.rookeryEarly = undefined;
-  return early.response;
 }
 
 async function send(url: string, init: RequestInit): Promise<Response> {
   try {
-    return await (takeEarly(url) ?? fetch(url, init));
+    // A question that says more than where it goes was not foreseen.
+    const isPlain = init.method === "GET" && Object.keys(init.headers ?? {}).length === 0;
+    return await ((isPlain && takeEarly(url)) || fetch(url, init));
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new Unreachable(error);

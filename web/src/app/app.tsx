@@ -3,7 +3,7 @@ import { useEffect } from "react";
 import { RouterProvider } from "react-router";
 import { router } from "@/app/router";
 import { followAppearance } from "@/state/appearance";
-import { followPage } from "@/state/chat_sessions";
+import { followPage, openAhead } from "@/state/chat_sessions";
 import { queryClient } from "@/state/queries";
 import { followAnswers } from "@/state/session";
 import { Announcer } from "@/ui/announcer";
@@ -13,6 +13,7 @@ import { Hints } from "@/ui/tooltip";
 followAppearance();
 followAnswers();
 followPage();
+openAhead();
 
 /** The whole application: what every page shares, and the pages. */
 export function App() {

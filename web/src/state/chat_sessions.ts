@@ -1,4 +1,5 @@
 /** The chats that are held in memory: the last eight, so that going back to one paints at once. */
+import { dropEarly } from "@/api/http";
 import { ChatSession } from "@/state/chat_session";
 
 const KEPT = 8;
@@ -28,6 +29,19 @@ export function forgetSession(id?: string): void {
 /** Somebody signed in again: what the end of the session stopped goes on. */
 export function reconnectSessions(): void {
   for (const session of sessions.values()) session.reconnect();
+}
+
+// Longer than any start takes; then whoever shows the chat keeps it.
+const AHEAD_MS = 10_000;
+
+/** Open the chat that the page begins with before anything is rendered: its messages came with the application. */
+export function openAhead(): void {
+  const id = /^\/c\/([0-9a-f-]{36})$/.exec(location.pathname)?.[1];
+  const end = id ? chatSession(id).open() : null;
+  setTimeout(() => {
+    end?.();
+    dropEarly();
+  }, AHEAD_MS);
 }
 
 /** Follow the page: called once at the start. */

@@ -2,7 +2,7 @@
  * One stream over as many connections as it takes: WebSocket first, server-sent events where upgrades do not get
  * through. Knows nothing of chats: frames go to the owner, who says where to go on.
  */
-import { address, type Query, tellSignedOut } from "@/api/http";
+import { address, type Query, takeEarlySocket, tellSignedOut } from "@/api/http";
 import { reasonHeaders } from "@/api/reasons";
 import { backoff, type Ending, ending, endingOfStatus } from "@/chat/backoff";
 import { SseReader } from "@/chat/sse";
@@ -47,7 +47,7 @@ export const browserHost: Host = {
   random: () => Math.random(),
   setTimer: (run, ms) => window.setTimeout(run, ms),
   clearTimer: (timer) => window.clearTimeout(timer as number),
-  openSocket: (url) => new WebSocket(url, ["rookery.v1"]),
+  openSocket: (url) => takeEarlySocket(url) ?? new WebSocket(url, ["rookery.v1"]),
   fetch: (...args) => fetch(...args),
 };
 

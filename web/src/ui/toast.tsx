@@ -25,7 +25,9 @@ export interface ToastOptions {
 export function toast(text: string, { kind = "info", action, ms }: ToastOptions = {}): () => void {
   last += 1;
   const id = last;
-  const shown: Toast = { id, text, kind, ms: ms ?? (kind === "error" ? 10_000 : 5_000), ...(action ? { action } : {}) };
+  // Whoever is to act on it has to read it first.
+  const usual = kind === "error" || action ? 10_000 : 5_000;
+  const shown: Toast = { id, text, kind, ms: ms ?? usual, ...(action ? { action } : {}) };
   store.setState((state) => ({ toasts: [...state.toasts.filter((one) => one.text !== text), shown].slice(-4) }));
   const close = () => store.setState((state) => ({ toasts: state.toasts.filter((one) => one.id !== id) }));
   if (shown.ms > 0) setTimeout(close, shown.ms);

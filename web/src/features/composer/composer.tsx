@@ -9,6 +9,8 @@ import {
   useRef,
   useState,
 } from "react";
+import { useStore } from "zustand";
+import { useShallow } from "zustand/react/shallow";
 import type { SendBody } from "@/api/types.gen";
 import {
   contentOf,
@@ -28,8 +30,9 @@ import { useHistory } from "@/features/composer/history";
 import { limitFor, shrink } from "@/features/composer/images";
 import type { ModelChoice } from "@/features/composer/model_picker";
 import { ReferenceList } from "@/features/composer/reference_list";
-import { pickedSkill, useSuggestions } from "@/features/composer/suggestions";
+import { askedAt, pickedSkill, useSuggestions } from "@/features/composer/suggestions";
 import { Toolbar, type ToolbarControls } from "@/features/composer/toolbar";
+import { TypedText } from "@/features/composer/typed";
 import { sizeOf } from "@/features/timeline/files";
 import { offerComposer } from "@/state/composer_port";
 import { type DraftFile, EMPTY_DRAFT, isBlank } from "@/state/drafts";
@@ -60,7 +63,7 @@ export interface ComposerHandle {
   addFiles: (files: File[]) => void;
 }
 
-interface Typed {
+interface Unsent {
   text: string;
   files: DraftFile[];
   references: ReferencePart[];
@@ -79,13 +82,13 @@ interface Props extends ToolbarControls {
   editing: { banner: ReactNode; onCancel: () => void } | null;
   autoFocus?: boolean;
   /** What was sent and has not arrived: kept like a draft until it has. */
-  unsent?: () => Typed;
+  unsent?: () => Unsent;
 }
 
 const DRAFT_MS = 300;
 const ESC_MS = 2_000;
 
-/** The box where messages are written. A keystroke renders nothing outside of it. */
+/** The box where messages are written. A keystroke renders nothing, unless it changes what stands around the box. */
 export function Composer(props: Props) {
   const { userId, chatId, busy, choice, planMode, editing } = props;
   const draftKey = chatId ?? "new";
@@ -94,9 +97,8 @@ export function Composer(props: Props) {
     // Shown as a row already.
     return draft.text !== "" && draft.text === props.unsent?.().text ? EMPTY_DRAFT : draft;
   });
-  const [text, setText] = useState(initial.text);
-  const [references, setReferences] = useState(initial.references);
-  const [caret, setCaret] = useState(0);
+  const box = useRef<HTMLTextAreaElement>(null);
+  const [typed] = useState(() => new TypedText(box, initial.text, initial.references));
   const [modelsOpen, setModelsOpen] = useState(false);
   const [dragging, setDragging] = useState(false);
   const [active, setActive] = useState(0);
@@ -104,20 +106,20 @@ export function Composer(props: Props) {
   const [sending, setSending] = useState(false);
   const attachments = useAttachments(initial.files);
   const history = useHistory(chatId);
-  const box = useRef<HTMLTextAreaElement>(null);
-  const aside = useRef<Typed | null>(null);
+  const aside = useRef<Unsent | null>(null);
   const composing = useRef(false);
   const escAt = useRef(Number.NEGATIVE_INFINITY);
   const display = useDisplay();
   const models = useKnownModels();
   const listId = useId();
 
-  const latest = useRef({ text, references, files: attachments.items });
-  latest.current = { text, references, files: attachments.items };
-  const typedNow = (): Typed => {
-    const now = latest.current;
-    return { text: now.text, files: toDraft(now.files), references: usedReferences(now.text, now.references) };
-  };
+  const files = useRef(attachments.items);
+  files.current = attachments.items;
+  const typedNow = (): Unsent => ({
+    text: typed.text,
+    files: toDraft(files.current),
+    references: usedReferences(typed.text, typed.references),
+  });
 
   // Not with every key: storage is written while everything else waits.
   const saving = useRef<{ save: () => void; timer: ReturnType<typeof setTimeout> | undefined }>(null);
@@ -127,46 +129,43 @@ export function Composer(props: Props) {
       clearTimeout(own.timer);
       own.timer = undefined;
       if (aside.current) return;
-      const typed = typedNow();
-      const kept = typed.text === "" && typed.files.length === 0 ? props.unsent?.() : null;
+      const now = typedNow();
+      const kept = now.text === "" && now.files.length === 0 ? props.unsent?.() : null;
       drafts.save(userId, draftKey, {
         ...EMPTY_DRAFT,
         // Answers to a question are typed elsewhere, and stay.
         answers: drafts.load(userId, draftKey).answers,
-        ...(kept ?? typed),
+        ...(kept ?? now),
       });
     };
     const own: NonNullable<typeof saving.current> = { save, timer: undefined };
     saving.current = own;
+    const forget = typed.store.subscribe(() => {
+      own.timer ??= setTimeout(save, DRAFT_MS);
+    });
     window.addEventListener("pagehide", save);
     return () => {
+      forget();
       window.removeEventListener("pagehide", save);
       save();
     };
-  }, [userId, draftKey]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: saved whenever what is typed changes
+  }, [typed, userId, draftKey]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: saved whenever the files change
   useEffect(() => {
     const own = saving.current;
     if (own) own.timer ??= setTimeout(own.save, DRAFT_MS);
-  }, [text, references, attachments.items]);
+  }, [attachments.items]);
 
   useEffect(() => {
     if (props.autoFocus && matchMedia("(pointer: fine)").matches) box.current?.focus();
   }, [props.autoFocus]);
 
-  // Browsers without field-sizing: the box is measured.
-  // biome-ignore lint/correctness/useExhaustiveDependencies: whenever the text changes
-  useEffect(() => {
-    const element = box.current;
-    if (!element || CSS.supports("field-sizing", "content")) return;
-    element.style.height = "auto";
-    element.style.height = `${element.scrollHeight}px`;
-  }, [text]);
+  useEffect(() => typed.fit(), [typed]);
 
   const providerType = models.find((one) => one.id === choice.modelConfigId)?.provider.type ?? null;
-  const addFiles = (files: File[]) => {
+  const addFiles = (chosen: File[]) => {
     void (async () => {
-      for (const file of files) {
+      for (const file of chosen) {
         const limit = limitFor(providerType);
         const small = await shrink(file, limit);
         if (small) attachments.add(small, small === file ? file.name : file.name.replace(/\.\w+$/, ".webp"));
@@ -179,7 +178,7 @@ export function Composer(props: Props) {
   };
 
   const insert = (more: string) => {
-    setText((before) => (before ? `${before.replace(/\s*$/, "")}\n\n${more}` : more));
+    typed.write((before) => (before ? `${before.replace(/\s*$/, "")}\n\n${more}` : more));
     requestAnimationFrame(() => box.current?.focus());
   };
   const insertLatest = useRef(insert);
@@ -189,46 +188,53 @@ export function Composer(props: Props) {
     return offerComposer(chatId, {
       insert: (more) => insertLatest.current(more),
       refer: (reference, remark) => {
-        setReferences((known) => [...known, reference]);
-        setText((before) => withRemark(before, reference, remark));
+        typed.refer((known) => [...known, reference]);
+        typed.write((before) => withRemark(before, reference, remark));
       },
       mention: (path) => {
         const reference = mention(path);
-        setReferences((known) => [...known, reference]);
-        setText((before) => withMention(before, reference));
+        typed.refer((known) => [...known, reference]);
+        typed.write((before) => withMention(before, reference));
         requestAnimationFrame(() => box.current?.focus());
       },
     });
-  }, [chatId]);
+  }, [typed, chatId]);
 
   useImperativeHandle(props.ref, () => ({
     insert,
     focus: () => box.current?.focus(),
     openModels: () => setModelsOpen(true),
-    beginEdit: (words, files, quoted) => {
+    beginEdit: (words, attached, quoted) => {
       aside.current ??= typedNow();
-      setText(words);
-      setReferences(quoted);
-      attachments.set(files);
+      typed.write(words);
+      typed.refer(() => quoted);
+      attachments.set(attached);
       requestAnimationFrame(() => box.current?.focus());
     },
     endEdit: () => {
       if (!aside.current) return;
-      setText(aside.current.text);
-      setReferences(aside.current.references);
-      attachments.set(aside.current.files);
+      const { text, references, files: attached } = aside.current;
+      typed.write(text);
+      typed.refer(() => references);
+      attachments.set(attached);
       aside.current = null;
     },
     addFiles,
   }));
 
-  const hasContent = text.trim() !== "" || attachments.items.some((one) => !one.error);
+  const hasText = useStore(typed.store, (state) => /\S/.test(state.text));
+  const hasContent = hasText || attachments.items.some((one) => !one.error);
   const { workspaceId } = props;
-  const { label: menuLabel, options } = useSuggestions({ text, caret, chatId, workspaceId, isClosed: menuClosed });
-  const quotes = usedReferences(text, references);
+  const asked = useStore(typed.store, askedAt);
+  const { label: menuLabel, options } = useSuggestions({ asked: menuClosed ? null : asked, chatId, workspaceId });
+  const quotes = useStore(
+    typed.store,
+    useShallow((state) => usedReferences(state.text, state.references)),
+  );
+  const hidden = useStore(typed.store, (state) => hiddenCharacters(state.text));
 
   const runCommand = (name: string) => {
-    setText("");
+    typed.write("");
     if (name === "model" || name === "effort") setModelsOpen(true);
     else if (name === "plan") props.onPlanMode(!planMode);
     else props.onCommand(name);
@@ -236,38 +242,37 @@ export function Composer(props: Props) {
 
   const pick = (id: string) => {
     const skill = pickedSkill(id);
-    if (skill !== null) return setText(skillText(skill));
+    if (skill !== null) return typed.write(skillText(skill));
+    const { text, caret } = typed;
     const name = mentionAt(text, caret);
     if (!name) return runCommand(id);
     // A folder leads on to what is in it.
     const isFile = !id.endsWith("/");
     const until = name.at + id.length + (isFile ? 2 : 1);
-    setText(`${text.slice(0, name.at)}@${id}${isFile ? " " : ""}${text.slice(caret)}`);
-    if (isFile) setReferences((known) => [...known, mention(id)]);
-    setCaret(until);
+    if (isFile) typed.refer((known) => [...known, mention(id)]);
+    typed.write(`${text.slice(0, name.at)}@${id}${isFile ? " " : ""}${text.slice(caret)}`, until);
     setActive(0);
-    requestAnimationFrame(() => box.current?.setSelectionRange(until, until));
   };
 
   async function submit(now: boolean): Promise<void> {
-    const command = asCommand(text);
+    const words = typed.text;
+    const command = asCommand(words);
     if (command && (chatId !== null || !command.needsChat)) {
       runCommand(command.name);
       return;
     }
     if (!hasContent || sending) return;
-    const words = text;
     setSending(true);
     await attachments.settled();
     // The state after the uploads, not that of the click.
-    const files = latest.current.files;
-    const broken = files.find((one) => one.error);
+    const broken = files.current.find((one) => one.error);
     if (broken) {
       toast(broken.error ?? "A file could not be uploaded.", { kind: "error" });
       setSending(false);
       return;
     }
-    const stored = toDraft(files);
+    const stored = toDraft(files.current);
+    const { references } = typed;
     const written = contentOf(words, references);
     const parts: Part[] = [
       ...written,
@@ -282,18 +287,19 @@ export function Composer(props: Props) {
       ...written,
       ...stored.map((file) => ({ type: "file" as const, file_id: file.id })),
     ];
-    setText("");
-    setReferences([]);
+    // What was typed while files were on their way stays.
+    typed.write((now) => (now.startsWith(words) ? now.slice(words.length).trimStart() : now));
+    typed.refer(() => []);
     attachments.set([]);
     setSending(false);
     history.leave(true);
     const accepted = await props.onSubmit({ content, parts, choice, planMode, now });
     if (accepted) {
-      if (latest.current.text === "" && !aside.current && !props.unsent?.().text) drafts.remove(userId, draftKey);
+      if (typed.text === "" && !aside.current && !props.unsent?.().text) drafts.remove(userId, draftKey);
     } else {
       // Nothing typed is lost: back into the box, before what was typed meanwhile.
-      setText((typed) => (typed ? `${words}\n\n${typed}` : words));
-      setReferences((known) => [...references, ...known]);
+      typed.write((meanwhile) => (meanwhile ? `${words}\n\n${meanwhile}` : words));
+      typed.refer((known) => [...references, ...known]);
       attachments.set(stored);
     }
   }
@@ -303,7 +309,7 @@ export function Composer(props: Props) {
     else if (editing) editing.onCancel();
     else if (history.isBrowsing) {
       history.leave();
-      setText("");
+      typed.write("");
     } else if (busy && !props.stopping) {
       const now = performance.now();
       if (now - escAt.current < ESC_MS) {
@@ -352,22 +358,22 @@ export function Composer(props: Props) {
       }
       return;
     }
-    const empty = text === "" || history.isBrowsing;
+    const empty = typed.text === "" || history.isBrowsing;
     if (event.key === "ArrowUp" && empty && !editing) {
       event.preventDefault();
-      void history.older().then((prompt) => prompt !== null && setText(prompt));
+      void history.older().then((prompt) => prompt !== null && typed.write(prompt));
     } else if (event.key === "ArrowDown" && history.isBrowsing) {
       event.preventDefault();
       const newer = history.newer();
-      if (newer !== null) setText(newer);
+      if (newer !== null) typed.write(newer);
     }
   }
 
   function onPaste(event: ClipboardEvent<HTMLTextAreaElement>): void {
-    const files = [...event.clipboardData.files];
-    if (files.length > 0) {
+    const dropped = [...event.clipboardData.files];
+    if (dropped.length > 0) {
       event.preventDefault();
-      addFiles(files);
+      addFiles(dropped);
       return;
     }
     const pasted = event.clipboardData.getData("text/plain");
@@ -380,7 +386,6 @@ export function Composer(props: Props) {
     );
   }
 
-  const hidden = hiddenCharacters(text);
   const uploading = attachments.items.some((one) => !one.id && !one.error);
   return (
     // biome-ignore lint/a11y/noStaticElementInteractions: files may be dropped here; the picker is the way by keys
@@ -426,8 +431,8 @@ export function Composer(props: Props) {
       <ReferenceList
         references={quotes}
         onRemove={(one) => {
-          setText(withoutReference(text, one));
-          setReferences(references.filter((other) => other !== one));
+          typed.write((text) => withoutReference(text, one));
+          typed.refer((known) => known.filter((other) => other !== one));
         }}
       />
       <AttachmentList
@@ -435,7 +440,7 @@ export function Composer(props: Props) {
         onRemove={attachments.remove}
         onInsert={(item) => {
           attachments.remove(item.key);
-          setText((before) => before + (item.pasted ?? ""));
+          typed.write((before) => before + (item.pasted ?? ""));
           box.current?.focus();
         }}
       />
@@ -447,13 +452,12 @@ export function Composer(props: Props) {
         aria-controls={options.length > 0 ? listId : undefined}
         aria-activedescendant={options.length > 0 ? `${listId}-${Math.min(active, options.length - 1)}` : undefined}
         rows={1}
-        value={text}
+        defaultValue={initial.text}
         placeholder={props.placeholder}
-        onChange={(event) => {
-          setText(event.target.value);
-          setCaret(event.target.selectionStart);
-          setMenuClosed(false);
-          setActive(0);
+        onChange={() => {
+          typed.read();
+          if (menuClosed) setMenuClosed(false);
+          if (active !== 0) setActive(0);
           history.leave();
         }}
         onCompositionStart={() => {
@@ -465,8 +469,7 @@ export function Composer(props: Props) {
             composing.current = false;
           }, 0);
         }}
-        // Only where a name may be under the caret: other moves of it change nothing.
-        onSelect={(event) => text.includes("@") && setCaret(event.currentTarget.selectionStart)}
+        onSelect={() => typed.moved()}
         onKeyDown={onKeyDown}
         onPaste={onPaste}
         className="block max-h-[40vh] min-h-12 w-full resize-none overflow-y-auto bg-transparent px-4 pt-3 pb-1 text-prose outline-none [field-sizing:content] placeholder:text-muted pointer-coarse:text-[16px]"
@@ -474,7 +477,7 @@ export function Composer(props: Props) {
       {hidden > 0 && (
         <p role="alert" className="flex items-center gap-2 px-4 text-small text-warn">
           {hidden} invisible {hidden === 1 ? "character" : "characters"} in the text.
-          <Button size="small" onClick={() => setText(withoutHidden(text))}>
+          <Button size="small" onClick={() => typed.write(withoutHidden)}>
             Remove
           </Button>
         </p>

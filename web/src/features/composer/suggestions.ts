@@ -12,13 +12,12 @@ import type { Option } from "@/ui/combobox";
 const MOST_KNOWN = 5;
 const MOST_ENTRIES = 50;
 
-interface Typed {
-  text: string;
-  caret: number;
+interface Wanted {
+  /** As `askedAt` gives it. */
+  asked: string | null;
   chatId: string | null;
   /** The workspace whose files can be listed and whose skills can be used: the chat's, or that of a new one. */
   workspaceId: string | null;
-  isClosed: boolean;
 }
 
 export interface Suggestions {
@@ -39,11 +38,19 @@ function filesOf(chatId: string | null, workspaceId: string | null): FilesOf | n
   return chatId === null ? { workspace: workspaceId } : { chat: chatId };
 }
 
-export function useSuggestions({ text, caret, chatId, workspaceId, isClosed }: Typed): Suggestions {
-  const command = isClosed ? null : commandQuery(text);
+/** What the text at the caret asks for, with the sign that does: `/` and of a command, `@` and of a path. */
+export function askedAt({ text, caret }: { text: string; caret: number }): string | null {
+  const command = commandQuery(text);
+  if (command !== null) return `/${command}`;
+  const name = text.includes("@") ? mentionAt(text, caret) : null;
+  return name && `@${name.query}`;
+}
+
+export function useSuggestions({ asked, chatId, workspaceId }: Wanted): Suggestions {
+  const command = asked?.startsWith("/") ? asked.slice(1) : null;
   const files = filesOf(chatId, workspaceId);
-  const name = isClosed || command !== null || (chatId === null && files === null) ? null : mentionAt(text, caret);
-  const folder = name ? name.query.slice(0, name.query.lastIndexOf("/") + 1) : "";
+  const name = asked?.startsWith("@") && (chatId !== null || files !== null) ? asked.slice(1) : null;
+  const folder = name?.slice(0, name.lastIndexOf("/") + 1) ?? "";
   const { data } = useQuery({
     queryKey: ["folder", files, folder],
     queryFn: ({ signal }) => listFolder(files ?? { chat: "" }, folder, signal),
@@ -77,8 +84,8 @@ export function useSuggestions({ text, caret, chatId, workspaceId, isClosed }: T
     ];
     return { label: "Commands", options, isAsked: options.length > 0 };
   }
-  if (!name) return { label: "", options: [], isAsked: false };
-  const wanted = name.query.toLowerCase();
+  if (name === null) return { label: "", options: [], isAsked: false };
+  const wanted = name.toLowerCase();
   const messages = chatId === null ? [] : chatSession(chatId).store.getState().data.messages.values();
   const known = knownPaths(messages)
     .filter((path) => path.toLowerCase().includes(wanted))

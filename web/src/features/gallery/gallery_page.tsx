@@ -1,30 +1,30 @@
 import { useState } from "react";
 import { ConversationContext } from "@/features/conversation/context";
-import { GALLERY_TOOLS, samplesOf } from "@/features/gallery/samples";
+import {
+  APPROVAL,
+  DYNAMIC,
+  ERRORS,
+  FAILURE,
+  GALLERY_TOOLS,
+  PROMPT,
+  RETRY,
+  ROWS,
+  samplesOf,
+  TEXT,
+  THOUGHT,
+} from "@/features/gallery/samples";
 import { LiveMarkdown, Markdown } from "@/features/timeline/markdown";
 import { ReasoningRow } from "@/features/timeline/reasoning";
+import { RowView } from "@/features/timeline/row";
 import { ErrorRow, RetryBanner } from "@/features/timeline/trouble";
 import { PendingRow } from "@/features/timeline/user_row";
+import { ApprovalCard } from "@/features/tools/approval_card";
 import { ToolCard } from "@/features/tools/card";
+import { DynamicCard } from "@/features/tools/dynamic_card";
 import { ToolGroup } from "@/features/tools/group";
 import { ChatSession } from "@/state/chat_session";
 import { setOpen } from "@/state/open_state";
 import { Button } from "@/ui/button";
-
-const ERRORS = [
-  "overloaded",
-  "rate_limit",
-  "timeout",
-  "auth",
-  "missing_key",
-  "usage_limit",
-  "content_filter",
-  "hook_denied",
-  "chat_invalid_state",
-  "unheard_of",
-];
-const TEXT =
-  "A paragraph with **bold**, `code` and [a link](https://example.org).\n\n```python\nprint(1)\n```\n\n| a | b |\n| - | - |\n| 1 | 2 |\n";
 
 /** Every row and card in every state; only in builds for tests. */
 export function GalleryPage() {
@@ -82,44 +82,24 @@ export function GalleryPage() {
           <h2 className="pt-4 text-muted">Rows</h2>
           <Markdown text={TEXT} />
           <LiveMarkdown text={`${TEXT}\nand **unfin`} />
+          {ROWS.map((row) => (
+            <RowView key={row.key} row={row} />
+          ))}
           <ReasoningRow
             id="r1"
-            text="**The lock** I should look at it."
+            text={THOUGHT}
             startedAt="2026-01-05T10:00:00Z"
             endedAt="2026-01-05T10:00:12Z"
             live={false}
           />
-          <ReasoningRow id="r2" text="**The lock** I should look at it." startedAt={null} endedAt={null} live />
-          <PendingRow id="p1" parts={[{ type: "text", text: "On its way" }]} failed={undefined} />
-          <PendingRow
-            id="p2"
-            parts={[{ type: "text", text: "Did not get through" }]}
-            failed="The server cannot be reached."
-          />
-          <RetryBanner
-            retry={{
-              attempt: 3,
-              delay_ms: 8000,
-              error: "Overloaded",
-              kind: "overloaded",
-              provider: "Anthropic",
-              retrying_at: new Date(Date.now() + 8000).toISOString(),
-            }}
-            clockSkew={0}
-          />
-          {ERRORS.map((kind) => (
-            <ErrorRow
-              key={kind}
-              error={{
-                kind,
-                message: "The provider said no.",
-                provider: "Anthropic",
-                detail: "detail of the provider",
-                status_code: 500,
-              }}
-              queued={2}
-              lastPrompt={() => {}}
-            />
+          <ReasoningRow id="r2" text={THOUGHT} startedAt={null} endedAt={null} live />
+          <PendingRow id="p1" parts={[{ type: "text", text: PROMPT }]} failed={undefined} />
+          <PendingRow id="p2" parts={[{ type: "text", text: PROMPT }]} failed={FAILURE} />
+          <ApprovalCard action={APPROVAL} />
+          <DynamicCard action={DYNAMIC} clockSkew={0} />
+          <RetryBanner retry={RETRY} clockSkew={0} />
+          {ERRORS.map((error) => (
+            <ErrorRow key={error.kind} error={error} queued={2} lastPrompt={() => {}} />
           ))}
         </div>
       </div>

@@ -1,6 +1,8 @@
 /** Every tool in every state, for looking at. Not in the application's own build. */
 import { newTool, type ToolView } from "@/chat/preview";
+import type { Row } from "@/chat/rows";
 import { TOOL_NAMES } from "@/chat/tools";
+import type { Action, ChatError, Message, Retry } from "@/chat/types";
 
 const AT = "2026-01-05T10:00:00Z";
 const LATER = "2026-01-05T10:00:03.200Z";
@@ -106,8 +108,28 @@ export interface Sample {
   active: boolean;
 }
 
+const words = new URLSearchParams(location.search).get("words") ?? "";
+
+/** With `?words=` everything that a model, a tool or a person could have said says that, too. Single words are states, and times stay times. */
+function said<T>(value: T): T;
+function said(value: unknown): unknown {
+  if (words === "" || value === null) return value;
+  if (typeof value === "string")
+    return /^(?:[a-z_]*|\d{4}-.*Z)$/.test(value) ? value : value.replace(/$/gm, ` ${words}`);
+  if (Array.isArray(value)) return value.map((one) => said(one));
+  if (typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, said(one)]));
+}
+
 /** The states of one tool. */
 export function samplesOf(name: string): Sample[] {
+  return statesOf(name).map((one) => {
+    const { args, output, result } = one.call;
+    return { ...one, call: { ...one.call, args: said(args), output: said(output), result: said(result) } };
+  });
+}
+
+function statesOf(name: string): Sample[] {
   const call: ToolView = { ...newTool(`${name}-call`, name), args: ARGS[name] ?? {}, argsDone: true, startedAt: AT };
   const ended = { hasResult: true, endedAt: LATER };
   return [
@@ -146,3 +168,110 @@ export function samplesOf(name: string): Sample[] {
 }
 
 export const GALLERY_TOOLS = [...TOOL_NAMES, "github__create_issue"];
+
+const MESSAGE: Message = {
+  id: 1,
+  chat_id: "gallery",
+  role: "user",
+  content: [
+    { type: "text", text: "Look at these lines:" },
+    { type: "file-reference", file_name: "src/put.py", start_line: 2, end_line: 4, content: "return name" },
+    { type: "file", file_id: "f-1", name: "report of today.pdf", media_type: "application/pdf" },
+  ],
+  created_at: AT,
+  created_by: null,
+  model_config_id: null,
+  reasoning_effort: null,
+  client_id: null,
+  usage: null,
+  context_tokens: null,
+  finish_reason: null,
+  cost_micros: null,
+  runtime_ms: null,
+};
+
+const FIGURES = {
+  endedAt: LATER,
+  startedAt: AT,
+  modelConfigId: "m-1",
+  effort: "high",
+  steps: 3,
+  input: 12_000,
+  cached: 10_000,
+  output: 800,
+  costMicros: 12_300,
+  answer: "All of it.",
+  lastMessageId: 1,
+};
+
+/** Rows that are not made of one tool. */
+export const ROWS: Row[] = said<Row[]>([
+  { kind: "day", key: "d", at: AT },
+  { kind: "user", key: "u", message: MESSAGE, inContext: true },
+  { kind: "prose", key: "p", text: "I will not do that.", refusal: true, messageId: 1 },
+  {
+    kind: "sources",
+    key: "s",
+    id: "s",
+    sources: [{ type: "source", url: "https://example.org/locks", title: "Locks, explained" }],
+  },
+  {
+    kind: "files",
+    key: "f",
+    files: [{ type: "file", file_id: "f-1", name: "report of today.pdf", media_type: "application/pdf" }],
+  },
+  { kind: "notice", key: "n", text: "The other model answered." },
+  { kind: "unknown", key: "x", part: {} },
+  { kind: "compaction", key: "c", id: "c", result: { percent: 72, summary: "We **talked** long." }, running: false },
+  { kind: "compaction", key: "c2", id: "c2", result: {}, running: true },
+  { kind: "interrupted", key: "i", at: AT },
+  { kind: "footer", key: "o", figures: FIGURES },
+]);
+
+const CALLS = [{ tool_call_id: "t-1", tool_name: "execute", args: { command: "rm -r build && make all" } }];
+export const APPROVAL: Action = said<Action>({
+  type: "action_required",
+  kind: "approval",
+  tool_calls: CALLS.map((call) => ({ ...call, always: { chat: { command: "rm *" } } })),
+  deadline_at: null,
+});
+export const DYNAMIC: Action = said<Action>({
+  type: "action_required",
+  kind: "tools",
+  tool_calls: CALLS,
+  deadline_at: null,
+});
+export const RETRY: Retry = said<Retry>({
+  attempt: 3,
+  delay_ms: 8000,
+  error: "Overloaded for now",
+  kind: "overloaded",
+  provider: "Anthropic",
+  retrying_at: new Date(Date.now() + 3_600_000).toISOString(),
+});
+export const ERRORS: ChatError[] = [
+  "overloaded",
+  "rate_limit",
+  "timeout",
+  "auth",
+  "missing_key",
+  "usage_limit",
+  "content_filter",
+  "hook_denied",
+  "chat_invalid_state",
+  "unheard_of",
+].map((kind) => ({
+  kind,
+  ...said({
+    message: "The provider said no.",
+    provider: "Anthropic",
+    detail: "detail of the provider",
+  }),
+  status_code: 500,
+}));
+export const TEXT: string = said(
+  "A paragraph with **bold**, `code` and [a link](https://example.org).\n\n```python\nprint(1)\n```\n\n| a | b |\n| - | - |\n| 1 | 2 |\n",
+);
+export const THOUGHT: string = said("**The lock** I should look at it.");
+export const PROMPT: string = said("On its way");
+export const FAILURE: string = said("The server cannot be reached.");

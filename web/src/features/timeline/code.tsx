@@ -1,5 +1,5 @@
 import { Check, Copy, Download, WrapText } from "lucide-react";
-import { memo, useEffect, useRef, useState } from "react";
+import { memo, type RefObject, useEffect, useRef, useState } from "react";
 import { cachedLines, highlight, type Lines } from "@/features/timeline/highlighter";
 import { IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
@@ -96,21 +96,14 @@ interface CodeBlockProps {
 export const CodeBlock = memo(function CodeBlock({ code, language, live }: CodeBlockProps) {
   const [wraps, setWraps] = useState(false);
   const [open, setOpen] = useState(false);
+  const latest = useRef(code);
+  latest.current = code;
   const lines = code.split("\n").length;
   const folded = !open && !live && lines > FOLD_ABOVE;
   const shown = folded ? code.split("\n").slice(0, FOLDED).join("\n") : code;
   return (
     <div className="my-3 overflow-hidden rounded-lg border border-line bg-bg2">
-      <div className="flex h-8 items-center gap-1 border-b border-line pr-1 pl-3 text-small text-muted">
-        <span className="min-w-0 flex-1 truncate">{language || "text"}</span>
-        <IconButton label={wraps ? "Do not wrap lines" : "Wrap lines"} size="small" onClick={() => setWraps(!wraps)}>
-          <WrapText />
-        </IconButton>
-        <IconButton label="Download code" size="small" onClick={() => download(code, `code.${language || "txt"}`)}>
-          <Download />
-        </IconButton>
-        <CopyButton text={code} label="Copy code" />
-      </div>
+      <CodeHead language={language} wraps={wraps} onWrap={setWraps} source={latest} />
       <pre tabIndex={0} className={cx("overflow-x-auto px-3 py-2", wraps && "break-words whitespace-pre-wrap")}>
         <CodeText code={shown} language={language} {...(live ? { live } : {})} />
       </pre>
@@ -123,6 +116,33 @@ export const CodeBlock = memo(function CodeBlock({ code, language, live }: CodeB
           Show all {lines} lines
         </button>
       )}
+    </div>
+  );
+});
+
+interface CodeHeadProps {
+  language: string;
+  wraps: boolean;
+  onWrap: (wraps: boolean) => void;
+  source: RefObject<string>;
+}
+
+/** Rendered once, however often lines arrive: what it hands over is read when it does. */
+const CodeHead = memo(function CodeHead({ language, wraps, onWrap, source }: CodeHeadProps) {
+  return (
+    <div className="flex h-8 items-center gap-1 border-b border-line pr-1 pl-3 text-small text-muted">
+      <span className="min-w-0 flex-1 truncate">{language || "text"}</span>
+      <IconButton label={wraps ? "Do not wrap lines" : "Wrap lines"} size="small" onClick={() => onWrap(!wraps)}>
+        <WrapText />
+      </IconButton>
+      <IconButton
+        label="Download code"
+        size="small"
+        onClick={() => download(source.current, `code.${language || "txt"}`)}
+      >
+        <Download />
+      </IconButton>
+      <CopyButton text={() => source.current} label="Copy code" />
     </div>
   );
 });

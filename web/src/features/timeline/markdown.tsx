@@ -1,5 +1,5 @@
 import { Copy, ImageIcon } from "lucide-react";
-import { createElement, lazy, memo, type ReactNode, Suspense, useMemo, useRef, useState } from "react";
+import { createElement, lazy, memo, type ReactNode, type RefObject, Suspense, useMemo, useRef, useState } from "react";
 import {
   completed,
   headOf,
@@ -187,12 +187,8 @@ function List({ token }: { token: Tokens.List }) {
 }
 
 function Table({ token }: { token: Tokens.Table }) {
-  const rows = [token.header, ...token.rows].map((row) => row.map((cell) => cell.text));
-  const csv = () =>
-    rows
-      .map((row) => row.map((cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(","))
-      .join("\n");
-  const copy = (text: string) => void navigator.clipboard?.writeText(text);
+  const latest = useRef(token);
+  latest.current = token;
   return (
     <div className="group/table relative my-3">
       <div className="overflow-x-auto rounded-lg border border-line" tabIndex={0}>
@@ -223,25 +219,38 @@ function Table({ token }: { token: Tokens.Table }) {
           </tbody>
         </table>
       </div>
-      <Menu
-        label="Copy table"
-        align="end"
-        trigger={
-          <button
-            type="button"
-            aria-label="Copy table"
-            className="absolute top-1 right-1 rounded-md border border-line bg-bg1 p-1 text-muted opacity-0 group-hover/table:opacity-100 focus-visible:opacity-100 data-[state=open]:opacity-100 [&_svg]:size-3.5"
-          >
-            <Copy />
-          </button>
-        }
-        items={[
-          { label: "Copy as Markdown", onSelect: () => copy(token.raw.trim()) },
-          { label: "Copy as CSV", onSelect: () => copy(csv()) },
-        ]}
-      />
+      <TableMenu source={latest} />
     </div>
   );
+}
+
+/** Rendered once, however often rows arrive: what it copies is read when it does. */
+const TableMenu = memo(function TableMenu({ source }: { source: RefObject<Tokens.Table> }) {
+  const copy = (text: string) => void navigator.clipboard?.writeText(text);
+  return (
+    <Menu
+      label="Copy table"
+      align="end"
+      trigger={
+        <button
+          type="button"
+          aria-label="Copy table"
+          className="absolute top-1 right-1 rounded-md border border-line bg-bg1 p-1 text-muted opacity-0 group-hover/table:opacity-100 focus-visible:opacity-100 data-[state=open]:opacity-100 [&_svg]:size-3.5"
+        >
+          <Copy />
+        </button>
+      }
+      items={() => [
+        { label: "Copy as Markdown", onSelect: () => copy(source.current.raw.trim()) },
+        { label: "Copy as CSV", onSelect: () => copy(csvOf(source.current)) },
+      ]}
+    />
+  );
+});
+
+function csvOf(token: Tokens.Table): string {
+  const quoted = (text: string) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  return [token.header, ...token.rows].map((row) => row.map((cell) => quoted(cell.text)).join(",")).join("\n");
 }
 
 function LazyFormula({ source, display }: { source: string; display: boolean }) {

@@ -176,7 +176,8 @@ export class Scroller {
     }
     for (; low < rows.length; low += 1) {
       const row = rows[low] as HTMLElement;
-      if (row.dataset.key) return row;
+      // The name of a day moves up with every older page: it is no place to hold on to.
+      if (row.dataset.key && row.dataset.kind !== "day") return row;
     }
     // Below all that is stored: what is being sent.
     for (const row of this.tail.previousElementSibling?.children ?? []) {

@@ -2,6 +2,15 @@ import { useEffect, useRef, useState } from "react";
 import { advance, cut } from "@/chat/smooth";
 
 const COMMIT_MS = 33;
+// For so long text may stand still for somebody who types.
+const GIVE_WAY_MS = 100;
+
+// The frame that shows a key is the typist's: text that arrives can wait for the next one.
+let keyAt = Number.NEGATIVE_INFINITY;
+const noteKey = () => {
+  keyAt = performance.now();
+};
+globalThis.addEventListener?.("keydown", noteKey, { capture: true, passive: true });
 
 /** Text that follows what was received at an even pace. All at once when the reader asked for less motion. */
 export function useSmoothText(received: string): string {
@@ -26,10 +35,11 @@ export function useSmoothText(received: string): string {
     // is shown stays the same however often something arrives.
     now.before = performance.now();
     const tick = (at: number) => {
+      const isTheirs = keyAt > now.before && at - now.committed < GIVE_WAY_MS;
       now.place = advance(now.place, target.current.length, at - now.before);
       now.before = at;
-      const isDone = now.place >= target.current.length;
-      if (isDone || at - now.committed >= COMMIT_MS - 1) {
+      const isDone = now.place >= target.current.length && !isTheirs;
+      if (isDone || (at - now.committed >= COMMIT_MS - 1 && !isTheirs)) {
         now.committed = at;
         setShown(cut(target.current, now.place));
       }

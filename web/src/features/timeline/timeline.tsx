@@ -95,7 +95,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
       const old = rangeOf(all, heights, before, true);
       const start = selected ? Math.min(old.start, next.start) : next.start;
       const end = selected ? Math.max(old.end, next.end) : next.end;
-      const wanted = { start: all[start]?.key ?? null, end: end >= all.length ? null : (all[end]?.key ?? null) };
+      const wanted = keysOf(all, start, end);
       return wanted.start === before.start && wanted.end === before.end ? before : wanted;
     });
   }, [heights]);
@@ -172,10 +172,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
     const index = rows.findIndex((row) => row.key === key);
     if (index < 0) return;
     if (index < range.start || index >= range.end) {
-      setKeys({
-        start: rows[Math.max(0, index - 20)]?.key ?? null,
-        end: rows[Math.min(rows.length - 1, index + 40)]?.key ?? null,
-      });
+      setKeys(keysOf(rows, index - 20, index + 40));
       requestAnimationFrame(() => scroller.current?.show(key));
     } else scroller.current?.show(key);
   };
@@ -283,7 +280,15 @@ function rangeOf(rows: readonly Row[], heights: Heights, keys: Keys, isWhole: bo
   const end = heights.indexOf(keys.end);
   const start = heights.indexOf(keys.start);
   const last = end < 0 ? rows.length : end;
-  return { start: start < 0 ? Math.max(0, last - 60) : Math.min(start, last), end: last };
+  if (start < 0) return { start: Math.max(0, last - 60), end: last };
+  return { start: Math.min(rows[start - 1]?.kind === "day" ? start - 1 : start, last), end: last };
+}
+
+/** The names of these edges. That of a day moves with every older page: its row is named by the one below it. */
+function keysOf(rows: readonly Row[], start: number, end: number): Keys {
+  const first = Math.max(0, start);
+  const named = rows[first]?.kind === "day" ? rows[first + 1] : rows[first];
+  return { start: named?.key ?? null, end: rows[end]?.key ?? null };
 }
 
 function headingOf(row: Row): string | null {
@@ -432,7 +437,7 @@ function useTarget(
     const index = rows.findIndex((row) => messageOf(row) === target);
     if (index < 0) return;
     done.current = target;
-    setKeys({ start: rows[Math.max(0, index - 20)]?.key ?? null, end: rows[index + 40]?.key ?? null });
+    setKeys(keysOf(rows, index - 20, index + 40));
     const key = rows[index]?.key ?? "";
     requestAnimationFrame(() => requestAnimationFrame(() => scroller.current?.show(key)));
   }, [target, has, rows, scroller, setKeys]);
