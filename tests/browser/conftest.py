@@ -105,9 +105,7 @@ def visit(browser: Browser, server: Served, known: dict[str, Any]) -> Iterator[V
     """
     with ExitStack() as stack:
 
-        def open_for(
-            name: str | None = "ada", *, url: str | None = None, own: bool = False, **options: Any
-        ) -> Visitor:
+        def open_for(name: str | None = "ada", *, url: str | None = None, own: bool = False, **options: Any) -> Visitor:
             visitor = stack.enter_context(visiting(browser, url or server.url, **options))
             if own and name is not None:
                 visitor.log_in(name)

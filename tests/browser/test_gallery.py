@@ -14,6 +14,7 @@ from tests.browser.visit import Visitor
 
 BUILT = Path(__file__).parents[2] / "build" / "gallery"
 
+
 @pytest.fixture
 def gallery(visit: Visit) -> tuple[Visitor, Page]:
     """The page of that build over the API of the server, with everything unfolded."""

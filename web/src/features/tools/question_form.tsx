@@ -186,8 +186,12 @@ function Form({ questions, callId, userId }: FormProps) {
               aria-label="Another answer"
               placeholder="Other"
               value={other[at] ?? ""}
-              onFocus={() => setChosen({ ...chosen, [at]: "other" })}
-              onChange={(event) => setOther({ ...other, [at]: event.target.value })}
+              // Not by the focus: the way by keys from an option to the button leads through here.
+              onClick={() => setChosen({ ...chosen, [at]: "other" })}
+              onChange={(event) => {
+                setChosen({ ...chosen, [at]: "other" });
+                setOther({ ...other, [at]: event.target.value });
+              }}
               className="min-w-0 flex-1 bg-transparent outline-none placeholder:text-muted"
             />
           </label>
