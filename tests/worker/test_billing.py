@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import msgspec
 import pytest
 
 from rookery.chat.messages import ChatId
@@ -130,13 +131,13 @@ async def test_rows_that_wait_for_a_database_are_bounded_and_end_with_the_proces
 async def test_row_whose_answer_got_lost_is_not_written_twice(
     nest: Nest, config: ModelConfig, pool: asyncpg.Pool
 ) -> None:
-    """The insert was committed, and nobody heard of it."""
+    """It was committed with its step, and nobody heard of it: the call is taken for one that came to nothing."""
     clock = FakeClock()
     inflight = InFlight(clock)
-    row = await failed_call(nest, config, at=clock.now())
+    row = await failed_call(nest, config, status=CallStatus.OK, at=clock.now())
     await record_call(nest.conn, row)
 
-    Ledger(pool, inflight).record(row)
+    Ledger(pool, inflight).record(msgspec.structs.replace(row, status=CallStatus.INTERRUPTED))
     await inflight.wait_idle()
 
-    assert [found["output_tokens"] for found in await nest.conn.fetch(ROWS)] == [7]
+    assert [(found["status"], found["output_tokens"]) for found in await nest.conn.fetch(ROWS)] == [("ok", 7)]
