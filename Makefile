@@ -12,6 +12,8 @@ WEB_DIST := src/rookery/web_dist
 GALLERY := build/gallery
 WEB_SOURCES := $(shell find web/src web/public -type f -not -name '*.test.*') web/index.html web/vite.config.ts web/tsconfig.json
 ARGS ?=
+# Where the environment forbids bytecode, every process that tests start would compile the whole server anew: 2 s each.
+export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait, for databases, processes and clocks, so there are more of them at once than cores.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
@@ -70,7 +72,11 @@ web-test: $(WEB_STAMP) ## Check style, types and behaviour of the web applicatio
 serve: $(RUN_STAMP) $(WEB_DIST)/index.html ## Install, start the embedded database and the server (ARGS="--listen ..." is passed on)
 	@exec $(BIN)/rookery serve $(ARGS)
 
-test: lint types web web-test unit browser ## Install, then lint, types and every test
+# First what keeps one core busy, side by side; the tests use them all.
+test: $(DEV_STAMP) ## Install, then lint, types and every test
+	@$(MAKE) --no-print-directory --jobs 2 types web web-test lint
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory browser
 
 # Few at a time: else one process would get all the tests of the commands, which are long, and the others wait for it.
 unit: $(DEV_STAMP)
