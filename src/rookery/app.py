@@ -80,13 +80,12 @@ class Replica:
     api: ApiParts
     health: ReplicaHealth
     workspaces: WorkspaceRuntime
+    metrics: Metrics
 
     @cached_property
     def application(self) -> ASGIApp:
         """What the public port serves. Made when it is asked for: a command that only runs a chat needs no routes."""
         return create_application(self.api)
-
-    metrics: Metrics
 
     async def announce_stop(self) -> None:
         """Tell load balancers and peers that this replica ends on purpose; it goes on serving what it has."""

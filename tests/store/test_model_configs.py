@@ -319,18 +319,3 @@ async def test_option_of_a_newer_version_does_not_hide_the_rest(nest: Nest) -> N
     found = await model_configs.get_model_config(nest.conn, config.id)
 
     assert (found.options.top_k, found.options.temperature) == (5, None)
-
-
-async def test_writers_of_a_history_are_found_by_one_query_deleted_ones_too(nest: Nest) -> None:
-    provider = await nest.provider("openai")
-    first = await nest.config(provider, "gpt-x", options={"use_responses_api": False})
-    gone = await nest.config(provider, "gpt-y")
-    await model_configs.delete_model_config(nest.conn, gone.id, by=None)
-
-    found = await model_configs.list_writers(nest.conn, {first.id, gone.id, uuid4()})
-
-    assert {config_id: writer.model for config_id, writer in found.items()} == {first.id: "gpt-x", gone.id: "gpt-y"}
-    assert found[first.id].provider_id == provider.id
-    assert found[first.id].provider_type == "openai"
-    assert found[first.id].options == first.options
-    assert await model_configs.list_writers(nest.conn, []) == {}

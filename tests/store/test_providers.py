@@ -181,9 +181,9 @@ async def test_deleting_the_provider_of_the_default_promotes_another(nest: Nest)
 
     await providers.delete_provider(nest.conn, going.id)
 
-    default = await model_configs.find_default(nest.conn)
-    assert default is not None
-    assert default.id == other.id
+    assert [config.id for config in await model_configs.list_model_configs(nest.conn) if config.is_default] == [
+        other.id
+    ]
 
 
 # Keys of users

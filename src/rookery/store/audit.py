@@ -5,7 +5,7 @@ An entry names fields and values, and never a secret: what is told about a colum
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -240,17 +240,6 @@ async def list_entries(
     records = await conn.fetch(LIST, before, *msgspec.structs.astuple(wanted), limit + 1)
     found = tuple(map(_entry, records[:limit]))
     return EntryPage(found, paging.encode(found[-1].id) if len(records) > limit else None)
-
-
-async def every_entry(conn: Connection, wanted: EntryFilter = EVERY_ENTRY) -> AsyncIterator[Entry]:
-    """All of them page by page, for an export of any length."""
-    cursor: str | None = None
-    while True:
-        page = await list_entries(conn, wanted, limit=MAX_LIMIT, cursor=cursor)
-        for entry in page.entries:
-            yield entry
-        if (cursor := page.next_cursor) is None:
-            return
 
 
 async def purge_audit(conn: Connection, *, before: datetime, batch: int = 1000) -> int:

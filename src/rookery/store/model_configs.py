@@ -7,7 +7,7 @@ Every write holds `config_lock` and keeps its rule: one default while there is a
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -36,18 +36,11 @@ COLUMNS = (
     "c.price_cache_write_1h, c.created_by, c.updated_by, c.created_at, c.updated_at"
 )
 FIND = f"SELECT {COLUMNS} FROM model_configs c WHERE c.id = $1"
-FIND_DEFAULT = f"SELECT {COLUMNS} FROM model_configs c WHERE c.is_default"
 LIST = f"""
     SELECT {COLUMNS}
       FROM model_configs c
      WHERE $1 OR NOT c.deleted
      ORDER BY lower(coalesce(nullif(c.display_name, ''), c.model)), c.id
-"""
-LIST_WRITERS = """
-    SELECT c.id, c.provider_id, p.type, c.model, c.options
-      FROM model_configs c
-      JOIN model_providers p ON p.id = c.provider_id
-     WHERE c.id = ANY ($1::uuid[])
 """
 HAS_DEFAULT = "SELECT EXISTS (SELECT FROM model_configs WHERE is_default)"
 CLEAR_DEFAULT = "UPDATE model_configs SET is_default = false WHERE is_default AND id IS DISTINCT FROM $1"
@@ -95,18 +88,6 @@ class ModelConfig(msgspec.Struct, frozen=True):
     updated_by: UUID | None
     created_at: datetime
     updated_at: datetime
-
-
-class Writer(msgspec.Struct, frozen=True):
-    """Who wrote a row of a history: as much as is needed to make a `chat.prompt.ModelIdentity` of it.
-
-    The wire and the thinking family follow from these, by rules that `llm/` has.
-    """
-
-    provider_id: UUID
-    provider_type: str
-    model: str
-    options: ModelOptions
 
 
 class ModelConfigDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,26 +140,9 @@ async def get_model_config(conn: Connection, model_config_id: UUID) -> ModelConf
     return config
 
 
-async def find_default(conn: Connection) -> ModelConfig | None:
-    record = await conn.fetchrow(FIND_DEFAULT)
-    return None if record is None else _config(record)
-
-
 async def list_model_configs(conn: Connection, *, with_deleted: bool = False) -> list[ModelConfig]:
     """All of them by name, those that history alone refers to only if asked for."""
     return [_config(record) for record in await conn.fetch(LIST, with_deleted)]
-
-
-async def list_writers(conn: Connection, model_config_ids: Collection[UUID]) -> dict[UUID, Writer]:
-    """The models behind these configs by one query, deleted ones included. A config that is not there is unknown."""
-    if not model_config_ids:
-        return {}
-    return {
-        config_id: Writer(provider_id, provider_type, model, model_options.read_model_options(options))
-        for config_id, provider_id, provider_type, model, options in await conn.fetch(
-            LIST_WRITERS, list(model_config_ids)
-        )
-    }
 
 
 async def create_model_config(conn: Connection, draft: ModelConfigDraft, *, by: UUID | None) -> ModelConfig:

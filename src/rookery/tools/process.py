@@ -29,7 +29,6 @@ SLACK_SECONDS = 120.0
 # A command whose wait broke is asked for once more, so long.
 SNAPSHOT_SECONDS = 30.0
 TERMINATE_SECONDS = 5.0
-MAX_INTENT = 100
 MAX_UNTIL = 500
 UNTIL_SINCE_API = 2
 LOST = (

@@ -7,7 +7,7 @@ a range, and what does not fit is a `BadAnswer`, never a surprise further up.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -163,9 +163,6 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: Small | None = None
     started_at: float | None = None
     exited_at: float | None = None
-
-
-ResourceKind = Literal["instruction_file", "skill", "mcp_config", "mcp_server"]
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):

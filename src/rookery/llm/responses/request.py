@@ -41,9 +41,6 @@ ENCRYPTED_REASONING = "reasoning.encrypted_content"
 SEARCH_SOURCES = "web_search_call.action.sources"
 LOGPROBS = "message.output_text.logprobs"
 
-# Options of an OpenAI provider that exist on Chat Completions only.
-UNSUPPORTED_OPTIONS = ("logit_bias", "prediction")
-
 # The API refuses less.
 MIN_OUTPUT_TOKENS = 16
 
