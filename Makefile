@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools docs lock drift clean install unit browser web web-test gallery
+.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools docs lock drift clean install collected unit browser web web-test gallery
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -74,9 +74,14 @@ serve: $(RUN_STAMP) $(WEB_DIST)/index.html ## Install, start the embedded databa
 
 # First what keeps one core busy, side by side; the tests use them all.
 test: $(DEV_STAMP) ## Install, then lint, types and every test
-	@$(MAKE) --no-print-directory --jobs 2 types web web-test lint
+	@$(MAKE) --no-print-directory --jobs 2 types web gallery web-test lint collected
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory browser
+
+# Tests are rewritten to say more when they fail. Once here, and not at the same time in each process of `unit`; what does
+# not load is told there.
+collected: $(DEV_STAMP)
+	@-$(BIN)/python -m pytest --collect-only -qq -p no:randomly --ignore=tests/browser > $(VENV)/collected.log
 
 # Few at a time: else one process would get all the tests of the commands, which are long, and the others wait for it.
 unit: $(DEV_STAMP)
