@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -63,7 +64,8 @@ def router(parts: ApiParts) -> APIRouter:
         """This document."""
         nonlocal document
         if document is None:
-            document = openapi.document(request.app)
+            # Beside the loop: it takes a quarter of a second, once, and streams are not to wait for it.
+            document = await asyncio.to_thread(openapi.document, request.app)
         return answer(document)
 
     return routes.router
