@@ -6,10 +6,13 @@ from uuid import UUID
 
 import pytest
 
+from rookery.api import answers
+from rookery.api.routers import chats
 from rookery.chat.messages import ChatId
 from rookery.store import usage
 from rookery.store.spending import SpendSettings, write_spend_settings
 from rookery.store.usage import CallStatus, KeySource
+from tests.api.doors import open_door
 from tests.api.house import House, Person
 from tests.api.talk import CALL_ID, CHATS, Talk, fields, said, text
 
@@ -188,6 +191,34 @@ async def test_repeats_at_once_make_one_message(talk: Talk) -> None:
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.json()["message"]["id"] for answer in answers}) == 1
     assert (await talk.messages(chat)).count("Once") == 1
+
+
+async def test_what_was_committed_before_a_server_failed_is_answered_at_another(
+    house: House, talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = await talk.waiting()
+    message, new = {"content": text("Once"), "client_id": "c1"}, {"content": text("New")}
+    key = {"Idempotency-Key": "k1"}
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("right behind the commit")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(answers, "sent", fail)
+        patch.setattr(chats, "_created", fail)
+        lost = [
+            await talk.http.post(f"{CHATS}/{chat}/messages", json=message),
+            await talk.http.post(CHATS, json=new, headers=key),
+        ]
+    async with open_door(house) as url:
+        sent = await talk.http.post(f"{url}{CHATS}/{chat}/messages", json=message)
+        made = await talk.http.post(f"{url}{CHATS}", json=new, headers=key)
+
+    assert [each.status_code for each in lost] == [500, 500]
+    assert (sent.status_code, said(sent.json()["message"])) == (200, "Once")
+    assert (await talk.messages(chat)).count("Once") == 1
+    assert (made.status_code, made.headers["idempotency-replayed"]) == (201, "true")
+    assert await talk.count("chats") == 2
 
 
 # Models

@@ -152,6 +152,25 @@ async def test_log_of_an_operation_is_read_and_followed(site: Site) -> None:
     assert "the driver begins" in (await site.ada.http.get(f"{operation}/log")).text
 
 
+async def test_log_is_not_followed_with_a_token_that_is_gone(site: Site) -> None:
+    site.driver.gate.clear()
+    made = await site.create()
+    await site.driver.is_starting.wait()
+    spare = site.house.client(await site.house.token_of(site.ada.user))
+    newest = (await site.ada.http.get("/api/v1/tokens")).json()["items"][0]["id"]
+
+    path = f"/api/v1/operations/{made['operation']['id']}/log"
+    async with spare.stream("GET", path, params={"follow": "true"}) as followed:
+        lines = followed.aiter_lines()
+        while not (await anext(lines)).startswith("data: "):
+            pass
+        assert (await site.ada.http.delete(f"/api/v1/tokens/{newest}")).status_code == 204
+        site.driver.gate.set()
+        rest = [line async for line in lines]
+
+    assert "event: end" not in rest
+
+
 async def test_all_problems_of_a_request_come_together(site: Site) -> None:
     refused = await site.ada.http.post(
         WORKSPACES, json={"template": "plain", "name": "No!", "preset": "x", "parameters": {"size": "huge", "a": 1}}

@@ -14,7 +14,7 @@ from rookery.api.caller import Caller, CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
 from rookery.store.workspace_operations import Operation
-from rookery.workspaces.service import Workspaces
+from rookery.stream.guard import Grant, Right
 
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream"
@@ -62,20 +62,23 @@ def router(parts: ApiParts) -> APIRouter:
         found = await caller.store.workspaces.read_log(operation)
         if not follow:
             return Response(found.text, media_type=TEXT)
-        events = _follow(caller, parts.workspaces.service, operation)
+        events = _follow(caller, parts, operation)
         return StreamingResponse(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
 
     return routes.router
 
 
-async def _follow(caller: Caller, service: Workspaces, operation_id: UUID) -> AsyncIterator[bytes]:
-    """Each piece of the log once. Rights are asked for again with every look."""
-    store = caller.own_store.workspaces
+async def _follow(caller: Caller, parts: ApiParts, operation_id: UUID) -> AsyncIterator[bytes]:
+    """Each piece of the log once. Rights are asked for again with every look, and whether the login is still one."""
+    store, service = caller.own_store.workspaces, parts.workspaces.service
+    login = Grant(user_id=caller.user.id, credential=str(caller.credential_id))
     seen = 0
     first = await store.get_operation(operation_id)
     async with service.hearing(first.workspace_id) as changed:
         while True:
             changed.clear()
+            if await parts.streams.parts.check([login]) != [Right.KEPT]:
+                return
             found = await store.read_log(operation_id)
             whole = found.text.encode()
             fresh = whole[max(seen - found.dropped, 0) :]
