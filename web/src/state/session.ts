@@ -15,8 +15,10 @@ export const setupQuery = queryOptions({
 });
 export const versionQuery = queryOptions({ queryKey: ["version"], queryFn: getVersion, staleTime: 5 * 60_000 });
 
-/** The build that this page was made of; empty during development. */
-export const ownBuild = document.querySelector<HTMLMetaElement>('meta[name="rookery-build"]')?.content ?? "";
+/** The build that this page was made of; empty during development. Asked for late: tests load this without a page. */
+export function ownBuild(): string {
+  return document.querySelector<HTMLMetaElement>('meta[name="rookery-build"]')?.content ?? "";
+}
 
 interface Session {
   /** The session ended while the page was open: it is asked for over the page. */
@@ -32,7 +34,7 @@ export function followAnswers(): void {
   listen({
     // Before somebody was known, the routes lead to the login page by themselves.
     signedOut: () => queryClient.getQueryData(meQuery.queryKey) && session.setState({ signedOut: true }),
-    build: (id) => ownBuild && id !== ownBuild && session.setState({ newBuild: true }),
+    build: (id) => !!ownBuild() && id !== ownBuild() && session.setState({ newBuild: true }),
   });
 }
 

@@ -25,7 +25,7 @@ export function Health() {
             <dd>{version.data.schema}</dd>
             <dt className="text-muted">Web application</dt>
             <dd>
-              <code className="font-mono text-small">{ownBuild || "development"}</code>
+              <code className="font-mono text-small">{ownBuild() || "development"}</code>
             </dd>
           </dl>
         )}
