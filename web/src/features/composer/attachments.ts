@@ -1,6 +1,6 @@
 /** Files of a draft: uploaded as soon as they are chosen, with progress; sent by id. */
 import { useCallback, useRef, useState } from "react";
-import { sentence } from "@/api/errors";
+import { ApiError, sentence } from "@/api/errors";
 import { type Upload, upload } from "@/api/files";
 import type { DraftFile } from "@/state/drafts";
 
@@ -25,6 +25,9 @@ let last = 0;
 export function useAttachments(initial: readonly DraftFile[]) {
   const [items, setItems] = useState<Attachment[]>(() => initial.map(fromDraft));
   const uploads = useRef(new Map<string, Upload>());
+  // Several may be added before anything renders.
+  const count = useRef(0);
+  count.current = items.length;
 
   const change = useCallback((key: string, part: Partial<Attachment>) => {
     setItems((all) => all.map((one) => (one.key === key ? { ...one, ...part } : one)));
@@ -44,18 +47,19 @@ export function useAttachments(initial: readonly DraftFile[]) {
         error: null,
         ...(pasted === undefined ? {} : { pasted }),
       };
-      if (file.size > MAX_BYTES) {
-        setItems((all) => [...all, { ...item, error: `${name} is larger than 10 MB.` }]);
-        return;
-      }
-      setItems((all) => (all.length >= MAX_FILES ? all : [...all, item]));
+      const refuse = (error: string) => setItems((all) => [...all, { ...item, error }]);
+      if (file.size > MAX_BYTES) return refuse(`${name} is larger than 10 MB.`);
+      count.current += 1;
+      if (count.current > MAX_FILES)
+        return refuse(`${name} is one too many: a message has at most ${MAX_FILES} files.`);
+      setItems((all) => [...all, item]);
       const running = upload(file, name, (progress) => change(key, { progress }));
       uploads.current.set(key, running);
       running.done
         .then((stored) => change(key, { id: stored.id, progress: 1, mimeType: stored.mime_type, name: stored.name }))
         .catch((error: unknown) => {
           if (error instanceof DOMException && error.name === "AbortError") return;
-          change(key, { error: sentence(error) });
+          change(key, { error: refusalOf(error) });
         })
         .finally(() => uploads.current.delete(key));
     },
@@ -69,12 +73,23 @@ export function useAttachments(initial: readonly DraftFile[]) {
 
   const set = useCallback((files: readonly DraftFile[]) => setItems(files.map(fromDraft)), []);
 
+  /** Files of a message that was not taken: before those that were chosen meanwhile. */
+  const bringBack = useCallback(
+    (files: readonly DraftFile[]) => setItems((all) => [...files.map(fromDraft), ...all]),
+    [],
+  );
+
   /** Resolves when nothing is on its way any more. */
   const settled = useCallback(async () => {
     await Promise.allSettled([...uploads.current.values()].map((one) => one.done));
   }, []);
 
-  return { items, add, remove, set, settled };
+  return { items, add, remove, set, bringBack, settled };
+}
+
+/** Why the server did not take a file. That it is the file which is wrong goes without saying. */
+function refusalOf(error: unknown): string {
+  return (error instanceof ApiError ? error.fields[0]?.message : undefined) ?? sentence(error);
 }
 
 function fromDraft(file: DraftFile): Attachment {

@@ -267,7 +267,7 @@ export function Composer(props: Props) {
     // The state after the uploads, not that of the click.
     const broken = files.current.find((one) => one.error);
     if (broken) {
-      toast(broken.error ?? "A file could not be uploaded.", { kind: "error" });
+      toast(`${broken.name} cannot be sent. ${broken.error}`, { kind: "error" });
       setSending(false);
       return;
     }
@@ -300,7 +300,7 @@ export function Composer(props: Props) {
       // Nothing typed is lost: back into the box, before what was typed meanwhile.
       typed.write((meanwhile) => (meanwhile ? `${words}\n\n${meanwhile}` : words));
       typed.refer((known) => [...references, ...known]);
-      attachments.set(stored);
+      attachments.bringBack(stored);
     }
   }
 

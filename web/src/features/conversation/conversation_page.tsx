@@ -10,6 +10,7 @@ import { ContextRing } from "@/features/composer/context_ring";
 import type { ModelChoice } from "@/features/composer/model_picker";
 import { Queue } from "@/features/composer/queue";
 import { type Conversation, ConversationContext } from "@/features/conversation/context";
+import { editBanner } from "@/features/conversation/edit_banner";
 import { exportChat } from "@/features/conversation/export";
 import { ConnectionBanner, ReadOnly, StreamEnded } from "@/features/conversation/notices";
 import { useOpenFile } from "@/features/conversation/open_file";
@@ -116,10 +117,14 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
         composer.current?.endEdit();
         return true;
       } catch (error) {
-        // It went out meanwhile: what was changed becomes the draft.
-        toast(leftQueue(error) ? "This message was already sent. Your text is in the box." : sentence(error), {
-          kind: "error",
-        });
+        if (!leftQueue(error)) {
+          fail(error);
+          setEditing(editing);
+          return false;
+        }
+        // It went out meanwhile: what was changed becomes the draft, before the one that was put aside.
+        toast("This message was already sent. Your text is in the box.", { kind: "error" });
+        composer.current?.endEdit();
         return false;
       }
     }
@@ -276,11 +281,7 @@ function useEditBanner(session: ChatSession, editing: Editing | null): string | 
   const running = useStore(session.store, (state) => isActive(state.data.status));
   if (!editing) return null;
   if (editing.kind === "queued") return `Editing queued message ${editing.place}`;
-  const removed = [
-    `${later} later ${later === 1 ? "message" : "messages"}`,
-    queued > 0 ? `${queued} queued ${queued === 1 ? "one" : "ones"}` : "",
-  ].filter(Boolean);
-  return `Saves over this point: ${removed.join(" and ")} ${later + queued === 1 ? "is" : "are"} removed${running ? ", the running turn stops" : ""}. Files in the workspace stay as they are.`;
+  return editBanner({ later, queued, isRunning: running });
 }
 
 /** Sends that nothing has confirmed: under way, or failed. */
