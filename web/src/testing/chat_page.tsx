@@ -42,7 +42,7 @@ export class ChatPage {
   private readonly unmount: () => void;
 
   /** `answer` gives the answers that matter; whatever else is asked for is empty. */
-  constructor(answer: Answer, { isPhone = false } = {}) {
+  constructor(answer: Answer, { isPhone = false, isReload = false } = {}) {
     const { sockets, asked } = this;
     // Nothing happens by itself.
     vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "setInterval", "clearInterval"] });
@@ -67,7 +67,7 @@ export class ChatPage {
       addEventListener: () => {},
       removeEventListener: () => {},
     }));
-    localStorage.clear();
+    if (!isReload) localStorage.clear();
     queryClient.clear();
     queryClient.setQueryData(keys.version, { version: "1", features: [] });
     queryClient.setQueryData(keys.me, USER);
@@ -117,8 +117,8 @@ export class ChatPage {
   }
 
   /** Press a key in the box. False when the page took it for itself. */
-  async key(key: string): Promise<boolean> {
-    const event = new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true });
+  async key(key: string, more: KeyboardEventInit = {}): Promise<boolean> {
+    const event = new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more });
     await act(async () => void this.box.dispatchEvent(event));
     return !event.defaultPrevented;
   }

@@ -68,6 +68,7 @@ const uploaded = (at: number) => {
   return one;
 };
 
+const failure = { type: "error", error: { kind: "rate_limit", message: "Too many requests." } };
 async function idle(): Promise<void> {
   page = new ChatPage(() => undefined);
   await page.say(hello(), status("waiting"), synced(1, 0));
@@ -105,10 +106,14 @@ test("on a phone Enter is a newline, and the button queues while the agent works
   expect(page.box.value).toBe("");
 });
 
-test("with a keyboard Enter sends", async () => {
+test("with a keyboard Enter sends, but not the one that ends a composition", async () => {
   page = new ChatPage(() => undefined);
   await busy(0);
   await page.type("one line");
+  // Pinyin and kana alike: browsers mark the key, or give it the code of an input method.
+  expect(await page.key("Enter", { isComposing: true })).toBe(true);
+  expect(await page.key("Enter", { keyCode: 229 } as KeyboardEventInit)).toBe(true);
+  expect([sends(), page.box.value]).toEqual([[], "one line"]);
   expect(await page.key("Enter")).toBe(false);
   expect(sends()).toHaveLength(1);
 });
@@ -173,6 +178,39 @@ test("sixty pasted lines become a file, and go back into the text when asked", a
   expect(attached()).toEqual([]);
   await page.key("Enter");
   expect(sends().map((one) => one.body.content)).toEqual([[{ type: "text", text: `Look: ${lines}` }]]);
+});
+
+test("what was typed and uploaded is there after a reload, and after an edit that was given up", async () => {
+  await idle();
+  await page.say(...messages(message(1, "user", [say("first prompt")])), synced(2, 1));
+  await page.type("See this");
+  await page.choose(new File(["a,b"], "table.csv", { type: "text/csv" }));
+  await uploaded(0).answer(201, { id: "f1", name: "table.csv", mime_type: "text/csv", size: 3 });
+  await page.press("Edit and resend");
+  expect([page.box.value, attached()]).toEqual(["first prompt", []]);
+  await page.press("Cancel");
+  expect(page.box.value).toBe("See this");
+  expect(attached()[0]).toContain("table.csv");
+
+  window.dispatchEvent(new Event("pagehide"));
+  page.close();
+  page = new ChatPage(() => undefined, { isReload: true });
+  await page.say(hello(), status("waiting"), synced(2, 1));
+  expect(page.box.value).toBe("See this");
+  expect(attached()[0]).toContain("table.csv");
+  await page.key("Enter");
+  expect(sends()[0]?.body.content).toEqual([
+    { type: "text", text: "See this" },
+    { type: "file", file_id: "f1" },
+  ]);
+});
+
+test("a failed turn is tried again without another message", async () => {
+  await idle();
+  await page.say(...messages(message(1, "user", [say("go")])), status("error"), failure, synced(2, 1));
+  expect(page.text("[data-testid=chat-error] button")).toEqual(["Try again", "Switch model"]);
+  await page.press("Try again");
+  expect(page.asked.map((one) => `${one.method} ${one.path}`)).toEqual(["POST /chats/c/retry"]);
 });
 
 test("a short paste is the browser's business", async () => {

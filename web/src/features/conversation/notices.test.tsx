@@ -65,6 +65,20 @@ test("a cut that lasts is said while a turn runs, and no longer than it lasts", 
   expect(page.text()).toBe("");
 });
 
+test("a server that says goodbye and comes back in time is not noticed", () => {
+  connect("running");
+  act(() => {
+    host.socket.say([{ type: "goodbye", retry_after_ms: 1200 }]);
+    host.socket.end(1012);
+  });
+  expect([...shownDuring(1150)]).toEqual([""]);
+  expect(host.sockets).toHaveLength(1);
+  expect([...shownDuring(300)]).toEqual([""]);
+  expect(host.sockets).toHaveLength(2);
+  connect("running");
+  expect([...shownDuring(3000)]).toEqual([""]);
+});
+
 test("an idle chat shows none, however long it lasts, until something is to be sent", async () => {
   connect("waiting");
   cut();
