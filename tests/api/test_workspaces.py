@@ -122,6 +122,18 @@ async def test_workspace_lives_its_life_over_http(site: Site) -> None:
     assert (await site.ada.http.get(WORKSPACES)).json()["items"] == []
 
 
+async def test_workspace_that_stops_soon_says_so(site: Site) -> None:
+    made = await site.create()
+    workspace_id = made["workspace"]["id"]
+    await site.until(workspace_id, "running")
+    warnings = []
+    for idle in ("49 minutes", "52 minutes"):
+        await site.house.database.api.execute(f"UPDATE workspaces SET last_used_at = now() - interval '{idle}'")
+        warnings.append((await site.ada.http.get(f"{WORKSPACES}/{workspace_id}")).json()["warning"])
+
+    assert warnings == [None, "Nobody uses it: it stops in 8 min, and its processes end. Its files stay."]
+
+
 async def test_log_of_an_operation_is_read_and_followed(site: Site) -> None:
     site.driver.gate.clear()
     site.driver.health, site.driver.printed = {"agent_state": "starting"}, "installing\n"

@@ -268,7 +268,8 @@ async def test_disk_that_is_nearly_full_is_told_until_there_is_room(yard: Yard) 
     async def seen(used: int) -> str | None:
         driver.health = {"agent_state": "ready", "disk_used": used, "disk_limit": 100 * mebibyte}
         await replica.reconciler.reconcile()
-        return (await yard.load(place.id)).warnings
+        found = await yard.load(place.id)
+        return found.warnings(found.last_used_at)
 
     assert await seen(89 * mebibyte) is None
     yard.wire.hints.clear()

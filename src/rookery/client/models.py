@@ -621,7 +621,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
 
-    `operation` is the one that is under way. `warning` says when it is not confined, or its disk nearly full.
+    `operation` is the one that is under way. `warning` says when it is not confined, its disk nearly full, or its end
+    near because nobody uses it.
     """
 
     id: UUID

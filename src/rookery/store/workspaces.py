@@ -6,6 +6,7 @@ What is written here decides; a sandbox that is not in here is stopped. The stat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -25,6 +26,8 @@ TOKEN_COLUMN = "token_enc"  # noqa: S105 -- a name, not a secret
 MAX_NAME = 32
 NAME_RULE = f"Use lower-case letters, digits and single hyphens, at most {MAX_NAME} characters."
 SHOWN_CHATS = 20
+# From when on the owner of a workspace that nobody uses is told (workspaces.md, "Quotas and idle stop").
+ENDS_SOON = timedelta(minutes=10)
 
 # The fields of `Workspace`, in its order.
 COLUMNS = (
@@ -162,11 +165,16 @@ class Workspace(msgspec.Struct, frozen=True):
     def is_running(self) -> bool:
         return self.status == Status.RUNNING
 
-    @property
-    def warnings(self) -> str | None:
-        """What its owner should know while it runs: that it is not confined, or that its disk is nearly full."""
-        found = [each for each in (self.warning, self.disk_warning if self.is_running else None) if each]
-        return " ".join(found) or None
+    def warnings(self, now: datetime) -> str | None:
+        """What its owner should know while it runs: that it is not confined, its disk nearly full, its end near."""
+        disk = self.disk_warning if self.is_running else None
+        return " ".join(each for each in (self.warning, disk, self._ending(now)) if each) or None
+
+    def _ending(self, now: datetime) -> str | None:
+        if self.stops_at is None or self.stops_at - now > min(ENDS_SOON, self.idle_stop_after / 2):
+            return None
+        minutes = max(math.ceil((self.stops_at - now) / timedelta(minutes=1)), 0)
+        return f"Nobody uses it: it stops in {minutes} min, and its processes end. Its files stay."
 
     @property
     def has_run(self) -> bool:

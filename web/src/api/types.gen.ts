@@ -1676,7 +1676,7 @@ export interface WorkspaceSettingsValues {
   delete_after_stopped_days?: number;
 }
 
-/** A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it. `operation` is the one that is under way. `warning` says when it is not confined, or its disk nearly full. */
+/** A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it. `operation` is the one that is under way. `warning` says when it is not confined, its disk nearly full, or its end near because nobody uses it. */
 export interface WorkspaceView {
   id: string;
   owner: PublicUser | null;

@@ -42,7 +42,8 @@ MAX_IDLE_SECONDS = 366 * 86_400
 class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
 
-    `operation` is the one that is under way. `warning` says when it is not confined, or its disk nearly full.
+    `operation` is the one that is under way. `warning` says when it is not confined, its disk nearly full, or
+    its end near because nobody uses it.
     """
 
     id: UUID
@@ -128,7 +129,7 @@ def router(parts: ApiParts) -> APIRouter:
         last = found[limit - 1].workspace if len(found) > limit else None
         return answer(
             Page(
-                tuple(view(each) for each in found[:limit]),
+                tuple(view(each, now=parts.clock.now()) for each in found[:limit]),
                 None if last is None else paging.encode((last.created_at, last.id)),
             )
         )
@@ -155,14 +156,14 @@ def router(parts: ApiParts) -> APIRouter:
             parameters=body.parameters,
             preset_id=body.preset,
             request=_request(caller),
-            encode=lambda requested: msgspec.json.encode(_made(caller, requested)),
+            encode=lambda requested: msgspec.json.encode(_made(caller, requested, now=parts.clock.now())),
         )
-        return _created(caller, made)
+        return _created(caller, made, now=parts.clock.now())
 
     @routes.get("/workspaces/{workspace}", "workspaces.get", returns=WorkspaceView, errors=(404,))
     async def get(caller: CallerDep, workspace: UUID) -> Response:
         """One workspace."""
-        return answer(view(await caller.store.workspaces.get(workspace)))
+        return answer(view(await caller.store.workspaces.get(workspace), now=parts.clock.now()))
 
     @routes.patch(
         "/workspaces/{workspace}",
@@ -182,7 +183,7 @@ def router(parts: ApiParts) -> APIRouter:
             name=body.name if "name" in body.given else None,
             idle_stop_after=timedelta(seconds=body.idle_stop_after) if "idle_stop_after" in body.given else None,
         )
-        return answer(view(changed))
+        return answer(view(changed, now=parts.clock.now()))
 
     @routes.post(
         "/workspaces/{workspace}/start",
@@ -197,7 +198,7 @@ def router(parts: ApiParts) -> APIRouter:
         """Start it, or join the start that is under way. 200 when it runs already."""
         body = await caller.read(StartWorkspaceBody, may=lambda: caller.store.workspaces.require_update(workspace))
         made = await parts.workspaces.service.request_start(caller.store, workspace, parameters=body.parameters)
-        return await _requested(caller, made)
+        return await _requested(caller, made, now=parts.clock.now())
 
     @routes.post(
         "/workspaces/{workspace}/stop",
@@ -209,7 +210,8 @@ def router(parts: ApiParts) -> APIRouter:
     )
     async def stop(caller: CallerDep, workspace: UUID) -> Response:
         """Stop it; its files are kept. A start that is under way is canceled. 200 when it is stopped already."""
-        return await _requested(caller, await parts.workspaces.service.request_stop(caller.store, workspace))
+        made = await parts.workspaces.service.request_stop(caller.store, workspace)
+        return await _requested(caller, made, now=parts.clock.now())
 
     @routes.delete(
         "/workspaces/{workspace}",
@@ -224,17 +226,18 @@ def router(parts: ApiParts) -> APIRouter:
         With `force` it also goes when its machine cannot be reached by ssh; its files stay there then.
         """
         made = await parts.workspaces.service.request_delete(caller.store, workspace, force=force)
-        return await _requested(caller, made)
+        return await _requested(caller, made, now=parts.clock.now())
 
     return routes.router
 
 
-def view(stored: Stored) -> WorkspaceView:
-    return _view(stored.workspace, stored.owner, chats=stored.chat_ids, operation=operation_view(stored.operation))
+def view(stored: Stored, *, now: datetime) -> WorkspaceView:
+    operation = operation_view(stored.operation)
+    return _view(stored.workspace, stored.owner, chats=stored.chat_ids, operation=operation, now=now)
 
 
 def _view(
-    row: Workspace, owner: PublicUser | None, *, chats: tuple[UUID, ...], operation: OperationView | None
+    row: Workspace, owner: PublicUser | None, *, chats: tuple[UUID, ...], operation: OperationView | None, now: datetime
 ) -> WorkspaceView:
     return WorkspaceView(
         id=row.id,
@@ -247,7 +250,7 @@ def _view(
         status=row.status,
         error=row.error,
         error_code=row.error_code,
-        warning=row.warnings,
+        warning=row.warnings(now),
         agent_state=row.agent_state,
         startup_exit_code=row.startup_exit_code,
         os=row.os,
@@ -264,16 +267,17 @@ def _view(
     )
 
 
-def _made(caller: Caller, requested: Requested) -> RequestedView:
+def _made(caller: Caller, requested: Requested, *, now: datetime) -> RequestedView:
     """A workspace that was just made: nobody's but the caller's, and no chat knows it."""
     me = PublicUser(caller.user.id, caller.user.username, caller.user.name)
     operation = operation_view(requested.operation)
-    return RequestedView(workspace=_view(requested.workspace, me, chats=(), operation=operation), operation=operation)
+    made = _view(requested.workspace, me, chats=(), operation=operation, now=now)
+    return RequestedView(workspace=made, operation=operation)
 
 
-def _created(caller: Caller, made: Requested | Replayed) -> Response:
+def _created(caller: Caller, made: Requested | Replayed, *, now: datetime) -> Response:
     if isinstance(made, Requested):
-        return answer(_made(caller, made), 202, Location=_location(made.workspace.id))
+        return answer(_made(caller, made, now=now), 202, Location=_location(made.workspace.id))
     workspace_id = msgspec.json.decode(made.answer, type=_Made).workspace.id
     named = {"Location": _location(workspace_id), "Idempotency-Replayed": "true"}
     return Response(made.answer, 202, named, media_type="application/json")
@@ -287,14 +291,14 @@ class _Made(msgspec.Struct):
     workspace: _Identity
 
 
-async def _requested(caller: Caller, made: Requested) -> Response:
+async def _requested(caller: Caller, made: Requested, *, now: datetime) -> Response:
     """202 with the operation, or 200 when there was nothing to do. The workspace is shown as the caller may see it."""
     me = PublicUser(caller.user.id, caller.user.username, caller.user.name)
     is_own = made.workspace.owner_id == caller.user.id
     shown = (
-        _view(made.workspace, me, chats=(), operation=operation_view(made.operation))
+        _view(made.workspace, me, chats=(), operation=operation_view(made.operation), now=now)
         if is_own and not has_scope(caller.actor, Resource.WORKSPACE, Action.READ)
-        else view(await caller.store.workspaces.get(made.workspace.id))
+        else view(await caller.store.workspaces.get(made.workspace.id), now=now)
     )
     operation = operation_view(made.operation)
     return answer(RequestedView(workspace=shown, operation=operation), 202 if operation is not None else 200)
