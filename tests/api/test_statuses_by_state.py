@@ -44,6 +44,9 @@ ELSEWHERE = {
     ("chats.git", 101): "test_git",
     ("chats.git", 200): "test_git",
     ("chats.folder", 200): "test_git",
+    ("chats.file", 200): "test_git",
+    ("chats.file_bytes", 200): "test_git",
+    ("workspaces.folder", 200): "test_git",
 }
 # One key of each group, as an operator writes it down.
 PINNED = {
