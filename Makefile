@@ -87,9 +87,10 @@ collected: $(DEV_STAMP)
 unit: $(DEV_STAMP)
 	$(BIN)/python -m tools.run_tests -n $(WORKERS) --maxschedchunk=16 --ignore=tests/browser $(ARGS)
 
-# In a process of their own: Playwright keeps an event loop running, beside which no other test could run its own.
+# In processes of their own: Playwright keeps an event loop running, beside which no other test could run its own. Each of
+# them has a server, a database and a Chromium, so there are only two.
 browser: $(DEV_STAMP) $(WEB_DIST)/index.html $(GALLERY)/index.html
-	$(BIN)/python -m tools.run_tests tests/browser
+	$(BIN)/python -m tools.run_tests -n 2 --dist loadfile tests/browser
 
 lint: $(DEV_STAMP) ## Check style, formatting and spelling
 	$(BIN)/ruff check .
