@@ -60,7 +60,9 @@ async def test_two_hundred_streaming_chats_do_not_hold_up_the_event_loop(databas
         async with waits_watched() as busy:
             chats = [await house.ask(f"hello {number}") for number in range(CHATS)]
             await all_there.wait()
-            await until(lambda: house.sql("SELECT count(*) = $1 FROM chats WHERE status = 'waiting'", CHATS))
+            await until(
+                lambda: house.sql("SELECT count(*) = $1 FROM chats WHERE status = 'waiting'", CHATS), timeout=120.0
+            )
 
         assert {(await house.chat(chat_id)).status for chat_id in chats[:3]} == {Status.WAITING}
         assert max(busy) < MAX_LAG_SECONDS
