@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 from playwright.sync_api import CDPSession, Page, expect
 
-from tests.browser.actor import Actor
 from tests.browser.rested import END, Shelf
 from tests.browser.visit import Visitor
 
@@ -82,9 +81,7 @@ def test_chat_of_five_thousand_messages_opens_at_its_end_and_is_read_upwards_wit
     assert typing[0] / len("as quick as in a short one") < MAX_KEY_MS
 
 
-def test_switching_between_chats_costs_little_and_leaves_nothing_behind(
-    ada: Visitor, actor: Actor, shelf: Shelf
-) -> None:
+def test_switching_between_chats_costs_little_and_leaves_nothing_behind(ada: Visitor, shelf: Shelf) -> None:
     titles = ("First of two", "Second of two")
     chats = {title: shelf.chat(ada, title, messages=40) for title in titles}
     page = ada.go(f"/c/{chats[titles[0]]}")
