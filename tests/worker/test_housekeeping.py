@@ -422,7 +422,7 @@ async def test_run_is_written_down_with_who_when_and_how_much(house: House) -> N
 
 async def test_failure_is_written_down_without_rows_secrets_and_what_bugs_quote(house: House) -> None:
     async def refused() -> None:
-        await house.rig.sql("INSERT INTO users (username) VALUES ('ada')")
+        await house.rig.sql("INSERT INTO users (username) SELECT username FROM users")
 
     async def unreachable() -> None:
         raise OSError("no way to postgresql://rookery:opensesame@db.example.org/rookery")
