@@ -118,7 +118,7 @@ def test_newcomer_logs_in_talks_stops_an_answer_and_leaves(tmp_path: Path) -> No
     assert "in the settings" not in terminal.screen[: terminal.screen.index("Interrupted.")]
     assert (piped.returncode, piped.stderr) == (0, "")
     assert [json.loads(line)["type"] for line in piped.stdout.splitlines()][:2] == ["chat", "hello"]
-    assert [chat["title"] for chat in listed] == ["hello", "hello"]
+    assert [chat["title"] for chat in listed] == ["Hello", "Hello"]
     assert (out.returncode, out.stdout, out.stderr) == (0, f"Logged out at {served.url}.\n", "")
     assert (after.returncode, after.stderr) == (
         5,

@@ -109,4 +109,4 @@ async def test_model_that_gives_no_object_is_the_callers_to_handle() -> None:
 async def test_offline_model_names_chats_too() -> None:
     made = await quickgen.make_title(answering(guide), "please fix the failing login test")
 
-    assert made.text == "please fix the failing login"
+    assert made.text == "Please fix the failing login test"

@@ -1,5 +1,5 @@
 import { Download, File as FileIcon, FileText, RotateCcw } from "lucide-react";
-import { useState } from "react";
+import { lazy, Suspense, useState } from "react";
 import { isStatus, sentence } from "@/api/errors";
 import { fetchFile, fileAddress } from "@/api/files";
 import { hasReason } from "@/api/reasons";
@@ -7,13 +7,16 @@ import type { FilePart } from "@/chat/types";
 import { useConversation } from "@/features/conversation/context";
 import { CodeText } from "@/features/timeline/code";
 import { languageOfPath } from "@/features/timeline/highlighter";
-import { Lightbox, type Picture } from "@/features/timeline/lightbox";
+import type { Picture } from "@/features/timeline/lightbox";
 import { downloadFile, useFileSource } from "@/state/file_source";
 import { Button, IconButton } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
 import { toast } from "@/ui/toast";
 
 const PREVIEW_BYTES = 64 * 1024;
+
+// Loaded with the first picture that is opened.
+const Lightbox = lazy(() => import("@/features/timeline/lightbox").then((module) => ({ default: module.Lightbox })));
 
 export function sizeOf(bytes: number): string {
   if (bytes < 1024) return `${bytes} B`;
@@ -40,7 +43,11 @@ export function FileChip({ id, name, mimeType, size }: ChipProps) {
   return (
     <>
       <Thumbnail id={id} name={shown} onOpen={() => setAt(0)} />
-      <Lightbox chatId={chatId} pictures={[{ id, name: shown, data: null }]} at={at} onAt={setAt} />
+      {at !== null && (
+        <Suspense fallback={null}>
+          <Lightbox chatId={chatId} pictures={[{ id, name: shown, data: null }]} at={at} onAt={setAt} />
+        </Suspense>
+      )}
     </>
   );
 }
@@ -73,7 +80,11 @@ export function Files({ files }: { files: FilePart[] }) {
   return (
     <div className="flex flex-wrap gap-2">
       {shown}
-      <Lightbox chatId={chatId} pictures={pictures} at={at} onAt={setAt} />
+      {at !== null && (
+        <Suspense fallback={null}>
+          <Lightbox chatId={chatId} pictures={pictures} at={at} onAt={setAt} />
+        </Suspense>
+      )}
     </div>
   );
 }

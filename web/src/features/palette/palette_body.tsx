@@ -1,0 +1,150 @@
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import {
+  Archive,
+  ChartNoAxesColumn,
+  ListFilter,
+  Moon,
+  PanelLeft,
+  Search,
+  Settings,
+  SquarePen,
+  Sun,
+} from "lucide-react";
+import { useState } from "react";
+import { useNavigate } from "react-router";
+import { listChats } from "@/api/chats";
+import type { ChatView } from "@/api/types.gen";
+import { completions, everywhere, type Pill, pillText, queryOf, takePills, withPills } from "@/chat/search_pills";
+import { markOf, NO_FILTER } from "@/chat/sidebar_list";
+import { Pills } from "@/features/palette/pills";
+import { ChatMark } from "@/features/sidebar/mark";
+import { saveDisplay } from "@/state/appearance";
+import { useChatList } from "@/state/chat_list";
+import { layout, setLayout } from "@/state/layout";
+import { Combobox, matching, type Option } from "@/ui/combobox";
+import { useLater } from "@/ui/later";
+
+const WAIT_MS = 200;
+const MIN_CHARACTERS = 2;
+
+interface Command extends Option {
+  run: () => void;
+}
+
+/** What is in the palette; `onLeave` hears that another page is gone to. */
+export function PaletteBody({ onLeave }: { onLeave: () => void }) {
+  const navigate = useNavigate();
+  const [typed, setTyped] = useState("");
+  const [pills, setPills] = useState<Pill[]>([]);
+  const last = takePills(typed, true);
+  const wanted = useLater(queryOf(withPills(pills, last.pills), last.rest), WAIT_MS);
+  const { chats } = useChatList(NO_FILTER);
+  const hasFilter = pills.length + last.pills.length > 0;
+  const isLong = wanted.length >= MIN_CHARACTERS;
+  const found = useQuery({
+    queryKey: ["search", wanted],
+    queryFn: ({ signal }) => listChats({ q: everywhere(wanted), limit: 20 }, signal),
+    enabled: isLong,
+    placeholderData: keepPreviousData,
+    retry: false,
+  });
+  const recent = chats.slice(0, 8).map((chat) => chatOption(chat, "Recent"));
+  const hits =
+    isLong && (hasFilter || typed.trim().length >= MIN_CHARACTERS)
+      ? (found.data?.items ?? []).map((chat) => chatOption(chat, "Found"))
+      : [];
+  // What was found leads to a message; the chat itself is not offered beside it.
+  const known = new Set(hits.map((one) => one.id.split("?", 1)[0]));
+  const commands = useCommands(typed.trim(), onLeave);
+  const filters = completions(typed);
+  const options = [
+    ...filters.map((one) => ({
+      id: `filter ${one.text}`,
+      label: one.label,
+      group: "Filters",
+      detail: one.help,
+      icon: <ListFilter />,
+    })),
+    ...hits,
+    // Filters are for the server to judge.
+    ...(hasFilter ? [] : matching(recent, typed).filter((one) => !known.has(one.id))),
+    ...(hasFilter ? [] : (matching(commands, typed) as Command[])),
+    ...(isLong ? [{ id: "all", label: `All results for “${wanted}”`, group: "Commands", icon: <Search /> }] : []),
+  ];
+
+  function type(text: string) {
+    const { pills: more, rest } = takePills(text);
+    if (more.length > 0) setPills(withPills(pills, more));
+    setTyped(rest);
+  }
+
+  function pick(option: Option, { newTab }: { newTab: boolean }) {
+    const filter = filters.find((one) => option.id === `filter ${one.text}`);
+    if (filter) return type(filter.text);
+    setLayout({ paletteOpen: false });
+    const command = commands.find((one) => one.id === option.id);
+    if (command) return command.run();
+    if (!newTab) onLeave();
+    const path = option.id === "all" ? `/search?q=${encodeURIComponent(wanted)}` : option.id;
+    if (newTab) window.open(path, "_blank", "noopener");
+    else void navigate(path);
+  }
+
+  return (
+    <Combobox
+      label="Search and commands"
+      placeholder="Search chats and messages, or type a command"
+      query={typed}
+      onQuery={type}
+      before={<Pills pills={pills} onRemove={(pill) => setPills(pills.filter((one) => one !== pill))} />}
+      onBack={() => {
+        const pill = pills.at(-1);
+        if (!pill) return;
+        setPills(pills.slice(0, -1));
+        setTyped(pillText(pill));
+      }}
+      options={options}
+      onPick={pick}
+      empty={found.error ? found.error.message : found.isFetching ? "Searching" : "Nothing matches."}
+      className="max-h-[70dvh]"
+    />
+  );
+}
+
+/** The address is the id: choosing goes there, to the message that was found if there is one. */
+function chatOption(chat: ChatView, group: string): Option {
+  const { chat_id, message_id, snippet } = chat.match ?? {};
+  const id = message_id ? `/c/${chat_id ?? chat.id}?m=${message_id}` : `/c/${chat.id}`;
+  return {
+    id,
+    label: chat.title,
+    group,
+    icon: <ChatMark mark={markOf(chat)} />,
+    ...(snippet ? { detail: <span className="inline-block max-w-72 truncate align-bottom">{snippet}</span> } : {}),
+  };
+}
+
+function useCommands(query: string, onLeave: () => void): Command[] {
+  const navigate = useNavigate();
+  const go = (path: string) => () => {
+    onLeave();
+    void navigate(path);
+  };
+  const theme = (name: string) => () => void saveDisplay({ theme: name }).catch(() => {});
+  const all: Command[] = [
+    { id: "new", label: "New chat", icon: <SquarePen />, run: go("/") },
+    { id: "settings", label: "Settings", icon: <Settings />, run: go("/settings/profile") },
+    { id: "usage", label: "Usage", icon: <ChartNoAxesColumn />, run: go("/usage") },
+    { id: "archive", label: "Show the archive", icon: <Archive />, run: go("/?archived=1") },
+    {
+      id: "sidebar",
+      label: "Show or hide the list",
+      icon: <PanelLeft />,
+      run: () => setLayout({ sidebarOpen: !layout.getState().sidebarOpen }),
+    },
+    { id: "dark", label: "Dark theme", icon: <Moon />, run: theme("dark") },
+    { id: "light", label: "Light theme", icon: <Sun />, run: theme("light") },
+  ].map((one) => ({ ...one, group: "Commands" }));
+  // Without words the most used are enough.
+  return query ? all : all.slice(0, 4);
+}
