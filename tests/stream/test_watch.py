@@ -44,7 +44,7 @@ async def test_new_chat_is_seen_after_ready(rig: Rig) -> None:
     shown = event["chat"]
     assert (shown["id"], shown["title"], shown["status"]) == (str(chat_id), "About birds", "running")
     assert (shown["my_role"], shown["shared"], shown["has_unread"]) == ("owner", False, False)
-    assert shown["owner"]["username"] .startswith("ada")
+    assert shown["owner"]["username"].startswith("ada")
     assert (shown["root_chat_id"], shown["snapshot_version"]) == (str(chat_id), 1)
 
 
