@@ -11,8 +11,8 @@ _THRESHOLDS = (2_000, 25, 25)
 def leave_start_alone() -> None:
     """To be called once a process has started: what it has by then stays to its end, and is never looked at again.
 
-    A search through all of it takes 100 ms and more, in the middle of everybody's answers.
+    A search through all of it takes 100 ms and more, in the middle of everybody's answers. For the same reason none is
+    made here: what garbage there is by now is not worth it.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
