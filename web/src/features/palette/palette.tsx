@@ -1,12 +1,37 @@
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import {
+  Archive,
+  ChartNoAxesColumn,
+  ListFilter,
+  Moon,
+  PanelLeft,
+  Search,
+  Settings,
+  SquarePen,
+  Sun,
+} from "lucide-react";
 import { Dialog } from "radix-ui";
-import { lazy, Suspense, useEffect } from "react";
+import { useState } from "react";
+import { useNavigate } from "react-router";
 import { useStore } from "zustand";
+import { listChats } from "@/api/chats";
+import type { ChatView } from "@/api/types.gen";
+import { completions, everywhere, type Pill, pillText, queryOf, takePills, withPills } from "@/chat/search_pills";
+import { markOf, NO_FILTER } from "@/chat/sidebar_list";
+import { Pills } from "@/features/palette/pills";
+import { ChatMark } from "@/features/sidebar/mark";
+import { saveDisplay } from "@/state/appearance";
+import { useChatList } from "@/state/chat_list";
 import { layout, setLayout } from "@/state/layout";
+import { Combobox, matching, type Option } from "@/ui/combobox";
+import { useLater } from "@/ui/later";
 
-// Loaded behind the first page, so that the palette is there when somebody wants it and holds nothing up before.
-const AFTER_MS = 1500;
-const load = () => import("@/features/palette/palette_body");
-const PaletteBody = lazy(() => load().then((module) => ({ default: module.PaletteBody })));
+const WAIT_MS = 200;
+const MIN_CHARACTERS = 2;
+
+interface Command extends Option {
+  run: () => void;
+}
 
 // Where the focus was. Noted by the store, since by the time a dialog could look its field has taken it.
 let opener: Element | null = null;
@@ -20,11 +45,6 @@ layout.subscribe((now, before) => {
 /** Everything by name: recent chats and commands at once, and what the server finds in messages. */
 export function Palette() {
   const isOpen = useStore(layout, (state) => state.paletteOpen);
-  useEffect(() => {
-    // Who is offline by then gets it when it is opened.
-    const timer = setTimeout(() => void load().catch(() => {}), AFTER_MS);
-    return () => clearTimeout(timer);
-  }, []);
   return (
     <Dialog.Root open={isOpen} onOpenChange={(open) => setLayout({ paletteOpen: open })}>
       <Dialog.Portal>
@@ -39,15 +59,126 @@ export function Palette() {
           className="pop-in fixed inset-x-2 top-2 z-40 flex max-h-[70dvh] flex-col overflow-hidden rounded-xl border border-line bg-bg1 shadow-pop outline-none sm:inset-x-auto sm:top-[12vh] sm:left-1/2 sm:w-[min(40rem,calc(100vw-2rem))] sm:-translate-x-1/2"
         >
           <Dialog.Title className="sr-only">Search and commands</Dialog.Title>
-          <Suspense fallback={null}>
-            <PaletteBody
-              onLeave={() => {
-                hasLeft = true;
-              }}
-            />
-          </Suspense>
+          <PaletteBody />
         </Dialog.Content>
       </Dialog.Portal>
     </Dialog.Root>
   );
+}
+
+function PaletteBody() {
+  const navigate = useNavigate();
+  const [typed, setTyped] = useState("");
+  const [pills, setPills] = useState<Pill[]>([]);
+  const last = takePills(typed, true);
+  const wanted = useLater(queryOf(withPills(pills, last.pills), last.rest), WAIT_MS);
+  const { chats } = useChatList(NO_FILTER);
+  const hasFilter = pills.length + last.pills.length > 0;
+  const isLong = wanted.length >= MIN_CHARACTERS;
+  const found = useQuery({
+    queryKey: ["search", wanted],
+    queryFn: ({ signal }) => listChats({ q: everywhere(wanted), limit: 20 }, signal),
+    enabled: isLong,
+    placeholderData: keepPreviousData,
+    retry: false,
+  });
+  const recent = chats.slice(0, 8).map((chat) => chatOption(chat, "Recent"));
+  const hits =
+    isLong && (hasFilter || typed.trim().length >= MIN_CHARACTERS)
+      ? (found.data?.items ?? []).map((chat) => chatOption(chat, "Found"))
+      : [];
+  // What was found leads to a message; the chat itself is not offered beside it.
+  const known = new Set(hits.map((one) => one.id.split("?", 1)[0]));
+  const commands = useCommands(typed.trim());
+  const filters = completions(typed);
+  const options = [
+    ...filters.map((one) => ({
+      id: `filter ${one.text}`,
+      label: one.label,
+      group: "Filters",
+      detail: one.help,
+      icon: <ListFilter />,
+    })),
+    ...hits,
+    // Filters are for the server to judge.
+    ...(hasFilter ? [] : matching(recent, typed).filter((one) => !known.has(one.id))),
+    ...(hasFilter ? [] : (matching(commands, typed) as Command[])),
+    ...(isLong ? [{ id: "all", label: `All results for “${wanted}”`, group: "Commands", icon: <Search /> }] : []),
+  ];
+
+  function type(text: string) {
+    const { pills: more, rest } = takePills(text);
+    if (more.length > 0) setPills(withPills(pills, more));
+    setTyped(rest);
+  }
+
+  function pick(option: Option, { newTab }: { newTab: boolean }) {
+    const filter = filters.find((one) => option.id === `filter ${one.text}`);
+    if (filter) return type(filter.text);
+    setLayout({ paletteOpen: false });
+    const command = commands.find((one) => one.id === option.id);
+    if (command) return command.run();
+    hasLeft = !newTab;
+    const path = option.id === "all" ? `/search?q=${encodeURIComponent(wanted)}` : option.id;
+    if (newTab) window.open(path, "_blank", "noopener");
+    else void navigate(path);
+  }
+
+  return (
+    <Combobox
+      label="Search and commands"
+      placeholder="Search chats and messages, or type a command"
+      query={typed}
+      onQuery={type}
+      before={<Pills pills={pills} onRemove={(pill) => setPills(pills.filter((one) => one !== pill))} />}
+      onBack={() => {
+        const pill = pills.at(-1);
+        if (!pill) return;
+        setPills(pills.slice(0, -1));
+        setTyped(pillText(pill));
+      }}
+      options={options}
+      onPick={pick}
+      empty={found.error ? found.error.message : found.isFetching ? "Searching" : "Nothing matches."}
+      className="max-h-[70dvh]"
+    />
+  );
+}
+
+/** The address is the id: choosing goes there, to the message that was found if there is one. */
+function chatOption(chat: ChatView, group: string): Option {
+  const { chat_id, message_id, snippet } = chat.match ?? {};
+  const id = message_id ? `/c/${chat_id ?? chat.id}?m=${message_id}` : `/c/${chat.id}`;
+  return {
+    id,
+    label: chat.title,
+    group,
+    icon: <ChatMark mark={markOf(chat)} />,
+    ...(snippet ? { detail: <span className="inline-block max-w-72 truncate align-bottom">{snippet}</span> } : {}),
+  };
+}
+
+function useCommands(query: string): Command[] {
+  const navigate = useNavigate();
+  const go = (path: string) => () => {
+    hasLeft = true;
+    void navigate(path);
+  };
+  const theme = (name: string) => () => void saveDisplay({ theme: name }).catch(() => {});
+  const all: Command[] = [
+    { id: "new", label: "New chat", icon: <SquarePen />, run: go("/") },
+    { id: "settings", label: "Settings", icon: <Settings />, run: go("/settings/profile") },
+    { id: "usage", label: "Usage", icon: <ChartNoAxesColumn />, run: go("/usage") },
+    { id: "archive", label: "Show the archive", icon: <Archive />, run: go("/?archived=1") },
+    {
+      id: "sidebar",
+      label: "Show or hide the list",
+      icon: <PanelLeft />,
+      run: () => setLayout({ sidebarOpen: !layout.getState().sidebarOpen }),
+    },
+    { id: "dark", label: "Dark theme", icon: <Moon />, run: theme("dark") },
+    { id: "light", label: "Light theme", icon: <Sun />, run: theme("light") },
+  ].map((one) => ({ ...one, group: "Commands" }));
+  // Without words the most used are enough.
+  return query ? all : all.slice(0, 4);
 }
