@@ -7,7 +7,7 @@ from uuid import UUID
 
 from rookery.chat.messages import NewMessage, Role
 from rookery.chat.parts import Text
-from rookery.store import machine
+from rookery.store import machine, search
 from rookery.store.hints import Hint
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.pool import Database, DatabaseConfig
@@ -16,11 +16,14 @@ from tests.browser.wire import Backstage
 
 # The last row says so, and nothing else does.
 END = "this is the end of chat"
+# Both people and the model speak of it, once in a thousand messages.
+RARE = "heron"
 
 _FILL = """
     INSERT INTO chat_messages (chat_id, role, visibility, content, content_version, created_by)
     SELECT $1, CASE WHEN n % 2 = 0 THEN 'user' ELSE 'assistant' END, 'both',
            jsonb_build_array(jsonb_build_object('type', 'text', 'text', CASE
+             WHEN n % 999 = 8 THEN 'I saw a heron at ' || n || '.'
              WHEN n % 2 = 0 THEN 'And what about ' || n || '?'
              ELSE E'Some **words** about `' || n || E'`:\\n\\n- first\\n- second\\n\\n' || repeat('words and more ', 20)
            END)), 1, CASE WHEN n % 2 = 0 THEN $3::uuid END
@@ -74,4 +77,8 @@ class Shelf:
 
     async def _make(self, owner: UUID, model: UUID, title: str, messages: int, answer: str | None) -> str:
         async with await Database.connect(DatabaseConfig(self._url, pool_worker=1)) as database:
-            return await rest_chat(database, owner=owner, model=model, title=title, messages=messages, answer=answer)
+            chat = await rest_chat(database, owner=owner, model=model, title=title, messages=messages, answer=answer)
+            # What is searched for is found a moment later; nobody waits for that here.
+            async with database.api.acquire() as conn:
+                await search.backfill(conn, batch=1_000)
+            return chat

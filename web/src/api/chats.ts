@@ -49,7 +49,7 @@ export const submitToolResults = (chat: string, results: ToolResultInput[]) =>
   post<void>(at(chat, "/tool-results"), { results });
 export const listPrompts = (chat: string) => get<ItemsOfPrompt>(at(chat, "/prompts"));
 export const searchChat = (chat: string, q: string, signal?: AbortSignal) =>
-  get<ItemsOfSearchMatch>(at(chat, "/search"), { q }, signal);
+  get<ItemsOfSearchMatch>(at(chat, "/search"), { q, limit: 200 }, signal);
 export const getMessage = (chat: string, message: number) => get<MessageView>(at(chat, `/messages/${message}`));
 
 export const listQueue = (chat: string) => get<QueueView>(at(chat, "/queue"));

@@ -13,6 +13,7 @@ const HELP: [string, string][] = [
   [`${modKey}-Shift-O`, "New chat"],
   [`${modKey}-B`, "Show or hide the list"],
   [`${modKey}-J`, "Show or hide the panel"],
+  [`${modKey}-F`, "Find in this chat; twice: the browser's own"],
   ["Alt-Up, Alt-Down", "Previous or next chat"],
   ["/", "Write a message"],
   ["e", "Edit the last prompt"],

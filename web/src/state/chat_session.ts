@@ -26,6 +26,9 @@ const READ_MS = 1_000;
 const GHOST_MS = 250;
 const IDLE_CLOSE_MS = 5 * 60_000;
 export const PAGE = 50;
+// On the way to a place far back: as much as the server gives at once.
+const LARGE_PAGE = 200;
+const MOST_PAGES = 200;
 
 export interface ChatSessionState {
   data: ChatData;
@@ -49,6 +52,7 @@ export class ChatSession {
   private lastRead = Number.NEGATIVE_INFINITY;
   private readId = 0;
   private users = 0;
+  private loading: Promise<void> | null = null;
   private sending: Promise<unknown> = Promise.resolve();
   /** Told of recorded model calls, for the debug panel. */
   onDebug: ((runId: string | null) => void) | null = null;
@@ -164,14 +168,21 @@ export class ChatSession {
     this.connection.connect();
   }
 
-  /** The page before the oldest row that is held. */
-  async loadOlder(): Promise<void> {
-    const { data, older } = this.store.getState();
+  /** The page before the oldest row that is held. Who asks while one is under way waits for that. */
+  loadOlder(limit = PAGE): Promise<void> {
+    this.loading ??= this.loadPage(limit).finally(() => {
+      this.loading = null;
+    });
+    return this.loading;
+  }
+
+  private async loadPage(limit: number): Promise<void> {
+    const { data } = this.store.getState();
     const first = data.order[0];
-    if (older === "loading" || !data.hasMore || first === undefined) return;
+    if (!data.hasMore || first === undefined) return;
     this.store.setState({ older: "loading" });
     try {
-      const page = await api.listMessages(this.id, { before_id: first, limit: PAGE });
+      const page = await api.listMessages(this.id, { before_id: first, limit });
       // Replaced meanwhile: this page belongs to a history that is gone.
       if (this.held.data.order[0] === first) {
         this.held = { ...this.held, data: withMessages(this.held.data, page.items, page.has_more) };
@@ -183,13 +194,13 @@ export class ChatSession {
     }
   }
 
-  /** Load back until this message is held. False when it is not there. */
+  /** Load back until this message is held. False when it is not there, or cannot be loaded. */
   async loadUntil(messageId: number): Promise<boolean> {
-    for (let pages = 0; pages < 200; pages += 1) {
+    for (let pages = 0; pages < MOST_PAGES; pages += 1) {
       const { data, older } = this.store.getState();
       if (data.messages.has(messageId)) return true;
-      if (!data.hasMore || (data.order[0] ?? 0) < messageId || older === "error") return false;
-      await this.loadOlder();
+      if (!data.hasMore || (data.order[0] ?? 0) < messageId || (older === "error" && pages > 0)) return false;
+      await this.loadOlder(LARGE_PAGE);
     }
     return false;
   }

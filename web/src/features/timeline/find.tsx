@@ -6,6 +6,7 @@ import type { Row } from "@/chat/rows";
 import { labelOf } from "@/chat/tools";
 import type { ChatSession } from "@/state/chat_session";
 import { IconButton } from "@/ui/button";
+import { cx } from "@/ui/cx";
 
 /** The words of a row, for finding them. */
 export function rowText(row: Row): string {
@@ -30,26 +31,78 @@ interface Props {
   rows: readonly Row[];
   box: RefObject<HTMLElement | null>;
   onShow: (key: string) => void;
+  /** Loads what is missing before. */
+  onShowMessage: (message: number) => Promise<void>;
 }
 
+/** A row with the words, or a message of which the server says so. */
+interface Hit {
+  message: number;
+  key: string | null;
+}
+
+/** Newest first: what is looked for is more often near. A message that the server found has its row once it is held. */
+export function hitsOf(rows: readonly Row[], wanted: string, found: readonly number[]): Hit[] {
+  if (wanted.length < MIN_CHARACTERS) return [];
+  const held = rows
+    .filter((row) => rowText(row).toLowerCase().includes(wanted))
+    .map((row): Hit => ({ message: Number(/^m(\d+)/.exec(row.key)?.[1] ?? 0), key: row.key }))
+    .reverse();
+  const known = new Set(held.map((hit) => hit.message));
+  const others = found.flatMap((message): Hit[] => (known.has(message) ? [] : [{ message, key: null }]));
+  return [...held, ...others].sort((a, b) => b.message - a.message);
+}
+
+const MIN_CHARACTERS = 2;
+const MARKED = "find";
+const MARKED_HERE = "find-here";
+const MOST_MARKS = 500;
 // Not in the style sheet: the build's own parser does not know the name and says so every time.
 const marks = typeof CSSStyleSheet === "undefined" ? null : new CSSStyleSheet();
-marks?.replaceSync("::highlight(find) { background: var(--mark); color: var(--text-1); }");
+marks?.replaceSync(
+  `::highlight(${MARKED}) { background: var(--mark); color: var(--text-1); }
+   ::highlight(${MARKED_HERE}) { background: var(--accent-color); color: var(--on-accent); }`,
+);
+
+function rangesOf(box: HTMLElement, wanted: string): Range[] {
+  const ranges: Range[] = [];
+  const walker = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node && ranges.length < MOST_MARKS; node = walker.nextNode()) {
+    // Headings for those who listen repeat what stands below them.
+    if (node.parentElement?.closest(".sr-only")) continue;
+    const text = (node.textContent ?? "").toLowerCase();
+    for (let from = text.indexOf(wanted); from >= 0; from = text.indexOf(wanted, from + wanted.length)) {
+      const range = new Range();
+      range.setStart(node, from);
+      range.setEnd(node, from + wanted.length);
+      ranges.push(range);
+    }
+  }
+  return ranges;
+}
+
+/** A long row may be in view and the words in it not. */
+function reveal(box: HTMLElement, range: Range): void {
+  const { top, bottom } = range.getBoundingClientRect();
+  const view = box.getBoundingClientRect();
+  if (top < view.top + 48 || bottom > view.bottom) box.scrollTop += top - view.top - view.height / 3;
+}
 
 /** Find in this chat: rows that are held, then older ones by the server. Pressed twice, the browser's own. */
-export function Find({ session, rows, box, onShow }: Props) {
+export function Find({ session, rows, box, onShow, onShowMessage }: Props) {
   const [open, setOpen] = useState(false);
   const [query, setQuery] = useState("");
   // None yet; the first is the newest.
-  const [at, setAt] = useState(-1);
+  const [here, setHere] = useState<Hit | null>(null);
+  const [isLoading, setLoading] = useState(false);
   const [older, setOlder] = useState<number[]>([]);
   const input = useRef<HTMLInputElement>(null);
+  const opener = useRef<HTMLElement | null>(null);
+  const isToReveal = useRef(false);
   const wanted = query.trim().toLowerCase();
-  const found = useMemo(
-    () =>
-      wanted.length < 2 ? [] : rows.filter((row) => rowText(row).toLowerCase().includes(wanted)).map((row) => row.key),
-    [rows, wanted],
-  );
+  const hits = useMemo(() => (open ? hitsOf(rows, wanted, older) : []), [open, rows, wanted, older]);
+  const byKey = hits.findIndex((hit) => here?.key && hit.key === here.key);
+  const at = byKey >= 0 ? byKey : hits.findIndex((hit) => hit.message === here?.message);
 
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
@@ -57,6 +110,7 @@ export function Find({ session, rows, box, onShow }: Props) {
         return;
       if (open && document.activeElement === input.current) return;
       event.preventDefault();
+      if (!open) opener.current = document.activeElement as HTMLElement | null;
       setOpen(true);
       input.current?.select();
     };
@@ -66,16 +120,12 @@ export function Find({ session, rows, box, onShow }: Props) {
 
   useEffect(() => {
     setOlder([]);
-    if (!open || wanted.length < 2) return;
+    if (!open || wanted.length < MIN_CHARACTERS) return;
     const abort = new AbortController();
     const timer = setTimeout(() => {
-      searchChat(session.id, wanted, abort.signal)
-        .then((answer) => {
-          const first = session.store.getState().data.order[0] ?? 0;
-          setOlder(
-            answer.items.flatMap((item) => (item.message_id && item.message_id < first ? [item.message_id] : [])),
-          );
-        })
+      // As they stand there, one after the other, as in the rows that are held.
+      searchChat(session.id, `"${wanted.replaceAll('"', " ")}"`, abort.signal)
+        .then((answer) => setOlder(answer.items.flatMap((item) => item.message_id ?? [])))
         .catch(() => {});
     }, 250);
     return () => {
@@ -88,40 +138,43 @@ export function Find({ session, rows, box, onShow }: Props) {
   useEffect(() => {
     if (!("highlights" in CSS) || !marks) return;
     if (!document.adoptedStyleSheets.includes(marks)) document.adoptedStyleSheets.push(marks);
-    CSS.highlights.delete("find");
-    if (!open || wanted.length < 2 || !box.current) return;
-    const ranges: Range[] = [];
-    const walker = document.createTreeWalker(box.current, NodeFilter.SHOW_TEXT);
-    for (let node = walker.nextNode(); node && ranges.length < 500; node = walker.nextNode()) {
-      const text = (node.textContent ?? "").toLowerCase();
-      for (let from = text.indexOf(wanted); from >= 0; from = text.indexOf(wanted, from + wanted.length)) {
-        const range = new Range();
-        range.setStart(node, from);
-        range.setEnd(node, from + wanted.length);
-        ranges.push(range);
-      }
+    if (!open || wanted.length < MIN_CHARACTERS || !box.current) return;
+    const ranges = rangesOf(box.current, wanted);
+    const key = hits[at]?.key;
+    const row = key ? box.current.querySelector(`[data-key="${CSS.escape(key)}"]`) : null;
+    const those = ranges.filter((range) => row?.contains(range.startContainer));
+    CSS.highlights.set(MARKED, new Highlight(...ranges));
+    const first = new Highlight(...those);
+    first.priority = 1;
+    CSS.highlights.set(MARKED_HERE, first);
+    if (isToReveal.current && those[0]) {
+      isToReveal.current = false;
+      reveal(box.current, those[0]);
     }
-    CSS.highlights.set("find", new Highlight(...ranges));
-    return () => void CSS.highlights.delete("find");
+    return () => {
+      CSS.highlights.delete(MARKED);
+      CSS.highlights.delete(MARKED_HERE);
+    };
   });
 
   if (!open) return null;
-  const total = found.length + older.length;
-  const go = (to: number) => {
-    if (total === 0) return;
-    const next = (to + total) % total;
-    setAt(next);
-    // Newest first: what is looked for is more often near.
-    const key = found[found.length - 1 - next];
-    if (key) onShow(key);
+  const go = (by: 1 | -1) => {
+    const from = at < 0 && by < 0 ? 0 : at;
+    const next = hits[(from + by + hits.length) % hits.length];
+    if (!next) return;
+    setHere(next);
+    isToReveal.current = true;
+    if (next.key) onShow(next.key);
     else {
-      const message = older[next - found.length];
-      if (message) void session.loadUntil(message).then(() => onShow(`m${message}`));
+      setLoading(true);
+      void onShowMessage(next.message).finally(() => setLoading(false));
     }
   };
   const close = () => {
     setOpen(false);
     setQuery("");
+    setHere(null);
+    opener.current?.focus();
   };
   return (
     <search className="absolute top-2 right-4 z-20 flex items-center gap-1 rounded-lg border border-line bg-bg1 p-1 shadow-pop">
@@ -134,21 +187,21 @@ export function Find({ session, rows, box, onShow }: Props) {
         value={query}
         onChange={(event) => {
           setQuery(event.target.value);
-          setAt(-1);
+          setHere(null);
         }}
         onKeyDown={(event) => {
-          if (event.key === "Enter") go(at + (event.shiftKey ? -1 : 1));
+          if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
           if (event.key === "Escape") close();
         }}
         className="w-52 bg-transparent px-2 outline-none placeholder:text-muted"
       />
-      <output className="min-w-12 text-center text-small text-muted tabular-nums">
-        {wanted.length < 2 ? "" : total === 0 ? "none" : `${Math.max(0, at) + 1}/${total}`}
+      <output className={cx("min-w-12 text-center text-small text-muted tabular-nums", isLoading && "pulse")}>
+        {wanted.length < MIN_CHARACTERS ? "" : hits.length === 0 ? "none" : `${Math.max(0, at) + 1}/${hits.length}`}
       </output>
-      <IconButton label="Earlier match" size="small" onClick={() => go(at + 1)}>
+      <IconButton label="Earlier match" size="small" onClick={() => go(1)}>
         <ChevronUp />
       </IconButton>
-      <IconButton label="Later match" size="small" onClick={() => go(at - 1)}>
+      <IconButton label="Later match" size="small" onClick={() => go(-1)}>
         <ChevronDown />
       </IconButton>
       <IconButton label="Close" size="small" onClick={close}>

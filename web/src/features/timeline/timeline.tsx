@@ -160,7 +160,6 @@ export function Timeline({ session, target, dimFrom }: Props) {
   }, [rows, range.start, range.end]);
 
   useSentRows(session, scroller, rows);
-  useTarget(session, target, rows, scroller, setKeys);
   useOlder(session, box);
   useReadMark(session, view.isFar, loaded);
 
@@ -168,21 +167,14 @@ export function Timeline({ session, target, dimFrom }: Props) {
     if (followAgent) scroller.current?.follow();
   }, [followAgent]);
 
-  const showRow = (key: string) => {
-    const index = rows.findIndex((row) => row.key === key);
-    if (index < 0) return;
-    if (index < range.start || index >= range.end) {
-      setKeys(keysOf(rows, index - 20, index + 40));
-      requestAnimationFrame(() => scroller.current?.show(key));
-    } else scroller.current?.show(key);
-  };
+  const { showRow, showMessage } = useGoal(session, target, rows, range, scroller, setKeys);
 
   const mounted = useMemo(() => rows.slice(range.start, range.end), [rows, range]);
   const width = fullWidth ? "max-w-none" : "max-w-[48rem]";
   return (
     <div className="relative min-h-0 flex-1">
       <Prompts rows={rows} top={top} onShow={showRow} />
-      <Find session={session} rows={rows} box={box} onShow={showRow} />
+      <Find session={session} rows={rows} box={box} onShow={showRow} onShowMessage={showMessage} />
       {/* biome-ignore lint/a11y/noStaticElementInteractions: acts of the reader tell wanted scrolling from other */}
       <div
         ref={box}
@@ -304,7 +296,7 @@ const Article = memo(function Article({ row, dim }: { row: Row; dim: boolean }) 
       tabIndex={-1}
       data-key={row.key}
       data-kind={row.kind}
-      className={cx("pb-3", dim && "pointer-events-none opacity-40", row.kind === "user" && "pt-3")}
+      className={cx("relative pb-3", dim && "pointer-events-none opacity-40", row.kind === "user" && "pt-3")}
       inert={dim}
     >
       {heading && <h2 className="sr-only">{heading}</h2>}
@@ -418,29 +410,57 @@ function useSentRows(session: ChatSession, scroller: React.RefObject<Scroller | 
   }, [rows, newest, scroller]);
 }
 
-/** Open at a message, loading back as far as needed. */
-function useTarget(
+interface Goal {
+  /** As good as its row is the last one before it: not every message has rows of its own. */
+  message: number;
+  key: string | null;
+}
+
+function rowOfGoal(rows: readonly Row[], { message, key }: Goal): number {
+  if (key !== null) return rows.findIndex((row) => row.key === key);
+  const first = rows.findIndex((row) => messageOf(row) === message);
+  return first >= 0 ? first : rows.findLastIndex((row) => row.kind !== "day" && messageOf(row) < message);
+}
+
+/**
+ * Go to rows that may be neither loaded nor mounted. A goal is kept until its row is there: when that is depends on
+ * the server and on when React gets round to it, and a moment that is guessed is sometimes too early.
+ */
+function useGoal(
   session: ChatSession,
   target: number | null,
   rows: Row[],
+  { start, end }: Range,
   scroller: React.RefObject<Scroller | null>,
-  setKeys: (keys: Keys) => void,
-): void {
-  const done = useRef<number | null>(null);
+  setKeys: (change: (before: Keys) => Keys) => void,
+) {
+  const [goal, setGoal] = useState<Goal | null>(null);
+  const newest = useRef(0);
+  const showRow = useCallback((key: string) => setGoal({ message: 0, key }), []);
+  const showMessage = useCallback(
+    async (message: number): Promise<void> => {
+      newest.current = message;
+      const isThere = await session.loadUntil(message);
+      // Somebody who is already elsewhere does not want to be taken there.
+      if (isThere && newest.current === message) setGoal({ message, key: null });
+    },
+    [session],
+  );
   const loaded = useStore(session.store, (state) => state.data.loaded);
-  const has = useStore(session.store, (state) => target !== null && state.data.messages.has(target));
   useEffect(() => {
-    if (target !== null && loaded && !has) void session.loadUntil(target);
-  }, [session, target, loaded, has]);
-  useEffect(() => {
-    if (target === null || !has || done.current === target) return;
-    const index = rows.findIndex((row) => messageOf(row) === target);
-    if (index < 0) return;
-    done.current = target;
-    setKeys(keysOf(rows, index - 20, index + 40));
-    const key = rows[index]?.key ?? "";
-    requestAnimationFrame(() => requestAnimationFrame(() => scroller.current?.show(key)));
-  }, [target, has, rows, scroller, setKeys]);
+    if (target !== null && loaded) void showMessage(target);
+  }, [target, loaded, showMessage]);
+  useLayoutEffect(() => {
+    if (!goal) return;
+    const index = rowOfGoal(rows, goal);
+    const row = rows[index];
+    if (!row) return;
+    if (index < start || index >= end) {
+      const wanted = keysOf(rows, index - 20, index + 40);
+      setKeys((before) => (before.start === wanted.start && before.end === wanted.end ? before : wanted));
+    } else if (scroller.current?.show(row.key)) setGoal(null);
+  }, [goal, rows, start, end, scroller, setKeys]);
+  return { showRow, showMessage };
 }
 
 /** Older pages are loaded when the top is near, one at a time. */
