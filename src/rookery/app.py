@@ -196,7 +196,7 @@ def _wire(
         workspaces.executor.wake()
 
     bus = Bus()
-    notifier = Notifier(database.worker, bus)
+    notifier = Notifier(database.worker, bus, is_alone=lambda: presence.is_alone, clock=clock)
     listener = Listener(lambda: database.dedicated("listen"), bus, clock=clock, rng=rng)
     presence = Presence(lambda: database.dedicated("presence"), identity, clock=clock, rng=rng, on_peer_dead=take_over)
     lag = LagMonitor(clock)

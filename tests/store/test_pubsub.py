@@ -89,9 +89,9 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 @contextlib.asynccontextmanager
-async def running(database: Database) -> AsyncIterator[Replica]:
+async def running(database: Database, *, is_alone: bool = False) -> AsyncIterator[Replica]:
     bus, clock = Bus(), FakeClock()
-    notifier = Notifier(database.worker, bus, strict=True)
+    notifier = Notifier(database.worker, bus, strict=True, is_alone=lambda: is_alone, clock=clock)
     connections: list[asyncpg.Connection] = []
 
     async def connect() -> asyncpg.Connection:
@@ -281,6 +281,34 @@ async def test_what_is_published_before_close_is_sent_and_later_hints_stay_here(
     await replica.notifier.flush()
     assert replica.heard == [chat_hint(1), chat_hint(2)]
     assert other.heard == [chat_hint(1)]
+
+
+async def test_hints_of_a_replica_that_is_alone_gather_for_a_moment(database: Database, other: Replica) -> None:
+    async with running(database, is_alone=True) as replica:
+        replica.hear(ChatHint)
+        other.hear(ChatHint)
+
+        for version in (1, 2, 3):
+            replica.notifier.publish([chat_hint(version)])
+            await replica.clock.until_waiting("gather-hints")
+
+        assert [hint.snapshot_version for hint in replica.heard] == [1, 2, 3], "here they are heard at once"
+        assert replica.notifier.stats().statements == 0
+        await replica.clock.fire("gather-hints")
+        await until(lambda: other.heard == [chat_hint(3)])
+        assert replica.notifier.stats().statements == 1
+
+
+async def test_what_is_asked_for_through_the_server_and_what_is_left_at_the_end_do_not_gather(
+    database: Database, other: Replica
+) -> None:
+    other.hear(MiscHint, ChatHint)
+    async with running(database, is_alone=True) as replica:
+        replica.notifier.publish([misc("probe")], local=False)
+        await until(lambda: other.heard == [misc("probe")])
+
+        replica.notifier.publish([chat_hint(1)])
+    await until(lambda: other.heard == [misc("probe"), chat_hint(1)])
 
 
 async def test_a_receiver_that_reads_at_once_finds_what_the_hint_told_of(replica: Replica, other: Replica) -> None:

@@ -118,6 +118,28 @@ async def lock_is_free(database: Database, replica_id: UUID) -> bool:
         return taken
 
 
+async def test_a_replica_knows_whether_it_is_alone(database: Database) -> None:
+    first = Rig(database, uuid4())
+    await first.presence.start()
+    assert not first.presence.is_alone, "it has not looked yet"
+    try:
+        await first.start()
+        assert first.presence.is_alone
+
+        async with alive(database, uuid4()):
+            await first.tick()
+            assert not first.presence.is_alone
+        await first.tick()
+        assert first.presence.is_alone
+
+        await first.cut()
+        assert not first.presence.is_alone, "who cannot look does not know"
+        await first.clock.fire("presence-reconnect")
+        await until(lambda: first.presence.is_alone)
+    finally:
+        await first.end()
+
+
 async def test_a_started_replica_is_listed_and_holds_its_lock(database: Database) -> None:
     replica = Replica(
         id=uuid4(),

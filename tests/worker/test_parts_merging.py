@@ -11,6 +11,7 @@ from rookery.chat.messages import Role
 from rookery.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.worker import deltas
 from rookery.worker.feeds import MAX_BATCH_BYTES, MERGE_ABOVE_PARTS
+from rookery.worker.parts import FLUSHED_AT_ONCE, EpisodeKey
 from tests.worker.parts_rig import KEY, START, Rig, read, texts
 
 LATER = START + timedelta(seconds=1)
@@ -86,6 +87,38 @@ async def test_window_is_shown_when_the_episode_closes_and_its_timer_is_gone() -
     rig.close()
 
     assert texts(read(subscription)) == ["a", "bc"]
+    assert rig.timers.armed == []
+
+
+async def test_many_episodes_are_shown_in_turns_and_each_once() -> None:
+    rig = Rig()
+    keys = [EpisodeKey(KEY.chat_id, 3, number + 1) for number in range(2 * FLUSHED_AT_ONCE + 1)]
+    episodes = [rig.episode(key) for key in keys]
+    readers = [rig.buffer.subscribe(key) for key in keys]
+    for episode in episodes:
+        rig.say("a", "b", episode=episode)
+    assert [texts(reader.pull()) for reader in readers] == [["a"]] * len(keys)
+
+    rig.timers.fire()
+
+    first = [texts(reader.pull()) for reader in readers]
+    assert first == [["b"]] * FLUSHED_AT_ONCE + [[]] * (FLUSHED_AT_ONCE + 1), "those that came first"
+    assert [timer.delay for timer in rig.timers.armed] == [0], "the others follow as soon as the loop has looked around"
+    # Behind its turn an episode waits for a window of its own; before it, what is said joins what waits already.
+    rig.say("c", episode=episodes[0])
+    rig.say("c", episode=episodes[-1])
+    rig.close(keys[-2])
+    window = rig.timers.armed[-1]
+    assert window.delay == pytest.approx(0.03)
+    while turns := [timer for timer in rig.timers.armed if timer is not window]:
+        rig.timers.started = [window]
+        for turn in turns:
+            turn.callback()
+    assert texts(readers[0].pull()) == []
+    assert texts(read(readers[-2])) == ["b"]
+    assert texts(read(readers[-1])) == ["bc"]
+    rig.timers.fire()
+    assert texts(readers[0].pull()) == ["c"]
     assert rig.timers.armed == []
 
 

@@ -20,7 +20,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock
+from rookery.clock import Clock, DeadlineExceeded, SystemClock
 from rookery.histogram import Histogram, exponential
 from rookery.log import get_logger
 from rookery.store.errors import StoreError
@@ -42,6 +42,7 @@ log = get_logger("store.pubsub")
 MAX_PAYLOAD_BYTES = 7900  # PostgreSQL refuses 8,000
 MAX_BATCH = 256
 SEND_TIMEOUT_SECONDS = 5.0
+GATHER_SECONDS = 0.02  # chosen: about as long as the commits until the first word of an answer take
 CHECK_INTERVAL_SECONDS, CHECK_TIMEOUT_SECONDS = 10.0, 5.0
 PROBE_INTERVAL_SECONDS, PROBE_TIMEOUT_SECONDS = 60.0, 5.0
 
@@ -214,16 +215,30 @@ class Notifier:
     """The process's one publisher. `publish` returns at once; whatever gathers while a statement is on the wire is
     sent by the next one.
 
+    While it `is_alone`, nobody else waits for its hints: they may gather for a moment, and a turn costs one or two
+    statements for them instead of one for each of its commits.
+
     `strict` is for tests: a hint that is too long raises instead of being logged and dropped.
     """
 
-    def __init__(self, pool: asyncpg.Pool, bus: Bus, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        bus: Bus,
+        *,
+        strict: bool = False,
+        is_alone: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+    ) -> None:
         self._pool = pool
         self._bus = bus
         self._strict = strict
+        self._is_alone = is_alone
+        self._clock = clock or SystemClock()
         self._pending: dict[UUID | int, tuple[str, bytes, int]] = {}  # channel, encoded hint, snapshot version
         self._numbers = count()
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._sending = asyncio.Lock()
         self._closed = False
         self._stats = NotifierStats()
@@ -231,7 +246,8 @@ class Notifier:
     def publish(self, hints: Iterable[Hint], *, local: bool = True) -> None:
         """Tell subscribers here at once, and all replicas soon. For after the commit; never blocks, never fails.
 
-        Hints come back to this process from PostgreSQL as well; receivers compare versions.
+        Hints come back to this process from PostgreSQL as well; receivers compare versions. Those that it only gets
+        from there do not gather.
         """
         hints = tuple(hints)
         for hint in hints:
@@ -239,6 +255,8 @@ class Notifier:
                 self._bus.dispatch(hint)
         for hint in hints:
             self._enqueue(hint)
+        if not local:
+            self._hurry.set()
         if self._pending:
             self._wake.set()
 
@@ -246,7 +264,14 @@ class Notifier:
         """Send until `close`."""
         while not self._closed:
             await self._wake.wait()
+            if self._is_alone() and not self._closed:
+                await self._gather()
             await self.flush()
+
+    async def _gather(self) -> None:
+        with contextlib.suppress(DeadlineExceeded):
+            async with self._clock.deadline(GATHER_SECONDS, "gather-hints"):
+                await self._hurry.wait()
 
     async def flush(self) -> None:
         """Return when everything published so far has been sent, or has failed."""
@@ -257,6 +282,7 @@ class Notifier:
     async def close(self) -> None:
         """Send what is left and end `run`. What is published later reaches this process only."""
         self._closed = True
+        self._hurry.set()
         self._wake.set()
         await self.flush()
 
@@ -287,6 +313,7 @@ class Notifier:
 
     def _take(self) -> list[tuple[str, bytes]]:
         self._wake.clear()
+        self._hurry.clear()
         keys = [key for key, _ in zip(self._pending, range(MAX_BATCH), strict=False)]
         return [self._pending.pop(key)[:2] for key in keys]
 

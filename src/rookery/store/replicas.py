@@ -163,6 +163,7 @@ class Presence:
         self._beat_at = -STALE_SECONDS
         self._started_at: datetime | None = None
         self._peers: dict[UUID, bool] = {}  # those seen last, and whether they were stopping
+        self._has_looked = False
         self._stopping = False
         self._closed = False
 
@@ -187,6 +188,11 @@ class Presence:
     def live_count(self) -> int:
         """How many replicas take requests, this one included, as of the last look."""
         return 1 + sum(not stopping for stopping in self._peers.values())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there was no other replica at the last look. Not before the first one, nor while nobody can look."""
+        return self._has_looked and not self._peers and self.held
 
     async def start(self) -> None:
         """Take the lock and appear in the table; fails if the database cannot be reached or written."""
@@ -284,6 +290,7 @@ class Presence:
             removed = await self._remove_dead(connection, peers, stale) if peers else set()
         vanished = {peer for peer, stopping in self._peers.items() if peer not in peers and not stopping}
         self._peers = {peer: stopping for peer, stopping in peers.items() if peer not in removed}
+        self._has_looked = True
         for peer in vanished:
             log.info("replica_vanished", replica_id=peer)
         for peer in removed | vanished:

@@ -36,6 +36,8 @@ log = get_logger("worker.parts")
 
 # Chosen: a stalled reader is found at most this much late, and a pass looks at a few hundred episodes.
 SWEEP_SECONDS = 1.0
+# Chosen: with their writes well below a millisecond.
+FLUSHED_AT_ONCE = 16
 
 
 class EpisodeKey(NamedTuple):
@@ -283,8 +285,11 @@ class PartBuffer:
         # In the order in which they were closed.
         self._closed: dict[EpisodeKey, Episode] = {}
         # One window for all: waking up for each episode would cost more than what it shows.
-        self._in_window: set[Episode] = set()
+        self._in_window: dict[Episode, None] = {}
         self._window: Timer | None = None
+        # Those whose window has ended, until it is their turn.
+        self._due: dict[Episode, None] = {}
+        self._turn: Timer | None = None
         self._is_closed = False
         self._dropped = 0
         self._evicted = 0
@@ -386,21 +391,42 @@ class PartBuffer:
 
     def _enter_window(self, episode: Episode) -> None:
         """Show what the episode holds when the window ends, which others may have begun."""
-        self._in_window.add(episode)
+        if episode in self._due:
+            return  # its turn is near, and takes this along
+        self._in_window[episode] = None
         if self._window is None:
             self._window = self._call_later(self._limits.merge_window_ms / 1000, self._window_ended)
 
     def _leave_window(self, episode: Episode) -> None:
-        self._in_window.discard(episode)
+        self._in_window.pop(episode, None)
+        self._due.pop(episode, None)
         if self._window is not None and not self._in_window:
             self._window.cancel()
             self._window = None
+        if self._turn is not None and not self._due:
+            self._turn.cancel()
+            self._turn = None
 
     def _window_ended(self) -> None:
         self._window = None
-        due, self._in_window = self._in_window, set()
-        for episode in due:
+        self._due.update(self._in_window)
+        self._in_window = {}
+        if self._turn is None:
+            self._flush_some()
+
+    def _flush_some(self) -> None:
+        """Show some of those that are due; the others have their turn when the loop has looked after everything else.
+
+        Every flush wakes who writes to a client. All at once they would keep a message that somebody sends, and each of
+        the steps until its first word, waiting for as long as it takes to write to everybody.
+        """
+        self._turn = None
+        for _ in range(min(len(self._due), FLUSHED_AT_ONCE)):
+            episode = next(iter(self._due))
+            del self._due[episode]
             episode.flush()
+        if self._due:
+            self._turn = self._call_later(0, self._flush_some)
 
     def _check(self) -> None:
         assert get_ident() == self._thread, "the part buffer belongs to the event loop's thread"
