@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from math import gcd
+from unittest import mock
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -153,6 +154,17 @@ def test_diff_of_a_moved_line_leads_from_one_text_to_the_other(before: str, data
     moved = data.draw(st.permutations(raws))
 
     assert patched("".join(raws), diff.unified("/f", "".join(raws), "".join(moved))) == "".join(moved)
+
+
+@given(texts(most=12), texts(most=3), texts(most=3), texts(most=12))
+def test_lines_that_a_diff_skips_change_nothing_about_it(start: str, old: str, new: str, end: str) -> None:
+    before, after = start + old + end, start + new + end
+    whole = (0, edit_lines.split(before), edit_lines.split(after))
+    with mock.patch.object(diff, "_around_the_difference", return_value=whole):
+        expected = diff.unified("/f", before, after)
+
+    assert diff.unified("/f", before, after) == expected
+    assert patched(before, expected) == after
 
 
 @st.composite

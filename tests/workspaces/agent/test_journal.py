@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -285,3 +287,33 @@ def _ending(desk: Desk, act: str) -> Callable[[Attempt], Any]:
         return Response.json({})
 
     return run
+
+
+async def test_note_of_another_thread_is_in_a_file_that_is_written_anew_meanwhile(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noting: list[threading.Thread] = []
+    begun, rename = asyncio.Event(), os.replace
+
+    async def run(attempt: Attempt) -> Response:
+        noting.append(threading.Thread(target=attempt.note, args=({"is": "known"},)))
+        begun.set()
+        return await asyncio.Event().wait() or Response()
+
+    def renamed(source: Path, target: Path) -> None:
+        # Between what the new file holds and its name: what goes to the old one now is lost.
+        noting[0].start()
+        noting[0].join(0.2)
+        rename(source, target)
+
+    cut_off = asyncio.create_task(desk.journal.once("slow", "edit", "body", run))
+    await begun.wait()
+    monkeypatch.setattr(journals, "_SPARE_LINES", 0)
+    monkeypatch.setattr(os, "replace", renamed)
+    await desk.do("quick")
+    noting[0].join()
+    monkeypatch.undo()
+    cut_off.cancel()
+    desk.restart()
+
+    assert desk.journal.cut_off("edit") == [{"is": "known"}]

@@ -1,7 +1,8 @@
 """Unified diffs that stay fast on large files. Pure.
 
 `difflib` compares every line with every other of its kind, which takes minutes on a log of 100,000 lines. Lines that
-occur once on both sides split the texts first; `difflib` sees only what is left between them.
+occur once on both sides split the texts first; `difflib` sees only what is left between them. An edit changes a few
+lines as a rule: what both texts begin and end with is skipped as characters, before anything is split into lines.
 """
 
 from __future__ import annotations
@@ -35,17 +36,63 @@ def unified(path: str, before: str, after: str) -> str:
     """The unified diff with three lines of context, under one path; empty for equal texts, cut at `MAX_BYTES`."""
     if before == after:
         return ""
-    old, new = edit_lines.split(before), edit_lines.split(after)
+    skipped, old, new = _around_the_difference(before, after)
     out = [f"--- {path}\n", f"+++ {path}\n"]
     size = 0
     for hunk in _hunks(changes(old, new)):
-        lines = _hunk_lines(hunk, old, new)
+        lines = _hunk_lines(hunk, old, new, skipped)
         size += sum(len(line) for line in lines)
         if size > MAX_BYTES:
             out.append("[the rest of this diff is not shown]\n")
             break
         out += lines
     return "".join(out)
+
+
+def _around_the_difference(before: str, after: str) -> tuple[int, list[str], list[str]]:
+    """How many lines to skip, and the lines of both texts from there to where all is the same again; with context."""
+    start = before.rfind("\n", 0, _same_at_start(before, after)) + 1
+    same = _same_at_end(before, after, most=min(len(before), len(after)) - start)
+    end, other = len(before) - same, len(after) - same
+    if not (_begins_line(before, end) and _begins_line(after, other)):
+        end = _next_line(before, end)
+    for _ in range(CONTEXT):
+        start = before.rfind("\n", 0, max(start - 1, 0)) + 1
+        end = _next_line(before, end)
+    other = len(after) - (len(before) - end)
+    return before.count("\n", 0, start), edit_lines.split(before[start:end]), edit_lines.split(after[start:other])
+
+
+def _same_at_start(before: str, after: str) -> int:
+    """How many characters both begin with. By halves: each step compares at the speed of the machine."""
+    same, most = 0, min(len(before), len(after))
+    while same < most:
+        middle = (same + most + 1) // 2
+        if before[same:middle] == after[same:middle]:
+            same = middle
+        else:
+            most = middle - 1
+    return same
+
+
+def _same_at_end(before: str, after: str, *, most: int) -> int:
+    same, end, other = 0, len(before), len(after)
+    while same < most:
+        middle = (same + most + 1) // 2
+        if before[end - middle : end - same] == after[other - middle : other - same]:
+            same = middle
+        else:
+            most = middle - 1
+    return same
+
+
+def _begins_line(text: str, at: int) -> bool:
+    return at == 0 or text[at - 1] == "\n"
+
+
+def _next_line(text: str, at: int) -> int:
+    """Where the line after this place begins, or the end of the text."""
+    return text.find("\n", at) + 1 or len(text)
 
 
 def changes(old: list[str], new: list[str]) -> list[Change]:
@@ -129,13 +176,14 @@ def _hunks(found: list[Change]) -> list[list[Change]]:
     return hunks
 
 
-def _hunk_lines(hunk: list[Change], old: list[str], new: list[str]) -> list[str]:
+def _hunk_lines(hunk: list[Change], old: list[str], new: list[str], skipped: int) -> list[str]:
     first, last = hunk[0], hunk[-1]
     before = min(CONTEXT, first.a)
     behind = min(CONTEXT, len(old) - last.b)
     start, end = first.a - before, last.b + behind
     new_start, new_end = first.c - before, last.d + behind
-    out = [f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@\n"]
+    shown = _range(start + skipped, end + skipped), _range(new_start + skipped, new_end + skipped)
+    out = [f"@@ -{shown[0]} +{shown[1]} @@\n"]
     at = start
     for change in hunk:
         out += [_shown(" ", line) for line in old[at : change.a]]

@@ -71,10 +71,7 @@ class Editor:
         async def run(attempt: Attempt) -> Response:
             targets = await asyncio.to_thread(_resolve_all, wanted)
             async with self._agent.locks.hold(target.real for target in targets):
-                computed = await asyncio.to_thread(_compute_all, targets, attempt.found, include_diff)
-                # Known before the first rename: after a crash it tells whether an edit was made already.
-                attempt.note({"results": {one.target.real: _result(one) for one in computed}})
-                await asyncio.to_thread(self._write, computed)
+                computed = await asyncio.to_thread(self._make, targets, attempt, include_diff)
             for target in targets:
                 self._agent.touched.record(request.chat, target.real)
             return Response.json({"ok": True, "files": [one.answer for one in computed]})
@@ -82,6 +79,14 @@ class Editor:
         key = request.idempotency_key
         digest = journal.hash_of(json.dumps(body, sort_keys=True)) if key is not None else ""
         return await self._agent.journal.once(key, "edit", digest, run)
+
+    def _make(self, targets: Sequence[Target], attempt: Attempt, include_diff: bool) -> list[Computed]:
+        """All of the work under the locks: in one thread, because each change of threads costs more than most of it."""
+        computed = _compute_all(targets, attempt.found, include_diff)
+        # Known before the first rename: after a crash it tells whether an edit was made already.
+        attempt.note({"results": {one.target.real: _result(one) for one in computed}})
+        self._write(computed)
+        return computed
 
     def _write(self, computed: Sequence[Computed]) -> None:
         changed = [(one, one.data) for one in computed if one.data is not None and one.data != one.before]
@@ -236,7 +241,9 @@ def _read(target: Target) -> tuple[Version, bytes]:
             message = f"it has {status.st_size} bytes; edits work up to {MAX_FILE_BYTES}. Use sed or a script."
             raise AgentError(413, "too_large", message)
         try:
-            data = file.read(MAX_FILE_BYTES + 1)
+            # Not more than is there: room for the largest file would be asked of the system, and given back, each time.
+            # A file that grows meanwhile is noticed before anything is written.
+            data = file.read(status.st_size + 1)
         except OSError as error:
             raise paths.refusal(error, target.wanted.shown) from error
     return staging.version_of(status), data

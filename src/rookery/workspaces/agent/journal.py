@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,9 @@ class Attempt:
         return self._entry.key if self._entry is not None else None
 
     def note(self, value: Mapping[str, Any]) -> None:
-        """Write down, before the effect, what is needed to judge after a restart whether it happened."""
+        """Write down, before the effect, what is needed to judge after a restart whether it happened. From any thread."""
         if self._journal is not None and self._entry is not None:
-            self._entry.note = value
-            self._journal.append({"line": "note", "key": self._entry.key, "note": value})
+            self._journal.note(self._entry, value)
 
     def defer(self) -> None:
         """The answer is given now, but the effect goes on: "done" is written by `Journal.finish`."""
@@ -109,6 +109,8 @@ class Journal:
         self._lines = 0
         self._file_bytes = 0
         self._descriptor = -1
+        # Notes come from the threads that do the work; a file that is written anew meanwhile must have them too.
+        self._writing = threading.RLock()
 
     def load(self) -> None:
         """Read what earlier runs left, and write it anew without what is torn, old or gone."""
@@ -204,19 +206,26 @@ class Journal:
         entries = [entry for entry in self._entries.values() if entry.kind == kind and not entry.busy]
         return [entry.note for entry in entries if entry.answer is None and entry.note is not None]
 
+    def note(self, entry: Entry, value: Mapping[str, Any]) -> None:
+        """What an attempt wants to be known of it should it be cut off. From any thread."""
+        with self._writing:
+            entry.note = value
+            self.append({"line": "note", "key": entry.key, "note": value})
+
     def append(self, value: Mapping[str, Any]) -> None:
-        """Write one line as a whole, or nothing of it."""
+        """Write one line as a whole, or nothing of it. From any thread."""
         data = _encode(value)
-        try:
-            written = os.write(self._descriptor, data)
-            if written != len(data):
-                os.ftruncate(self._descriptor, self._file_bytes)
-                raise OSError("the line was written in part")
-        except OSError as error:
-            message = f"The workspace agent cannot write its journal, so nothing was done: {error}."
-            raise AgentError(507, "journal", message) from error
-        self._file_bytes += len(data)
-        self._lines += 1
+        with self._writing:
+            try:
+                written = os.write(self._descriptor, data)
+                if written != len(data):
+                    os.ftruncate(self._descriptor, self._file_bytes)
+                    raise OSError("the line was written in part")
+            except OSError as error:
+                message = f"The workspace agent cannot write its journal, so nothing was done: {error}."
+                raise AgentError(507, "journal", message) from error
+            self._file_bytes += len(data)
+            self._lines += 1
 
     def _done(self, entry: Entry) -> None:
         self._bytes += entry.size
@@ -286,6 +295,10 @@ class Journal:
 
     def _rewrite(self) -> None:
         """Replace the file by one that holds the living entries only."""
+        with self._writing:
+            self._rewrite_alone()
+
+    def _rewrite_alone(self) -> None:
         temporary = self._path.with_name(self._path.name + ".new")
         data = b"".join(_encode(line) for entry in self._entries.values() for line in entry.lines())
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
