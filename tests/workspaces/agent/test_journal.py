@@ -298,7 +298,8 @@ async def test_note_of_another_thread_is_in_a_file_that_is_written_anew_meanwhil
     async def run(attempt: Attempt) -> Response:
         noting.append(threading.Thread(target=attempt.note, args=({"is": "known"},)))
         begun.set()
-        return await asyncio.Event().wait() or Response()
+        await asyncio.Event().wait()
+        return Response()
 
     def renamed(source: Path, target: Path) -> None:
         # Between what the new file holds and its name: what goes to the old one now is lost.

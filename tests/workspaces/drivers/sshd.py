@@ -42,15 +42,15 @@ class Sshd:
         self.configure()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def configure(self, *more: str) -> None:
-        """`more` are lines of its configuration."""
+    def configure(self, *more: str, path: str | None = None) -> None:
+        """`more` are lines of its configuration; `path` is where those who log in find programs."""
         lines = [
             f"ListenAddress 127.0.0.1:{self.port}",
             f"HostKey {self.host_key}",
             f"AuthorizedKeysFile {self.directory / 'authorized'}",
             *("StrictModes no", "PasswordAuthentication no", "KbdInteractiveAuthentication no", "UsePAM no"),
             *("PermitRootLogin yes", "PidFile none", "LogLevel ERROR", "MaxSessions 10"),
-            f"SetEnv HOME={self.home}",
+            f"SetEnv HOME={self.home}" + ("" if path is None else f" PATH={path}"),
             *more,
         ]
         self._config.write_text("\n".join(lines) + "\n")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ast
 import io
-import os
 import struct
-import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rookery.workspaces.drivers import launcher
-from rookery.workspaces.drivers.launcher import archives, arguments, cgroups, seccomp
+from rookery.workspaces.drivers.launcher import archives, arguments, seccomp
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 
 MODULES = sorted(Path(launcher.__file__).parent.glob("*.py"))
@@ -118,103 +115,6 @@ def test_filter_refuses_what_it_lists_and_nothing_else(machine: str) -> None:
 
 def test_machine_without_known_calls_has_no_filter() -> None:
     assert seccomp.program("sparc64", nested=True) is None
-
-
-def test_group_gets_the_limits_of_the_template(tmp_path: Path) -> None:
-    group = tmp_path / "rookery-w"
-    group.mkdir()
-    (tmp_path / "cgroup.controllers").write_text("cpu io memory pids")
-    (tmp_path / "cgroup.subtree_control").write_text("")
-    for name in ("memory.max", "memory.swap.max", "cpu.max", "pids.max", "cgroup.procs"):
-        (group / name).write_text("")
-
-    cgroups.prepare(plan(cgroup=str(tmp_path), memory_mb=64, cpus=1.5, pids=32))
-
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"
-    assert (group / "memory.max").read_text() == str(64 * 1024 * 1024)
-    assert (group / "memory.swap.max").read_text() == "0"
-    assert (group / "cpu.max").read_text() == "150000 100000"
-    assert (group / "pids.max").read_text() == "32"
-
-
-def version_2(*controllers: str) -> tuple[Path, str]:
-    """Where this machine has groups of version 2, and the first of these controllers that it offers there."""
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, place, kind, *_ = line.split()
-        if kind == "cgroup2":
-            offered = (Path(place) / "cgroup.controllers").read_text().split()
-            found = next((name for name in controllers if name in offered), None)
-            if found is not None:
-                return Path(place), found
-    pytest.skip("this machine has no groups of version 2, or all their controllers are those of version 1")
-
-
-@pytest.fixture
-def delegated() -> Iterator[tuple[Path, str]]:
-    """A group of version 2 as a deployment gives it to the server, and a controller that it has."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may make groups, and become somebody who may not")
-    top, controller = version_2("pids", "memory", "hugetlb")
-    enabled = (top / "cgroup.subtree_control").read_text().split()
-    made = top / f"rookery-test-{os.getpid()}"
-    try:
-        (top / "cgroup.subtree_control").write_text(f"+{controller}")
-        made.mkdir()
-    except OSError as error:
-        pytest.skip(f"nobody may make groups of version 2 here: {error.strerror}")
-    yield made, controller
-    made.rmdir()
-    if controller not in enabled:
-        (top / "cgroup.subtree_control").write_text(f"-{controller}")
-
-
-def test_kernel_limits_a_process_in_a_group_of_version_2(
-    delegated: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the launcher does it: the group is opened by root, and the process moved by who is not root any more."""
-    cgroup, controller = delegated
-    # The kernel decides which limit can be tried: those of version 1 are not there for version 2.
-    limits = {"pids": ("pids.max", "7"), "memory": ("memory.max", "67108864"), "hugetlb": ("hugetlb.2MB.max", "0")}
-    name, value = limits[controller]
-    monkeypatch.setattr(cgroups, "limits_of", lambda _: {name: value})
-    (group,) = cgroups.prepare(plan(cgroup=str(cgroup), pids=7))
-    with subprocess.Popen(["sleep", "600"], user=65534, group=65534, extra_groups=[]) as process:
-        try:
-            move = ["echo", str(process.pid)]
-            subprocess.run(move, stdout=group, user=65534, group=65534, extra_groups=[], check=True)
-            lines = Path(f"/proc/{process.pid}/cgroup").read_text().splitlines()
-            limit = (cgroup / "rookery-w" / name).read_text().strip()
-        finally:
-            process.kill()
-            process.wait()
-            os.close(group)
-            cgroups.remove(str(cgroup), "w")
-
-    assert f"0::/{cgroup.name}/rookery-w" in lines
-    assert limit == value
-    assert not (cgroup / "rookery-w").exists()
-
-
-def test_older_hierarchies_get_the_limits_of_the_template(tmp_path: Path) -> None:
-    for name in ("memory", "cpu", "pids"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "cgroup.procs").write_text("")
-
-    assert cgroups.older_limits_of(plan(memory_mb=64, cpus=1.5, pids=32)) == {
-        "memory": {"memory.limit_in_bytes": str(64 * 1024**2), "memory.memsw.limit_in_bytes": str(64 * 1024**2)},
-        "cpu": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"},
-        "pids": {"pids.max": "32"},
-    }
-    (tmp_path / "cpu" / "cgroup.procs").unlink()
-    with pytest.raises(LaunchError, match="no controller for cpu"):
-        cgroups.prepare(plan(cgroup=str(tmp_path), cpus=1.5, pids=32))
-
-
-def test_group_without_the_controller_that_a_limit_needs_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cgroup.controllers").write_text("cpu")
-
-    with pytest.raises(LaunchError, match="no controller for memory"):
-        cgroups.prepare(plan(cgroup=str(tmp_path), memory_mb=64))
 
 
 def packed(*entries: tuple[str, str, str]) -> bytes:

@@ -420,63 +420,6 @@ async def test_bind_that_would_open_the_sandbox_is_refused(yard: Yard, tmp_path:
     assert why in refused.value.message
 
 
-def writable_cgroup() -> Path:
-    """Where this machine lets the tests make groups with all three limits; skips where it does not."""
-    top = Path("/sys/fs/cgroup")
-    made = top / f"rookery-test-{os.getpid()}"
-    try:
-        if (top / "cgroup.controllers").exists():
-            wanted = {"memory", "cpu", "pids"}
-            if not wanted <= set((top / "cgroup.subtree_control").read_text().split()):
-                pytest.skip("the controllers of this machine are not delegated to anybody")
-            made.mkdir()
-            return made
-        for name in ("memory", "cpu", "pids"):
-            (top / name / made.name).mkdir()
-            (top / name / made.name).rmdir()
-        return top
-    except OSError as error:
-        pytest.skip(f"nobody may make control groups here: {error.strerror}")
-
-
-# Three processes that hold memory until they are told to end, and how many of them the kernel has ended.
-HOLD = """python3 -c "
-import subprocess as s
-hold = 'held = bytearray(90_000_000); print(1, flush=True); input()'
-all = [s.Popen(['python3', '-c', hold], stdin=s.PIPE, stdout=s.PIPE, stderr=s.DEVNULL) for _ in range(3)]
-for one in all: one.stdout.readline()
-for one in all: one.stdin.close()
-print([one.wait() for one in all].count(-9))
-" """
-
-
-async def test_control_group_limits_the_workspace_as_a_whole(tmp_path: Path) -> None:
-    """Memory of all processes together, which no limit of one process knows."""
-    cgroup = writable_cgroup()
-    driver = local_driver(tmp_path, machine=await asyncio.to_thread(known_machine), cgroup=cgroup)
-    ws = spec(limits=Limits(memory_mb=200, cpus=0.5, pids=30))
-    try:
-        await driver.start(ws, print)
-        _, output = await asyncio.to_thread(run, driver, ws, HOLD)
-        groups = list(cgroup.glob(f"**/rookery-{ws.id}"))
-        read = [
-            (group / name).read_text()
-            for group in groups
-            for name in ("pids.max", "cpu.max", "cpu.cfs_quota_us")
-            if (group / name).exists()
-        ]
-        await driver.stop(ws, 1)
-        left = list(cgroup.glob(f"**/rookery-{ws.id}"))
-    finally:
-        await driver.delete(ws)
-        if cgroup != Path("/sys/fs/cgroup"):
-            cgroup.rmdir()
-
-    assert output in ("1\n", "2\n")
-    assert sorted(each.split()[0] for each in read) == ["30", "50000"]
-    assert left == []
-
-
 async def test_sandbox_whose_limits_cannot_be_set_does_not_run_without_them(yard: Yard, tmp_path: Path) -> None:
     ws, groups = spec(limits=Limits(pids=30)), tmp_path / "groups"
     group = groups / f"rookery-{ws.id}"

@@ -22,10 +22,12 @@ from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, Wo
 from rookery.workspaces.drivers.ssh import SshDriver
 from rookery.workspaces.errors import AgentUnreachable
 from tests.waiting import until
+from tests.workspaces import pythons
 from tests.workspaces.drivers.sshd import Sshd
 from tests.workspaces.drivers.yard import known_machine, processes_like, spec
 
 LONG = 60.0
+PYTHONS = [os.path.realpath(path) for path in pythons.find()]
 
 
 @pytest.fixture
@@ -214,10 +216,7 @@ async def test_machine_that_answers_nonsense_is_told_as_one_that_failed(
     said = says if says.startswith("$") else says.replace('"', '\\"')
     (own / "python3").write_text(f'#!/bin/sh\n/usr/bin/cat >/dev/null\necho "{said}"\n')
     (own / "python3").chmod(0o755)
-    text = (sshd.directory / "sshd_config").read_text()
-    (sshd.directory / "sshd_config").write_text(
-        text.replace(f"SetEnv HOME={sshd.home}", f"SetEnv HOME={sshd.home} PATH={own}:/usr/bin:/bin")
-    )
+    sshd.configure(path=f"{own}:/usr/bin:/bin")
     await asyncio.to_thread(sshd.start)
 
     with pytest.raises(DriverError, match=told) as refused:
@@ -316,14 +315,34 @@ async def test_machine_that_does_not_listen_is_told(sshd: Sshd, driver: SshDrive
     assert "Connection refused" in refused.value.message
 
 
+@pytest.mark.parametrize("is_confined", [True, False], ids=["confined", "plain"])
+@pytest.mark.parametrize(
+    "python", [os.path.realpath(path) for path in pythons.find()], ids=lambda path: Path(path).name
+)
+async def test_any_python_of_a_machine_is_enough(remote: Remote, python: str, is_confined: bool) -> None:
+    if is_confined:
+        await asyncio.to_thread(known_machine)
+    own = remote.sshd.directory / "bin"
+    own.mkdir()
+    (own / "python3").symlink_to(python)
+    await asyncio.to_thread(remote.sshd.stop)
+    remote.sshd.configure(path=f"{own}:/usr/bin:/bin")
+    await asyncio.to_thread(remote.sshd.start)
+
+    ws = await remote.start(remote.spec(sandbox=Sandbox(enabled=is_confined)))
+    said = await remote.run(ws, "readlink /proc/$PPID/exe")
+    await remote.driver.stop(ws, 10)
+
+    assert said == f"{python}\n"
+    assert not (await remote.driver.probe(ws)).alive
+
+
 async def test_machine_without_python_is_told(sshd: Sshd, driver: SshDriver) -> None:
     await asyncio.to_thread(sshd.stop)
     empty = sshd.directory / "empty"
     empty.mkdir()
     (empty / "cat").symlink_to("/bin/cat")
-    sshd.configure(f"SetEnv PATH={empty} HOME={sshd.home}")
-    text = (sshd.directory / "sshd_config").read_text().replace(f"SetEnv HOME={sshd.home}\n", "")
-    (sshd.directory / "sshd_config").write_text(text)
+    sshd.configure(path=str(empty))
     await asyncio.to_thread(sshd.start)
 
     with pytest.raises(DriverError) as refused:

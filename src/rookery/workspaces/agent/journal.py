@@ -87,7 +87,10 @@ class Attempt:
         return self._entry.key if self._entry is not None else None
 
     def note(self, value: Mapping[str, Any]) -> None:
-        """Write down, before the effect, what is needed to judge after a restart whether it happened. From any thread."""
+        """Write down, before the effect, what is needed to judge after a restart whether it happened.
+
+        From any thread.
+        """
         if self._journal is not None and self._entry is not None:
             self._journal.note(self._entry, value)
 

@@ -1,0 +1,22 @@
+"""The interpreters of this machine that workspaces may have."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+OLDEST, NEWEST = 9, 15
+
+
+def find() -> list[str]:
+    """Every Python here that the agent promises to run on, one of each version; that of the tests is always there."""
+    places = [Path(name) for name in os.environ.get("PATH", "").split(os.pathsep)]
+    places += sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin"))
+    found: dict[str, str] = {}
+    for place in places:
+        for minor in range(OLDEST, NEWEST + 1):
+            path = place / f"python3.{minor}"
+            if minor != sys.version_info.minor and os.access(path, os.X_OK) and "shims" not in path.parts:
+                found.setdefault(path.name, str(path))
+    return [sys.executable, *sorted(found.values())]
