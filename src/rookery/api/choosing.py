@@ -19,7 +19,7 @@ from rookery.chat.messages import ChatId, Effort
 from rookery.llm import resolve
 from rookery.llm.resolve import Choice, Models, Override
 from rookery.store import spending
-from rookery.store.model_errors import ModelUnusable, SpendLimitReached
+from rookery.store.model_errors import ModelError, ModelUnusable, SpendLimitReached
 from rookery.store.usage import KeySource
 
 MODELS_SETTING = "models"
@@ -27,13 +27,16 @@ OVERRIDES_SETTING = "model_overrides"
 
 May: TypeAlias = Callable[[], Awaitable[object]]
 
+# What is said against a message because of what it names.
+REFUSALS = (InvalidInput, ApiError, ModelError)
+
 
 @asynccontextmanager
 async def after(may: May) -> AsyncIterator[None]:
     """Complaints about a body come after those about rights: who lacks one learns nothing else."""
     try:
         yield
-    except (InvalidInput, ApiError, SpendLimitReached):
+    except REFUSALS:
         await may()
         raise
 
@@ -50,22 +53,38 @@ class Chooser:
     def for_new_chat(self, requested: UUID | None, personal: Override | None) -> Choice:
         return self._paid(resolve.for_new_chat(self._models, requested=requested, personal=personal))
 
-    def for_message(self, requested: UUID | None) -> Callable[[UUID], UUID]:
-        """By the model that the chat used last. What is named is checked at once."""
-        if requested is not None:
-            self._check(requested)
-        return lambda last: (
-            self._paid(resolve.for_message(self._models, requested=requested, last=last)).model_config_id
-        )
+    def for_message(self) -> ForMessage:
+        return ForMessage(self)
+
+    def named(self, requested: UUID) -> UUID:
+        """The model that a message names."""
+        self._check(requested)
+        return self._paid(Choice(requested)).model_config_id
+
+    def by_last(self, last: UUID) -> UUID:
+        """The model of a message that names none."""
+        return self._paid(resolve.for_message(self._models, requested=None, last=last)).model_config_id
+
+    @property
+    def kept(self) -> list[UUID]:
+        """Those that a chat goes on with when it used them last."""
+        return [
+            model_id
+            for model_id, state in self._models.by_id.items()
+            if resolve.is_kept(state) and (self._limit is None or state.key is KeySource.USER)
+        ]
 
     def for_edit(self, requested: UUID | None) -> Callable[[UUID | None, UUID], UUID]:
         """By the model of the message as it was, if that can still be used, else as for any message."""
-        by_last = self.for_message(requested)
+        if requested is not None:
+            self._check(requested)
 
         def choose(original: UUID | None, last: UUID) -> UUID:
-            if requested is None and original is not None and self._models.is_usable(original):
+            if requested is not None:
+                return self.named(requested)
+            if original is not None and self._models.is_usable(original):
                 return self._paid(Choice(original)).model_config_id
-            return by_last(last)
+            return self.by_last(last)
 
         return choose
 
@@ -94,6 +113,22 @@ class Chooser:
         if self._limit is not None and (state is None or state.key is not KeySource.USER):
             raise self._limit
         return choice
+
+
+class ForMessage:
+    """By the model that the chat used last, for a message that names none."""
+
+    __slots__ = ("_chooser",)
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+
+    @property
+    def kept(self) -> list[UUID]:
+        return self._chooser.kept
+
+    def __call__(self, last: UUID) -> UUID:
+        return self._chooser.by_last(last)
 
 
 async def chooser(parts: ApiParts, caller: Caller) -> Chooser:

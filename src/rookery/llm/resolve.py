@@ -125,10 +125,17 @@ def for_message(models: Models, *, requested: UUID | None, last: UUID) -> Choice
     if requested is not None:
         return Choice(_usable(models, requested))
     state = models.by_id.get(last)
-    # Only the config decides here: a provider without a key is reported by the turn, not by a silent switch.
-    if state is not None and state.enabled and not state.deleted:
+    if state is not None and is_kept(state):
         return Choice(last)
     return Choice(_usable_default(models))
+
+
+def is_kept(state: ModelState) -> bool:
+    """Whether a chat that used the model last goes on with it.
+
+    Only the config decides here: a provider without a key is reported by the turn, not by a silent switch.
+    """
+    return state.enabled and not state.deleted
 
 
 def for_generation(models: Models, model_config_id: UUID) -> Choice | ProviderError:

@@ -102,7 +102,8 @@ class How(StrEnum):
 class Rule(msgspec.Struct, frozen=True):
     """What a method says about itself. `actions` asks the arguments when they decide which rights are needed.
 
-    `locks_own`: the first that it does is to lock the chat, so that for its owner the check can do it.
+    `locks_own`: the first that it does is to lock the chat, so that for its owner the check can do it. `at_once` may do
+    all of it by a statement that does nothing to a chat of anybody else; where it gives None, everything goes its way.
     """
 
     resource: Resource
@@ -111,6 +112,7 @@ class Rule(msgspec.Struct, frozen=True):
     how: How
     actions: Callable[..., frozenset[Action]] | None = None
     locks_own: bool = False
+    at_once: Callable[..., Awaitable[Any]] | None = None
 
 
 class Grant:
@@ -250,6 +252,16 @@ class Context:
         if grant.hints:
             self._publisher.publish(grant.hints)
         return result
+
+    def owner_of_own(self, resource: Resource, actions: frozenset[Action]) -> UUID | None:
+        """The actor as the owner of a chat, if its owner may do this to it."""
+        if isinstance(self.actor, SystemActor):
+            return None
+        for action in actions:
+            self._check_scope(resource, action)
+        own = ChatFacts(self.actor.id, is_shared=False)
+        verdicts = {rights.judge_chat(self.actor, action, facts=own, has_reason=False) for action in actions}
+        return self.actor.id if verdicts == {Verdict.ALLOWED} else None
 
     def _check_scope(self, resource: Resource, action: Action) -> None:
         if not rights.has_scope(self.actor, resource, action):
@@ -412,12 +424,14 @@ def authz(
     how: How = How.READ,
     actions: Callable[..., frozenset[Action]] | None = None,
     locks_own: bool = False,
+    at_once: Callable[..., Coroutine[Any, Any, Any]] | None = None,
 ) -> Callable[
     [Callable[Concatenate[S, Grant, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]:
     """Marks a method of a part. It gets a `Grant` before its own arguments, the first of which `via` explains."""
     assert not locks_own or (via is Via.CHAT and how is How.BUNDLE), "only a bundle locks chats"
-    rule = Rule(resource, action, via, how, actions, locks_own)
+    assert at_once is None or locks_own, "at once is for chats of one's own"
+    rule = Rule(resource, action, via, how, actions, locks_own, at_once)
 
     def decorate(
         fn: Callable[Concatenate[S, Grant, P], Coroutine[Any, Any, T]],
@@ -429,6 +443,10 @@ def authz(
             target = args[0] if via is not Via.NOTHING else None
             assert target is None or isinstance(target, UUID), "the id comes first, by position"
             needed = frozenset({action}) if actions is None else actions(*args, **kwargs)
+            if at_once is not None and (owner_id := self._context.owner_of_own(resource, needed)) is not None:
+                done: T | None = await at_once(self._context.machine, owner_id, *args, **kwargs)
+                if done is not None:
+                    return done
             return await self._context.run(rule, target, needed, lambda grant: fn(self, grant, *args, **kwargs))
 
         run.authz = rule  # type: ignore[attr-defined]

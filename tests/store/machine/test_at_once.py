@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from uuid import UUID, uuid4
 
 import msgspec
 import pytest
 
 from rookery.chat.chats import Chat, Fence
-from rookery.chat.messages import ChatId
+from rookery.chat.messages import ChatId, Message
 from rookery.chat.states import State
+from rookery.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx, at_once
 from rookery.store.machine.capacity import Limits
-from tests.store.machine.rig import CREATED_STATES, Rig, add_replica
+from tests.store.machine.rig import CREATED_STATES, Rig, add_replica, assistant, call, calling, result
+from tests.store.machine.test_plans import fill, scans_of_messages
 
 UNLIMITED = Limits(running_roots=0, running_subagents=0)
 MAX_ATTEMPTS = 25
@@ -139,3 +142,167 @@ async def test_attempt_of_who_lost_the_fence_is_not_counted(rig: Rig, stale: str
     assert await at_once.count_attempt(rig.machine, chat_id, fence=fence, max_attempts=MAX_ATTEMPTS) is None
     assert await rig.load(chat_id) == before
     assert rig.published.hints == []
+
+
+# Sending
+
+
+async def send(rig: Rig, chat_id: ChatId, words: str = "and now?", **fields: object) -> at_once.SentAtRest | None:
+    message = rig.message(words, **{"model_config_id": rig.model, **fields})
+    return await at_once.send_at_rest(rig.machine, chat_id, message, owner_id=rig.user, busy=BusyBehavior.QUEUE)
+
+
+def said(message: Message) -> Message:
+    """Without what two messages that were sent one after the other may not share."""
+    return msgspec.structs.replace(message, id=0, chat_id=UUID(int=0), created_at=None)
+
+
+async def answered(rig: Rig) -> ChatId:
+    chat_id = await rig.create()
+    await rig.commit(chat_id, assistant("hello"))
+    await rig.run(chat_id, machine.finish_turn)
+    return chat_id
+
+
+async def test_message_is_sent_at_once_where_the_chat_rests_and_as_by_the_bundle(rig: Rig) -> None:
+    taken = set()
+    for state in CREATED_STATES:
+        here, there = await rig.chat(state), await rig.chat(state)
+        before = await rig.load(here)
+        rig.published.clear()
+
+        short = await send(rig, here, client_id="c1", reasoning_effort="high")
+
+        if short is None:
+            assert await rig.load(here) == before, state
+            assert rig.published.hints == [], state
+            continue
+        taken.add(state)
+        by_short = await hinted(rig)
+        long = await rig.send(there, "and now?", model_config_id=rig.model, client_id="c1", reasoning_effort="high")
+        assert by_short == await hinted(rig), state
+        assert alike(short.chat) == alike(await rig.load(here)) == alike(await rig.load(there)), state
+        assert short.chat.state is State.R0
+        assert said(short.message) == said(long.inserted[-1])
+        stored = (await rig.history(here))[-1]
+        assert (stored.id, stored.revision, stored.created_at) == (
+            short.message.id,
+            short.message.revision,
+            short.message.created_at,
+        )
+        index = "SELECT count(*) FROM chat_message_search WHERE message_id = $1"
+        assert await rig.value(index, short.message.id) == 1
+    assert taken == {State.W}
+
+
+async def test_answered_chat_goes_on_with_the_model_it_may_keep(rig: Rig) -> None:
+    kept, lost = await answered(rig), await answered(rig)
+    message = rig.message("go on")
+
+    short = await at_once.send_at_rest(
+        rig.machine, kept, message, owner_id=rig.user, busy=BusyBehavior.QUEUE, kept=[rig.model]
+    )
+    none = await at_once.send_at_rest(
+        rig.machine, lost, message, owner_id=rig.user, busy=BusyBehavior.QUEUE, kept=[uuid4()]
+    )
+
+    assert short is not None
+    assert short.message.model_config_id == rig.model == (await rig.history(kept))[-1].model_config_id
+    assert none is None
+    assert await rig.state(lost) is State.W
+
+
+async def test_chat_of_somebody_else_is_not_touched(rig: Rig) -> None:
+    chat_id = await answered(rig)
+    before = await rig.load(chat_id)
+    message = rig.message("mine", model_config_id=rig.model)
+
+    sent = await at_once.send_at_rest(rig.machine, chat_id, message, owner_id=uuid4(), busy=BusyBehavior.QUEUE)
+
+    assert sent is None
+    assert await rig.load(chat_id) == before
+
+
+async def test_repeat_is_left_to_the_bundle(rig: Rig) -> None:
+    chat_id = await answered(rig)
+    assert await send(rig, chat_id, client_id="c1") is not None
+    await rig.commit(chat_id, assistant("done"))
+    await rig.run(chat_id, machine.finish_turn)
+
+    assert await send(rig, chat_id, client_id="c1") is None
+    assert (await rig.send(chat_id, "and now?", client_id="c1")).repeats is not None
+    assert await send(rig, chat_id, client_id="c2") is not None
+
+
+async def test_chat_with_an_open_call_is_left_to_the_bundle_which_answers_it(rig: Rig) -> None:
+    chat_id = await rig.create()
+    await rig.commit(chat_id, calling(call("c1")))
+    await rig.sql("UPDATE chats SET snapshot_version = snapshot_version + 1, status = 'waiting' WHERE id = $1", chat_id)
+    assert await send(rig, chat_id) is None
+
+    sent = await rig.send(chat_id, "and now?")
+    assert len(sent.inserted) == 2, "a result for the call, then the message"
+
+
+async def test_turn_that_ended_with_a_result_is_left_to_the_bundle(rig: Rig) -> None:
+    chat_id = await rig.create()
+    await rig.commit(chat_id, calling(call("c1")))
+    await rig.commit(chat_id, result("c1"))
+    await rig.run(chat_id, machine.finish_turn)
+
+    assert await send(rig, chat_id) is None
+    assert len((await rig.send(chat_id, "and now?")).inserted) == 1
+
+
+async def test_chat_that_somebody_works_at_is_neither_waited_for_nor_sent_to(rig: Rig) -> None:
+    chat_id = await answered(rig)
+    async with rig.pool.acquire() as conn, conn.transaction():
+        await conn.execute("SELECT FROM chats WHERE id = $1 FOR NO KEY UPDATE", chat_id)
+        async with asyncio.timeout(30):
+            assert await send(rig, chat_id) is None
+
+    driven = await rig.create()
+    await rig.acquire(driven)
+    await rig.commit(driven, assistant("hello"))
+    await rig.run(driven, machine.finish_turn)
+    assert await send(rig, driven) is None, "its runner has not left yet"
+
+
+async def test_of_many_messages_at_once_one_starts_the_turn(rig: Rig) -> None:
+    chat_id = await answered(rig)
+
+    many = await asyncio.gather(*(send(rig, chat_id, f"number {number}") for number in range(6)))
+
+    assert sum(each is not None for each in many) == 1
+    assert [row.role for row in await rig.history(chat_id)] == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_sending_touches_only_the_last_row_of_a_long_chat(rig: Rig, mode: str) -> None:
+    old = await rig.create()
+    await fill(rig, old, 4_000)
+    await rig.run(old, machine.finish_turn)
+    for _ in range(20):
+        await fill(rig, await rig.create(), 300)
+    types = "uuid, text, text, boolean, jsonb, smallint, uuid, uuid, text, text, uuid, uuid[]"
+    values = f"'{old}', 'user', 'both', false, '[]', 1, '{rig.user}', '{rig.model}', NULL, 'c1', '{rig.user}', '{{}}'"
+
+    for is_analyzed in (False, True):
+        if is_analyzed:
+            await rig.sql("ANALYZE chat_messages")
+        async with rig.pool.acquire() as conn:
+            sending = conn.transaction()
+            await sending.start()
+            await conn.execute(f"SET LOCAL plan_cache_mode = {mode}")
+            await conn.execute(f"PREPARE sending ({types}) AS {at_once.SEND_AT_REST}")
+            found = await conn.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE sending ({values})")
+            await conn.execute("DEALLOCATE sending")
+            await sending.rollback()
+
+        plan = json.loads(found)[0]["Plan"]
+        assert plan["Actual Rows"] == 1
+        touched = sum(
+            (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) * scan["Actual Loops"]
+            for scan in scans_of_messages(plan)
+        )
+        assert touched <= 3, plan

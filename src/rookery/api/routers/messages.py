@@ -130,25 +130,31 @@ def router(parts: ApiParts) -> APIRouter:
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(SendBody, may=may)
         client_id = body.client_id or caller.connection.headers.get(IDEMPOTENCY_KEY)
-        # First of all: what may since have gone, a model or a file, was there when it was sent.
-        if client_id is not None and (before := await caller.store.turns.find_sent(ChatId(chat), client_id)):
-            return answer(answers.sent(before))
-        async with choosing.after(may):
+        try:
+            async with choosing.after(may):
+                said = await content.resolved(caller, body.content)
+                chooser = await choosing.chooser(parts, caller)
+                model = None if body.model_config_id is None else chooser.named(body.model_config_id)
             message = NewQueuedMessage(
-                content=await content.resolved(caller, body.content),
+                content=said,
                 created_by=caller.user.id,
+                model_config_id=model,
                 reasoning_effort=body.reasoning_effort,
                 client_id=client_id,
             )
-            choose = (await choosing.chooser(parts, caller)).for_message(body.model_config_id)
-        sent = await caller.store.turns.send(
-            ChatId(chat),
-            message,
-            busy=body.busy_behavior,
-            plan_mode=body.plan_mode,
-            mcp_server_ids=body.mcp_server_ids,
-            choose=choose,
-        )
+            sent = await caller.store.turns.send(
+                ChatId(chat),
+                message,
+                busy=body.busy_behavior,
+                plan_mode=body.plan_mode,
+                mcp_server_ids=body.mcp_server_ids,
+                choose=chooser.for_message() if model is None else None,
+            )
+        except choosing.REFUSALS:
+            # A repeat is answered as the first was: what has gone since, a model or a file, was there when it was sent.
+            if client_id is None or (before := await caller.store.turns.find_sent(ChatId(chat), client_id)) is None:
+                raise
+            sent = before
         return answer(answers.sent(sent))
 
     @routes.patch(

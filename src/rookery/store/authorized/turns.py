@@ -6,8 +6,8 @@ it: somebody without the right never makes a chat wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -37,12 +37,19 @@ from rookery.store.audit import Event
 from rookery.store.authz import Grant, How, Part, Via, authz
 from rookery.store.chat_views import ChatView
 from rookery.store.hints import WatchKind
-from rookery.store.machine import ChatSpec, Created, Edited, Promoted, Sent, Tx, backlog
+from rookery.store.machine import ChatSpec, Created, Edited, Machine, Promoted, Sent, Tx, at_once, backlog
 from rookery.store.machine.bundle import CHAT_COLUMNS
 from rookery.store.model_errors import ModelUnusable, SpendLimitReached, Unusable
 
-# Which model answers, given the one that the chat used last.
-Choose: TypeAlias = Callable[[UUID], UUID]
+
+class Choose(Protocol):
+    """Which model answers, given the one that the chat used last; `kept` are those for which that is the same."""
+
+    @property
+    def kept(self) -> Collection[UUID]: ...
+
+    def __call__(self, last: UUID) -> UUID: ...
+
 
 FOREIGN_FILES = f"""
     SELECT f.id
@@ -140,6 +147,29 @@ class Queue(msgspec.Struct, frozen=True):
     queue_version: int
 
 
+async def _send_at_rest(
+    machine_of: Machine,
+    owner_id: UUID,
+    chat_id: ChatId,
+    message: NewQueuedMessage,
+    *,
+    busy: BusyBehavior = BusyBehavior.QUEUE,
+    plan_mode: bool | None = None,
+    mcp_server_ids: Sequence[UUID] | None = None,
+    choose: Choose | None = None,
+) -> SentTo | None:
+    """`Turns.send` where words go to a chat of one's own that rests, and change nothing else about it."""
+    changes_chat = plan_mode is not None or mcp_server_ids is not None
+    has_model = message.model_config_id is not None or choose is not None
+    if changes_chat or not has_model or message.created_by != owner_id or parts.file_ids(message.content):
+        return None
+    kept: Collection[UUID] = ()
+    if choose is not None:
+        message, kept = msgspec.structs.replace(message, model_config_id=None), choose.kept
+    done = await at_once.send_at_rest(machine_of, chat_id, message, owner_id=owner_id, busy=busy, kept=kept)
+    return None if done is None else SentTo(Sent([done.message]), done.chat, [done.message])
+
+
 class Turns(Part):
     __slots__ = ()
 
@@ -203,7 +233,7 @@ class Turns(Part):
             raise ChatNotFound(chat_id)
         return await _sent_before(at, sent, Chat(*record[:-1]))
 
-    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE, locks_own=True)
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE, locks_own=True, at_once=_send_at_rest)
     async def send(
         self,
         at: Grant,

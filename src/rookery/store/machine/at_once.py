@@ -1,17 +1,23 @@
 """Transitions that are one statement, and that a transaction of its own: a fifth of the round trips of a bundle.
 
-Between a message and the first word of its answer a worker takes the chat and counts an attempt. Both mostly meet a
-chat that nobody else is at, and then a statement can say all of it: lock, conditions, version, change. Where it finds
-a reason to do nothing nothing has happened, and the caller goes the long way, by a bundle, which knows every case and
-says why. Neither waits for the disk: nobody was promised anything (docs/decisions/0019).
+Somebody sends a message; before the first word of the answer a worker takes the chat and counts an attempt. All three
+mostly meet a chat that nobody else is at, and then a statement can say all of it: lock, conditions, version, change.
+Where it finds a reason to do nothing nothing has happened, and the caller goes the long way, by a bundle, which knows
+every case and says why. The worker's do not wait for the disk: nobody was promised anything (docs/decisions/0019).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from uuid import UUID
 
+import msgspec
+
 from rookery.chat.chats import Chat, Fence
-from rookery.chat.transitions import Transition
+from rookery.chat.messages import ChatId, Message, NewQueuedMessage
+from rookery.chat.states import Status
+from rookery.chat.transitions import BusyBehavior, Transition
+from rookery.store.machine import rows, turn
 from rookery.store.machine.bundle import CHAT_COLUMNS, CHAT_COLUMNS_AT_BEAT
 from rookery.store.machine.capacity import COUNT_OTHERS_OF, Limits
 from rookery.store.machine.lock import Machine
@@ -67,11 +73,101 @@ _COUNT_ATTEMPT = f"""
 """
 
 
+# A chat at rest whose last turn ended in words: then no call is open. Found by its order and its limit, which leave the
+# planner one index; whoever has called something last is left to the bundle, which looks at every call.
+_ENDED_IN_WORDS = """
+    coalesce((
+      SELECT m.role = 'user'
+             OR (m.role = 'assistant' AND NOT jsonb_path_exists(m.content, '$[*] ? (@.type == "tool-call")'))
+        FROM chat_messages m
+       WHERE m.chat_id >= $1 AND m.chat_id <= $1
+         AND NOT m.deleted AND NOT m.compressed
+         AND m.role <> 'system'
+       ORDER BY m.chat_id DESC, m.id DESC
+       LIMIT 1), true)
+"""
+# What other tables and rows say is as old as the snapshot, the locked row may be newer: then this is not the moment.
+SEND_AT_REST = f"""
+      WITH rested AS (
+           SELECT c.id
+             FROM chats c
+            WHERE c.id = $1
+              AND c.owner_id = $11
+              AND c.status = 'waiting'
+              AND c.queue_len = 0
+              AND NOT c.archived
+              AND c.runner_id IS NULL
+              AND ($8::uuid IS NOT NULL OR c.last_model_config_id = ANY ($12::uuid[]))
+              AND c.snapshot_version = (SELECT seen.snapshot_version FROM chats seen WHERE seen.id = $1)
+              AND NOT EXISTS (SELECT FROM chat_messages sent WHERE sent.chat_id = $1 AND sent.client_id = $10)
+              AND {_ENDED_IN_WORDS}
+              FOR NO KEY UPDATE OF c SKIP LOCKED),
+           begun AS (
+           UPDATE chats
+              SET snapshot_version = chats.snapshot_version + 1,
+                  history_version = chats.snapshot_version + 1,
+                  generation_attempt = 0,
+                  last_model_config_id = coalesce($8, last_model_config_id),
+                  last_reasoning_effort = coalesce($9, last_reasoning_effort),
+                  {turn.RUN}
+             FROM rested
+            WHERE chats.id = rested.id
+           RETURNING {CHAT_COLUMNS.replace("id, owner_id", "chats.id, owner_id", 1)}),
+           inserted AS (
+           INSERT INTO chat_messages
+                  (chat_id, role, visibility, compressed, content, content_version, created_by,
+                   model_config_id, reasoning_effort, client_id)
+           SELECT id, $2::text, $3::text, $4::boolean, $5::jsonb, $6::smallint, $7::uuid,
+                  last_model_config_id, $9::text, $10::text
+             FROM begun
+           RETURNING id AS message_id, created_at AS inserted_at)
+    SELECT begun.*, inserted.*
+      FROM begun, inserted
+"""
+
+
+class SentAtRest(msgspec.Struct, frozen=True):
+    """The chat that runs now, and the message it runs for."""
+
+    chat: Chat
+    message: Message
+
+
+async def send_at_rest(
+    machine: Machine,
+    chat_id: ChatId,
+    message: NewQueuedMessage,
+    *,
+    owner_id: UUID,
+    busy: BusyBehavior,
+    kept: Collection[UUID] = (),
+) -> SentAtRest | None:
+    """Send to a chat of this owner that rests, and that is all there is to it; None when there may be more.
+
+    The message names its model, or goes on with the one that the chat used last if that is one of those to be `kept`.
+    It has no files: those are linked under the lock.
+    """
+    row = rows.user_row(message)
+    assert not row.files, "files are linked by a bundle"
+    landed = await machine.at_once(
+        busy.transition,
+        SEND_AT_REST,
+        *rows.arguments(chat_id, row),
+        owner_id,
+        list(kept),
+        status_before=Status.WAITING,
+    )
+    if landed is None:
+        return None
+    row = msgspec.structs.replace(row, model_config_id=landed.chat.last_model_config_id)
+    return SentAtRest(landed.chat, rows.message_of(landed.chat, row, *landed.rest))
+
+
 async def take_free(
     machine: Machine, chat_id: UUID, *, worker_id: UUID, runner_id: UUID, limits: Limits
 ) -> Chat | None:
     """Acquire a chat that nobody owns and that capacity has room for; None when that is not certain."""
-    return await machine.at_once(
+    landed = await machine.at_once(
         Transition.ACQUIRE,
         _TAKE_FREE,
         chat_id,
@@ -80,11 +176,12 @@ async def take_free(
         limits.running_roots,
         limits.running_subagents,
     )
+    return None if landed is None else landed.chat
 
 
 async def count_attempt(machine: Machine, chat_id: UUID, *, fence: Fence, max_attempts: int) -> Chat | None:
     """Count an attempt of whoever holds the fence, if there are some left; None when it does not, or there are none."""
-    return await machine.at_once(
+    landed = await machine.at_once(
         Transition.RECORD_GENERATION_ATTEMPT,
         _COUNT_ATTEMPT,
         chat_id,
@@ -93,3 +190,4 @@ async def count_attempt(machine: Machine, chat_id: UUID, *, fence: Fence, max_at
         fence.history_version,
         max_attempts,
     )
+    return None if landed is None else landed.chat

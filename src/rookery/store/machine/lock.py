@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -21,6 +21,7 @@ from rookery import log
 from rookery.chat.chats import Chat, Fence
 from rookery.chat.errors import ChatNotFound, InvalidInput, InvariantViolation
 from rookery.chat.messages import ChatId
+from rookery.chat.states import Status
 from rookery.chat.transitions import Transition, is_legal
 from rookery.clock import Clock, SystemClock
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
@@ -66,6 +67,8 @@ _BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {BY_INDEX}"
 
 _LOCK = "SELECT FROM chats WHERE id = $1 FOR NO KEY UPDATE"
 
+_CHAT_WIDTH = len(Chat.__struct_fields__)
+
 _log = log.get_logger("store.machine")
 
 
@@ -80,6 +83,13 @@ class View(msgspec.Struct, frozen=True):
 
     conn: Connection
     chat: Chat
+
+
+class Landed(msgspec.Struct, frozen=True):
+    """The chat as a statement left it, and what else its row says."""
+
+    chat: Chat
+    rest: tuple[Any, ...]
 
 
 class Machine:
@@ -183,11 +193,14 @@ class Machine:
 
         return await self.snapshot(run)
 
-    async def at_once(self, transition: Transition, statement: str, *args: object) -> Chat | None:
+    async def at_once(
+        self, transition: Transition, statement: str, *args: object, status_before: Status | None = None
+    ) -> Landed | None:
         """Run a statement that is a whole bundle: it locks, allocates the version and changes, and commits by itself.
 
-        It must leave the chat in the state it found. None when its conditions do not hold, or the lock was in the way:
-        then nothing has happened. As for a bundle, what is committed is announced before a cancellation is passed on.
+        Its row begins with the chat's columns. It leaves the chat in the state it found, but for a status that was
+        `status_before`. None when its conditions do not hold, or the lock was in the way: then nothing has happened. As
+        for a bundle, what is committed is announced before a cancellation is passed on.
         """
         async with _Borrowed(self._pool) as conn:
             run = Unbroken(conn.fetchrow(statement, *args, timeout=COMMIT_TIMEOUT_SECONDS).__await__())
@@ -204,17 +217,19 @@ class Machine:
                 if (judged := _judged(error)) is not None:
                     raise judged from error
                 raise
-            chat = None
+            landed = None
             if record is not None:
-                chat = Chat(*record)
-                if not is_legal(transition, chat.state, chat.state):
+                chat = Chat(*record[:_CHAT_WIDTH])
+                before = chat if status_before is None else msgspec.structs.replace(chat, status=status_before)
+                if not is_legal(transition, before.state, chat.state):
                     _log.error("transition_illegal", transition=transition, chat_id=chat.id, state=chat.state)
-                tx = Bundle(conn, self._clock).enlist(chat, entered=chat)
+                tx = Bundle(conn, self._clock).enlist(chat, entered=before)
                 tx.acquired = transition is Transition.ACQUIRE
                 self._publish(tx.hints())
+                landed = Landed(chat, record[_CHAT_WIDTH:])
         if run.cancelled is not None:
             raise run.cancelled
-        return chat
+        return landed
 
     async def peek(self, chat_id: UUID) -> Chat:
         """The row alone, in one round trip: one statement is a snapshot of its own. It does not say who drives it."""

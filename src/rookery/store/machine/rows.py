@@ -12,8 +12,10 @@ from uuid import UUID
 import msgspec
 
 from rookery.chat import parts, toolcalls
+from rookery.chat.chats import Chat
 from rookery.chat.messages import (
     CONTENT_VERSION,
+    ChatId,
     Effort,
     Message,
     MessageId,
@@ -116,14 +118,14 @@ async def insert(tx: Tx, rows: Sequence[Row]) -> list[Message]:
     if named := frozenset().union(*(row.files for row in rows)):
         await files.link_files(tx, named)
     if len(rows) == 1:
-        record = await tx.conn.fetchrow(statement_of(rows[0]), *arguments(tx, rows[0]))
+        record = await tx.conn.fetchrow(statement_of(rows[0]), *arguments(tx.chat.id, rows[0]))
         assert record is not None
-        return [message_of(tx, rows[0], *record)]
+        return [message_of(tx.chat, rows[0], *record)]
     messages: list[Message] = []
     # Runs of rows with the same statement go in one pipelined round trip; results come back in input order.
     for statement, run in _runs(rows):
-        records = await tx.conn.fetchmany(statement, [arguments(tx, row) for row in run])
-        messages.extend(message_of(tx, row, *record) for row, record in zip(run, records, strict=True))
+        records = await tx.conn.fetchmany(statement, [arguments(tx.chat.id, row) for row in run])
+        messages.extend(message_of(tx.chat, row, *record) for row, record in zip(run, records, strict=True))
     return messages
 
 
@@ -142,9 +144,9 @@ def statement_of(row: Row) -> str:
     return _INSERT_ALWAYS if row.figures is None else _INSERT_STEP
 
 
-def arguments(tx: Tx, row: Row) -> tuple[object, ...]:
+def arguments(chat_id: ChatId, row: Row) -> tuple[object, ...]:
     plain = (
-        tx.chat.id,
+        chat_id,
         row.role,
         row.visibility,
         row.compressed,
@@ -164,11 +166,11 @@ def arguments(tx: Tx, row: Row) -> tuple[object, ...]:
     return (*plain, *figures)
 
 
-def message_of(tx: Tx, row: Row, message_id: MessageId, created_at: datetime) -> Message:
+def message_of(chat: Chat, row: Row, message_id: MessageId, created_at: datetime) -> Message:
     return Message(
         message_id,
-        tx.chat.id,
-        tx.chat.snapshot_version,  # what the trigger gave it
+        chat.id,
+        chat.snapshot_version,  # what the trigger gave it
         row.role,
         row.visibility,
         row.compressed,

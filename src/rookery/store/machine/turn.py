@@ -54,9 +54,9 @@ async def insert_settling(tx: Tx, by: Transition, row: Row, assignments: str) ->
     """Insert one row and close the transition that it is all of."""
     if row.files:
         await files.link_files(tx, row.files)
-    record = await tx.settle_by(by, _settling(rows.statement_of(row), assignments), *rows.arguments(tx, row))
+    record = await tx.settle_by(by, _settling(rows.statement_of(row), assignments), *rows.arguments(tx.chat.id, row))
     assert record is not None
-    return rows.message_of(tx, row, *record[-2:])
+    return rows.message_of(tx.chat, row, *record[-2:])
 
 
 @functools.cache
@@ -72,9 +72,9 @@ async def start_turn(tx: Tx, by: Transition, row: Row, reason: CloseReason) -> l
     assert row.role is Role.USER
     if row.files:
         await files.link_files(tx, row.files)
-    record = await tx.settle_by(by, _START_TURN, *rows.arguments(tx, row))
+    record = await tx.settle_by(by, _START_TURN, *rows.arguments(tx.chat.id, row))
     if record is not None:
-        return [rows.message_of(tx, row, *record[-2:])]
+        return [rows.message_of(tx.chat, row, *record[-2:])]
     inserted = await rows.insert(tx, [*rows.closures(tx, await calls.turn_calls(tx), reason), row])
     await settle_running(tx, by, inserted)
     return inserted
