@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
+import math
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -91,14 +91,17 @@ async def test_unknown_user_takes_as_long_as_a_wrong_password(house: House) -> N
             await slow.log_in(login, "not the password")
         return time.perf_counter() - start
 
-    known, unknown = [], []
-    for _ in range(15):
-        known.append(await seconds("ada"))
-        unknown.append(await seconds("eve"))
+    # The least of each is what they take without the noise of the machine. On a busy one it takes longer to be seen.
+    known, unknown, ratio = math.inf, math.inf, math.inf
+    for pairs in range(80):
+        known = min(known, await seconds("ada"))
+        unknown = min(unknown, await seconds("eve"))
+        ratio = unknown / known
+        if pairs >= 15 and 0.8 <= ratio <= 1.2:
+            break
     real.close()
 
-    # Without a hash for nobody the ratio is below a fifth; the machine's own noise stays within these bounds.
-    assert 0.5 < statistics.median(unknown) / statistics.median(known) < 2
+    assert 0.8 <= ratio <= 1.2, (known, unknown)
 
 
 async def test_waits_grow_after_five_failures(house: House) -> None:
