@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lag", "http_stats"),
     ("log",),
     ("redaction",),
-    ("clock", "garbage", "histogram", "waits"),
+    ("clock", "garbage", "guard", "histogram", "waits"),
 )
 DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 

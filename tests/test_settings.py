@@ -64,6 +64,7 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         allowed_origins=(),
         trusted_proxies=(),
         http_max_body=1024**2,
+        net_allow_private=(),
         setup_token=None,
         auth_token_max_ttl=timedelta(days=365),
         replicas=1,

@@ -20,6 +20,7 @@ def local_config(settings: Settings) -> LocalConfig:
         uid=settings.drivers_local_uid,
         cgroup=settings.drivers_local_cgroup,
         network_max=cast("Network", settings.drivers_local_network_max),
+        net_allow_private=settings.net_allow_private,
         tmp_mb=settings.drivers_local_tmp_mb,
         unsafe=settings.drivers_local_unsafe,
     )

@@ -23,6 +23,7 @@ from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.relayed import Peers
 from rookery.workspaces.runtime import WorkspaceRuntime
 from rookery.workspaces.specs import Specs
+from rookery.workspaces.stats import WorkspaceStats
 
 
 def runtime(
@@ -40,6 +41,8 @@ def runtime(
     """What a replica does about workspaces. `drivers` replace those of the settings."""
     chosen = driving.all_drivers(settings) if drivers is None else drivers
 
+    local = [each for each in chosen.values() if isinstance(each, LocalDriver)]
+
     async def on_ready(workspace: Workspace) -> None:
         await made.hear_context(workspace)
 
@@ -53,7 +56,8 @@ def runtime(
             clock=clock,
             specs=Specs(ring, keys_dir=settings.data_dir / "ssh-keys"),
             drivers=chosen,
-            inventories=[each for each in chosen.values() if isinstance(each, LocalDriver)],
+            inventories=local,
+            stats=WorkspaceStats(egress=local[0].doors.stats) if local else WorkspaceStats(),
             shared_folders=settings.workspaces_shared_folders,
             on_ready=on_ready,
             peers=peers,

@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_origins: tuple[str, ...]
     trusted_proxies: tuple[str, ...]
     http_max_body: int
+    net_allow_private: tuple[str, ...]
     setup_token: str | None
     auth_token_max_ttl: timedelta
     replicas: int

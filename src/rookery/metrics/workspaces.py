@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rookery.metrics.families import Family, gauge, histogram
+from typing import get_args
+
+from rookery.metrics.families import Family, counter, gauge, histogram
+from rookery.workspaces.egress.requests import Decision
 from rookery.workspaces.stats import WorkspaceStats
 
 WORKSPACES: tuple[Family[WorkspaceStats], ...] = (
@@ -17,5 +20,24 @@ WORKSPACES: tuple[Family[WorkspaceStats], ...] = (
         "Time from the beginning of a start to the answer of the workspace agent, or to its failure.",
         lambda stats: stats.start_seconds,
         labels=("driver", "result"),
+    ),
+    counter(
+        "egress_requests_total",
+        "Requests of workspaces to the outside, by what became of them.",
+        lambda stats: stats.egress.requests,
+        labels=("decision",),
+        known=get_args(Decision),
+    ),
+    counter(
+        "egress_bytes_total",
+        "Bytes that workspaces sent to and received from listed hosts.",
+        lambda stats: stats.egress.bytes,
+        labels=("direction",),
+        known=("sent", "received"),
+    ),
+    gauge(
+        "egress_connections",
+        "Open connections of workspaces to the proxy that this replica serves them.",
+        lambda stats: stats.egress.connections,
     ),
 )

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rookery.workspaces.egress import hosts
+
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PARAMETER_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}")
 SECRET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -150,6 +152,11 @@ def source(raw: object) -> str:
     if bound_parameter(given) is not None:
         raise ValueError("This must be a path that begins with ~ or /.")
     return given
+
+
+def host(raw: object) -> str:
+    """A host that workspaces may reach, written as it is compared."""
+    return str(hosts.parse(text(300)(raw)))
 
 
 def list_of(check: Callable[[object], Any]) -> Callable[[object], tuple[Any, ...]]:

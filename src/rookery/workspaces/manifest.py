@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rookery.workspaces import checks, values
-from rookery.workspaces.drivers.protocol import Limits, Sandbox
+from rookery.workspaces.drivers.protocol import NETWORKS, Limits, Sandbox
 from rookery.workspaces.problems import Problem, TemplateInvalid
 from rookery.workspaces.values import ParameterType, Value
 
@@ -195,7 +195,7 @@ class _Reading:
             "env": self._env(top),
             "startup": self._script(top, "startup", STARTUP_SECONDS),
             "shutdown": self._script(top, "shutdown", SHUTDOWN_SECONDS),
-            "sandbox": self._sandbox(top),
+            "sandbox": self._sandbox(top, driver),
             "limits": self._limits(top),
             "ssh": self._ssh(top, driver),
             "context_sources": self._context(top),
@@ -242,19 +242,32 @@ class _Reading:
             table.wrong("script", f"There is no file {script} in the template.")
         return ScriptPlace(script, timeout)
 
-    def _sandbox(self, top: _Table) -> Sandbox:
+    def _sandbox(self, top: _Table, driver: DriverName) -> Sandbox:
         table = top.table("sandbox")
         if table is None:
             return Sandbox()
+        before = len(self.problems)
         made = Sandbox(
             enabled=table.take("enabled", checks.boolean, True),
-            network=table.take("network", checks.one_of("full", "none"), "full"),
+            network=table.take("network", checks.one_of(*reversed(NETWORKS)), "full"),
+            hosts=tuple(dict.fromkeys(table.take("hosts", checks.list_of(checks.host), ()))),
             nested=table.take("nested", checks.boolean, True),
             ro_binds=table.take("ro_binds", checks.list_of(checks.bind), ()),
             rw_binds=table.take("rw_binds", checks.list_of(checks.bind), ()),
         )
         table.done()
+        if len(self.problems) == before:
+            self._check_network(table, made, driver)
         return made
+
+    def _check_network(self, table: _Table, sandbox: Sandbox, driver: DriverName) -> None:
+        if sandbox.network != "proxy":
+            if "hosts" in table.raw:
+                table.wrong("hosts", 'This has no effect without network = "proxy".')
+        elif driver != "local":
+            table.wrong("network", f'The driver {driver} has no proxy. Choose "none" or "full", or the driver local.')
+        elif not sandbox.hosts:
+            table.wrong("hosts", 'With network = "proxy", name at least one host; to reach nothing, say "none".')
 
     def _limits(self, top: _Table) -> Limits:
         table = top.table("limits")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 from rookery.log import get_logger
 from rookery.store.workspaces import Workspace
@@ -14,8 +14,10 @@ from rookery.workspaces.context import Contexts
 from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.dialing import Unreadable
 from rookery.workspaces.drivers import announcing
+from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.drivers.ssh import SshDriver
+from rookery.workspaces.egress.doors import KEEP_SECONDS, Doors
 from rookery.workspaces.errors import NoConnection
 from rookery.workspaces.folders import ChatFolders
 from rookery.workspaces.git import ChatGit
@@ -53,8 +55,19 @@ class WorkspaceRuntime:
                 group.create_task(announcing.announce(self.parts.drivers.values()), name="workspace-machine"),
                 group.create_task(self.reconciler.run(), name="workspace-reconciler"),
                 group.create_task(self.reconciler.run_idle(), name="workspace-idle"),
+                *(group.create_task(self._keep(doors), name="workspace-egress") for doors in self._doors()),
             ]
         return loops
+
+    def _doors(self) -> list[Doors]:
+        return [driver.doors for driver in self.parts.drivers.values() if isinstance(driver, LocalDriver)]
+
+    async def _keep(self, doors: Doors) -> NoReturn:
+        """A command serves those that it starts, and a server all that nobody serves."""
+        await doors.keep()
+        async for _ in self.parts.clock.ticker(KEEP_SECONDS, "workspace-egress"):
+            await doors.keep()
+        raise AssertionError("unreachable")
 
     async def hear_context(self, workspace: Workspace) -> None:
         """A workspace is ready: what it has to tell is kept, and pinned by the chats that wait for it."""
@@ -70,6 +83,8 @@ class WorkspaceRuntime:
     async def close(self) -> None:
         await self.watches.close()
         await self.places.close()
+        for doors in self._doors():
+            await doors.close()
         for driver in self.parts.drivers.values():
             if isinstance(driver, SshDriver):
                 await driver.close()

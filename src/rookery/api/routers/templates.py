@@ -58,13 +58,19 @@ class PresetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
-    """A template. `revision` and `readme` only when one is read; who may use it only for administrators."""
+    """A template. `revision` and `readme` only when one is read; who may use it only for administrators.
+
+    `network` is what it asks for (full, proxy, none), which the server's settings may lower; `hosts` are what its
+    workspaces reach with `proxy`.
+    """
 
     name: str
     display_name: str
     description: str
     icon: str
     driver: str
+    network: str
+    hosts: tuple[str, ...]
     parameters: tuple[ParameterView, ...]
     presets: tuple[PresetView, ...]
     agents_allowed: bool
@@ -173,6 +179,8 @@ def _view(caller: Caller, template: Template, *, is_single: bool = False) -> Tem
         description=manifest.description,
         icon=manifest.icon,
         driver=manifest.driver,
+        network=manifest.sandbox.network,
+        hosts=manifest.sandbox.hosts,
         parameters=tuple(ParameterView(**msgspec.structs.asdict(each)) for each in manifest.parameters),
         presets=tuple(PresetView(**msgspec.structs.asdict(each)) for each in manifest.presets),
         agents_allowed=template.agents_allowed,

@@ -29,6 +29,14 @@ class Script:
 
 
 @dataclass(frozen=True)
+class Egress:
+    """Where processes find the proxy, and the server's socket behind it."""
+
+    port: int
+    socket: str
+
+
+@dataclass(frozen=True)
 class Config:
     generation: int
     directory: str
@@ -42,6 +50,7 @@ class Config:
     plan_dir: str | None = None
     nested: bool = False
     bwrap: str | None = None
+    egress: Egress | None = None
 
 
 def load(run_dir: Path) -> Config:
@@ -66,6 +75,7 @@ def load(run_dir: Path) -> Config:
         plan_dir=_get(value, "plan_dir", str, "") or None,
         nested=_get(value, "nested", bool, False),
         bwrap=_get(value, "bwrap", str, "") or None,
+        egress=_egress(_get(value, "egress", dict, {})),
     )
 
 
@@ -140,3 +150,7 @@ def _script(value: Mapping[str, Any], name: str, timeout_s: float) -> Script:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds <= 0:
         raise ConfigError(f"{name}.timeout_s in config.json is not a number of seconds")
     return Script(_get(found, "script", str, "") or None, float(seconds))
+
+
+def _egress(value: Mapping[str, Any]) -> Egress | None:
+    return Egress(_get(value, "port", int), _get(value, "socket", str)) if value else None

@@ -20,6 +20,7 @@ from rookery.workspaces.agent.children import Children, adopt_orphans
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.context import Context
 from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.egress import Forwarder
 from rookery.workspaces.agent.ending import Ending
 from rookery.workspaces.agent.journal import Journal
 from rookery.workspaces.agent.log import Log
@@ -83,6 +84,7 @@ async def _run(run_dir: Path, listen: str | None, log: Log) -> None:
     context = Context(agent)
     server = Server(agent, build_router(agent, ending, context))
     where = await _listen(server, agent, listen)
+    await _open_the_way_out(agent)
     _write_identity(agent)
     log(f"generation {agent.config.generation} listens on {where}")
     agent.background(agent.processes.sweep_regularly())
@@ -140,6 +142,18 @@ async def _listen(server: Server, agent: Agent, listen: str | None) -> str:
     if kind != "tcp" or host not in LOOPBACK or not port.isdigit():
         raise config.ConfigError("--listen takes unix:PATH or tcp:HOST:PORT with a host of the loopback")
     return f"tcp:{host}:{await server.listen_tcp(host, int(port))}"
+
+
+async def _open_the_way_out(agent: Agent) -> None:
+    """Before any script runs: the first may want the network. A workspace without it is better than none."""
+    if agent.config.egress is None:
+        return
+    try:
+        port = await Forwarder(agent.config.egress, agent.log).listen()
+    except OSError as error:
+        agent.log(f"the proxy cannot listen: {error}")
+    else:
+        agent.log(f"the proxy listens on 127.0.0.1:{port}")
 
 
 def _write_identity(agent: Agent) -> None:

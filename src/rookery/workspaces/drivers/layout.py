@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,19 @@ class Layout(msgspec.Struct, frozen=True):
         return self.run / "agent.sock"
 
     @property
+    def egress(self) -> Path:
+        """Bound into a sandbox whose network is `proxy`, to be read: the socket in it is the way out."""
+        return self.directory / "egress"
+
+    @property
+    def egress_socket(self) -> Path:
+        return self.egress / "egress.sock"
+
+    @property
+    def egress_lock(self) -> Path:
+        return self.directory / "egress.lock"
+
+    @property
     def record(self) -> Path:
         return self.directory / "sandbox.json"
 
@@ -69,11 +83,13 @@ class Inside(msgspec.Struct, frozen=True):
         return path
 
 
-def files_of(ws: WorkspaceSpec, inside: Inside, *, bwrap: str | None) -> list[File]:
+def files_of(
+    ws: WorkspaceSpec, inside: Inside, *, bwrap: str | None, egress: Mapping[str, Any] | None = None
+) -> list[File]:
     """What goes into `run/`: the token, the settings and the scripts of this generation."""
     files = [
         File("token", ws.token.encode(), 0o600),
-        File("config.json", json.dumps(agent_config(ws, inside, bwrap=bwrap)).encode(), 0o600),
+        File("config.json", json.dumps(agent_config(ws, inside, bwrap=bwrap, egress=egress)).encode(), 0o600),
     ]
     for name, script in (("startup.sh", ws.startup), ("shutdown.sh", ws.shutdown)):
         if script is not None:
@@ -81,7 +97,9 @@ def files_of(ws: WorkspaceSpec, inside: Inside, *, bwrap: str | None) -> list[Fi
     return files
 
 
-def agent_config(ws: WorkspaceSpec, inside: Inside, *, bwrap: str | None) -> dict[str, Any]:
+def agent_config(
+    ws: WorkspaceSpec, inside: Inside, *, bwrap: str | None, egress: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What the agent reads at its start: `config.json`."""
     return {
         "generation": ws.generation,
@@ -102,6 +120,7 @@ def agent_config(ws: WorkspaceSpec, inside: Inside, *, bwrap: str | None) -> dic
         "plan_dir": None,
         "nested": ws.sandbox.nested and bwrap is not None,
         "bwrap": bwrap if ws.sandbox.nested else None,
+        "egress": egress,
     }
 
 

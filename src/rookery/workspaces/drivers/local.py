@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from rookery.guard import Guard
 from rookery.workspaces.drivers import asking, layout, machine, sandboxes, starting
 from rookery.workspaces.drivers.launcher import archives, arguments, cgroups, filling, identity
 from rookery.workspaces.drivers.launcher.plan import Plan
@@ -19,6 +20,7 @@ from rookery.workspaces.drivers.launcher.running import Running
 from rookery.workspaces.drivers.layout import Inside, Layout
 from rookery.workspaces.drivers.machine import LocalConfig, Machine
 from rookery.workspaces.drivers.protocol import (
+    NETWORKS,
     DriverError,
     DriverUnavailable,
     Endpoint,
@@ -29,6 +31,8 @@ from rookery.workspaces.drivers.protocol import (
     WorkspaceSpec,
 )
 from rookery.workspaces.drivers.ways import HeldSocket
+from rookery.workspaces.egress.doors import Doors
+from rookery.workspaces.egress.policy import Policy
 
 ANSWER_SECONDS = 120.0
 ATTEMPT_SECONDS = 5.0
@@ -36,6 +40,15 @@ LONGEST_PAUSE_SECONDS = 2.0
 # After its own time is up, an agent still ends what it started: TERM, 5 s, KILL.
 ENDING_SECONDS = 8.0
 LOOK_AGAIN_SECONDS = 30.0
+
+PROXY_PORT = 3128
+EGRESS_SOCKET = f"{arguments.EGRESS}/egress.sock"
+_PROXY = f"http://127.0.0.1:{PROXY_PORT}"
+# In both forms: programs disagree about which of them they read. The template's own come first.
+PROXY_VARIABLES = {
+    **{name: _PROXY for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")},
+    **{name: "localhost,127.0.0.1,::1" for name in ("NO_PROXY", "no_proxy")},
+}
 
 UNCONFINED = (
     "This workspace is not confined: its commands can do all that the server's user can, "
@@ -47,6 +60,7 @@ class LocalDriver:
     """A Driver and an Inventory.
 
     `build_agent` puts the agent's zipapp into a directory and says where; `machine` is for who has looked already.
+    `doors` serve the sockets of workspaces whose network is `proxy`; whoever runs a driver for long calls `doors.keep`.
     """
 
     def __init__(
@@ -56,11 +70,18 @@ class LocalDriver:
         *,
         answer_seconds: float = ANSWER_SECONDS,
         machine: Machine | None = None,
+        doors: Doors | None = None,
     ) -> None:
         self._config = config
         self._build_agent = build_agent
         self._answer_seconds = answer_seconds
         self._machine = machine
+        self.doors = doors or Doors(
+            config.data_dir,
+            Guard(config.net_allow_private),
+            owner=config.drops_to,
+            is_open=config.network_max != "none",
+        )
         self._unavailable: DriverUnavailable | None = None
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
@@ -89,17 +110,26 @@ class LocalDriver:
         found = await self.machine()
         place = Layout.of(self._config.data_dir, ws.id)
         inside = _inside(place, found)
-        plan = await asyncio.to_thread(self._plan, ws, place, found)
+        network = self._network(ws, found, log)
+        if network == "proxy":
+            ws = msgspec.structs.replace(ws, env={**PROXY_VARIABLES, **ws.env})
+        plan = await asyncio.to_thread(self._plan, ws, place, found, network=network)
         place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         async with _locked(place):
             running = await self._alone(ws, place, log)
             if running is None:
                 _say_limits(plan, log)
                 owner = self._config.drops_to if found.bwrap else None
-                files = layout.files_of(_marked(ws, found), inside, bwrap=_bwrap_inside(found))
+                egress = {"port": PROXY_PORT, "socket": EGRESS_SOCKET} if network == "proxy" else None
+                files = layout.files_of(_marked(ws, found), inside, bwrap=_bwrap_inside(found), egress=egress)
+                await self.doors.shut(ws.id)
+                if network == "proxy":
+                    await sandboxes.in_thread(self.doors.allow, ws.id, _policy(ws))
                 await sandboxes.in_thread(filling.fill, place.directory, files, ws.files, owner=owner)
                 log("Starting the sandbox." if found.bwrap else UNCONFINED)
                 running = Running(**await starting.launch(plan))
+            if network == "proxy":
+                await self.doors.serve(ws.id)
         await self._until_it_answers(ws, place, running)
         log("The agent answers.")
         return Endpoint(
@@ -122,6 +152,7 @@ class LocalDriver:
                 if running.generation == ws.generation and grace > 0:
                     await self._ask_to_end(ws, place, running, grace)
                 await sandboxes.kill(running)
+            await self.doors.shut(ws.id)
             if left := await sandboxes.find(place.directory):
                 raise DriverError("stop_failed", f"{len(left)} sandboxes of the workspace still run.")
             await asyncio.to_thread(self._tidy, place)
@@ -162,6 +193,8 @@ class LocalDriver:
         for running in await sandboxes.find(place.directory):
             if running.pid == found.pid:
                 await sandboxes.kill(running)
+        if not await sandboxes.find(place.directory):
+            await self.doors.shut(found.workspace_id)
 
     async def _alone(self, ws: WorkspaceSpec, place: Layout, log: Log) -> Running | None:
         """End every other generation; what is left is this one, when it runs already."""
@@ -200,12 +233,21 @@ class LocalDriver:
         finally:
             await connector.close()
 
-    def _plan(self, ws: WorkspaceSpec, place: Layout, found: Machine) -> Plan:
+    def _network(self, ws: WorkspaceSpec, found: Machine, log: Log) -> Network:
+        """What the template asks for, as far as the settings allow it."""
+        asked, most = ws.sandbox.network, self._config.network_max
+        network = min(asked, most, key=NETWORKS.index)
+        if found.bwrap is None:
+            return "full"  # nothing is confined, and the port of the proxy would be the machine's
+        if network != asked:
+            log(f"The template asks for the network {asked}; drivers.local.network_max allows {most}.")
+        return network
+
+    def _plan(self, ws: WorkspaceSpec, place: Layout, found: Machine, *, network: Network) -> Plan:
         config, sandbox = self._config, ws.sandbox
         for path in (*sandbox.ro_binds, *sandbox.rw_binds):
             if problem := arguments.problem_of_bind(path, str(config.data_dir)):
                 raise DriverError("invalid_workspace", f"The template's bind {path!r:.200} {problem}.")
-        network: Network = "none" if "none" in (sandbox.network, config.network_max) else "full"
         return Plan(
             workspace_id=ws.id,
             generation=ws.generation,
@@ -216,6 +258,7 @@ class LocalDriver:
             bwrap=found.bwrap,
             uid=config.drops_to,
             network=network,
+            egress=str(place.egress) if network == "proxy" else None,
             nested=sandbox.nested,
             ro_binds=list(sandbox.ro_binds),
             rw_binds=list(sandbox.rw_binds),
@@ -240,6 +283,15 @@ class LocalDriver:
         place.record.unlink(missing_ok=True)
         if self._config.cgroup is not None:
             cgroups.remove(str(self._config.cgroup), place.directory.name)
+
+
+def _policy(ws: WorkspaceSpec) -> Policy:
+    made = Policy(ws.generation, ws.sandbox.hosts, is_capped=ws.sandbox.network == "full")
+    try:
+        made.rules()
+    except ValueError as error:
+        raise DriverError("invalid_workspace", f"The template's list of hosts cannot be used: {error}") from None
+    return made
 
 
 def _inside(place: Layout, found: Machine) -> Inside:

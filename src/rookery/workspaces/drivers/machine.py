@@ -68,6 +68,7 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     uid: int = NOBODY
     cgroup: Path | None = None
     network_max: Network = "full"
+    net_allow_private: tuple[str, ...] = ()  # networks that the guard of outbound requests lets through
     tmp_mb: int = 1024
     unsafe: bool = False
 

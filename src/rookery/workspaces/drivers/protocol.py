@@ -11,7 +11,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-Network = Literal["full", "none"]
+# From the least on: the settings cap what templates may ask for.
+Network = Literal["none", "proxy", "full"]
+NETWORKS: tuple[Network, ...] = ("none", "proxy", "full")
 MAX_MESSAGE_CHARS = 4000
 
 # What `DriverError.code` can be; it ends up in `workspaces.error_code`.
@@ -72,6 +74,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
 
     enabled: bool = True  # ssh only: a local workspace is always confined
     network: Network = "full"
+    hosts: tuple[str, ...] = ()  # with proxy: what may be reached
     nested: bool = True
     ro_binds: tuple[str, ...] = ()
     rw_binds: tuple[str, ...] = ()

@@ -263,6 +263,9 @@ async def _look(host: Host, directory: str) -> Seen:
 
 def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
     layout.check_id(ws.id)
+    if ws.sandbox.network == "proxy":
+        # Refused when a template is pushed; this is for one that came another way.
+        raise DriverError("invalid_workspace", 'Workspaces of other machines cannot have network = "proxy".')
     confined = facts.bwrap if ws.sandbox.enabled else None
     own = facts.python_prefix == "/usr" or facts.python_prefix.startswith("/usr/")
     return Plan(

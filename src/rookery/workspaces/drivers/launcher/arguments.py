@@ -15,13 +15,14 @@ from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 HOME = "/home/agent"
 RUN = "/run/rookery"
 AGENT = "/run/rookery-agent.pyz"
+EGRESS = "/run/rookery-egress"
 UID = 1000
 MIB = 1024 * 1024
 
 FROM_ETC = ("alternatives", "ssl/certs", "ca-certificates", "pki", "localtime", "ld.so.cache", "nsswitch.conf")
 # Where templates may not put anything: the sandbox's own mounts, and what would reveal the machine's processes.
 OWN_MOUNTS = ("/proc", "/dev", "/sys", "/run", RUN, HOME, "/usr", "/etc", "/tmp")  # noqa: S108 - compared only
-SEALED = ("/proc", "/dev", "/sys", RUN, AGENT, HOME)
+SEALED = ("/proc", "/dev", "/sys", RUN, AGENT, EGRESS, HOME)
 
 
 class Handle(NamedTuple):
@@ -143,6 +144,10 @@ def _mounts(plan: Plan) -> Arguments:
     for path in plan.rw_binds:
         arguments += ["--bind-fd", Handle(path), path]
     arguments += ["--bind", plan.home, HOME, "--bind", plan.run, RUN]
+    if plan.egress is not None:
+        # The directory, because each replica that comes to serve it puts a new socket there. A socket can be connected
+        # to where nothing can be written.
+        arguments += ["--ro-bind", plan.egress, EGRESS]
     return [*arguments, "--ro-bind", plan.agent, AGENT]
 
 

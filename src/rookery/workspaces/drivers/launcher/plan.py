@@ -23,7 +23,8 @@ class Plan:
     python_prefix: str | None = None  # bound as well, when the interpreter is not below /usr
     bwrap: str | None = None  # none: a plain process, which can do all that its user can
     uid: int | None = None  # to become first, when started as root
-    network: str = "none"
+    network: str = "none"  # full: the machine's; none and proxy: a namespace of its own
+    egress: str | None = None  # with proxy: the directory of the socket that leads out
     nested: bool = True
     ro_binds: list[str] = field(default_factory=list)
     rw_binds: list[str] = field(default_factory=list)

@@ -46,7 +46,8 @@ def launch(plan: Plan) -> dict[str, Any]:
     held = _hold_binds(plan) if plan.bwrap else {}
     groups = cgroups.prepare(plan) if plan.bwrap else []
     if os.geteuid() == 0 and plan.uid is not None and plan.bwrap:
-        sources = [plan.home, plan.run, plan.agent, plan.bwrap, plan.python_prefix, *plan.ro_binds, *plan.rw_binds]
+        own = [plan.home, plan.run, plan.egress, plan.agent, plan.bwrap, plan.python_prefix]
+        sources = [*own, *plan.ro_binds, *plan.rw_binds]
         reach.make_reachable([path for path in sources if path], plan.uid)
         os.setgroups([])
         os.setresgid(plan.uid, plan.uid, plan.uid)

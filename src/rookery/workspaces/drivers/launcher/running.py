@@ -42,8 +42,8 @@ class Running:
 def find(directory: Path) -> list[Running]:
     """What runs of the workspace in this directory, by its record and by marks; usually nothing or one."""
     found = {}
-    if recorded := _recorded(directory):
-        found[recorded.pid] = recorded
+    if known := recorded(directory):
+        found[known.pid] = known
     for marked in scan():
         if marked.workspace_id == directory.name:
             found.setdefault(marked.pid, marked)
@@ -55,8 +55,8 @@ def find_all(workspaces: Path) -> list[Running]:
     found = {}
     if workspaces.is_dir():
         for directory in workspaces.iterdir():
-            if recorded := _recorded(directory):
-                found[recorded.pid] = recorded
+            if known := recorded(directory):
+                found[known.pid] = known
     for marked in scan():
         # Another server on this machine has workspaces too, below a directory of its own.
         if (workspaces / marked.workspace_id).is_dir():
@@ -64,7 +64,8 @@ def find_all(workspaces: Path) -> list[Running]:
     return list(found.values())
 
 
-def _recorded(directory: Path) -> Running | None:
+def recorded(directory: Path) -> Running | None:
+    """What the launcher wrote down, if it still runs."""
     try:
         running = Running(**json.loads((directory / "sandbox.json").read_bytes()))
     except (OSError, ValueError, TypeError):

@@ -1,0 +1,143 @@
+"""The way out of a workspace that reaches listed hosts only: a port of the loopback, with the server's proxy behind it.
+
+Connections are passed on as they are to a socket that the server provides. Nothing is looked at here, for any process
+of the workspace could go past it; what is allowed is decided at the other end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from rookery.workspaces.agent.config import Egress
+from rookery.workspaces.agent.log import Log
+
+MAX_CONNECTIONS = 128
+READ_BYTES = 32 * 1024
+WRITE_BYTES = 64 * 1024
+# Chosen: a server that is restarted is back by then, and whoever connects meanwhile only waits.
+CONNECT_S = 20.0
+PAUSE_S = 0.1
+# Once the server has ended its side.
+HALF_S = 60.0
+LINGER_S = 2.0
+BACKLOG = 128
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Forwarder:
+    """Listens until it is closed."""
+
+    def __init__(self, settings: Egress, log: Log, *, connect_s: float = CONNECT_S) -> None:
+        self._settings = settings
+        self._log = log
+        self._connect_s = connect_s
+        self._server: asyncio.AbstractServer | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def listen(self) -> int:
+        """Gives the port. Without it the workspace works all the same, only not with the network."""
+        server = await asyncio.start_server(
+            self._accept, "127.0.0.1", self._settings.port, limit=READ_BYTES, backlog=BACKLOG
+        )
+        self._server = server
+        return int(server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._handle(reader, writer))
+        self._connections.add(task)
+
+        def forget(_: object) -> None:
+            self._connections.discard(task)
+            writer.transport.abort()
+
+        task.add_done_callback(forget)
+
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if len(self._connections) > MAX_CONNECTIONS:
+                await _refuse(reader, writer, f"A workspace may have {MAX_CONNECTIONS} connections at once.")
+                return
+            far = await self._connect()
+            if far is None:
+                why = "The server that lets this workspace reach the network does not answer. Try again in a minute."
+                await _refuse(reader, writer, why)
+                return
+            try:
+                await _forward((reader, writer), far)
+            finally:
+                far[1].transport.abort()
+        except OSError:
+            pass  # one of the two has left
+        except Exception as error:
+            self._log(f"a connection to the network failed: {error!r}")
+
+    async def _connect(self) -> Stream | None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._connect_s
+        while True:
+            try:
+                return await asyncio.open_unix_connection(self._settings.socket, limit=READ_BYTES)
+            except OSError:
+                # Full, or nobody is there: a server that comes up puts a new socket in the same place.
+                if loop.time() > deadline:
+                    return None
+            await asyncio.sleep(PAUSE_S)
+
+
+async def _forward(near: Stream, far: Stream) -> None:
+    for _, writer in (near, far):
+        writer.transport.set_write_buffer_limits(high=WRITE_BYTES)
+    out = asyncio.ensure_future(_copy(near[0], far[1]))
+    back = asyncio.ensure_future(_copy(far[0], near[1]))
+    try:
+        await asyncio.wait({out, back}, return_when=asyncio.FIRST_COMPLETED)
+        if not back.done() and out.exception() is None:
+            # All has been said, and the answer may take long: the server ends connections on which nothing moves.
+            await asyncio.wait({back})
+        elif not out.done() and back.exception() is None:
+            await asyncio.wait({out}, timeout=HALF_S)
+    finally:
+        for task in (out, back):
+            task.cancel()
+        await asyncio.gather(out, back, return_exceptions=True)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        data = await reader.read(READ_BYTES)
+        if not data:
+            break
+        writer.write(data)
+        await writer.drain()
+    # Whoever waits for this closes the connection then: nothing may be left to be sent.
+    writer.transport.set_write_buffer_limits(high=0)
+    await writer.drain()
+    writer.write_eof()
+
+
+async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, why: str) -> None:
+    body = f"{why}\n".encode()
+    head = (
+        "HTTP/1.1 503 The network of this workspace is not available\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    writer.write(head.encode() + body)
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        await asyncio.wait_for(writer.drain(), LINGER_S)
+        writer.write_eof()
+        # Closing on unread bytes would take the answer away.
+        await asyncio.wait_for(_read_out(reader), LINGER_S)
+
+
+async def _read_out(reader: asyncio.StreamReader) -> None:
+    while await reader.read(READ_BYTES):
+        pass

@@ -1,0 +1,240 @@
+"""The sockets by which workspaces get out, and who serves them.
+
+Sandboxes outlive replicas, and several replicas may live on one machine. Exactly one of them serves the socket of a
+workspace: whoever holds the lock of its directory, which the kernel frees at once when that process is gone. Every
+replica looks each second for a workspace without one. All it has to know is on disk: which sandboxes run, and what
+each may reach. The directory of the socket is bound into the sandbox, not the socket, so that a new one takes the place
+of the old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+from rookery.guard import Guard
+from rookery.log import get_logger
+from rookery.workspaces.drivers.launcher import running
+from rookery.workspaces.drivers.layout import Layout
+from rookery.workspaces.egress.policy import Policies, Policy
+from rookery.workspaces.egress.proxy import Proxy, Times
+from rookery.workspaces.egress.requests import Refusal
+from rookery.workspaces.egress.stats import EgressStats
+from rookery.workspaces.egress.wires import Wire
+
+log = get_logger("workspaces.egress")
+
+KEEP_SECONDS = 1.0
+MAX_PER_WORKSPACE = 64
+# Chosen: at about 400 KiB for each at the very most, the memory of one replica bears it.
+MAX_IN_ALL = 256
+BACKLOG = 64
+FULL_PAUSE_SECONDS = 0.1
+
+
+class Doors:
+    """One for each local driver. `owner` is the user of workspaces, when it is not the server's own.
+
+    `is_open` is false where the settings allow no network at all: sockets of sandboxes from before are not served.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        guard: Guard,
+        *,
+        owner: int | None = None,
+        is_open: bool = True,
+        times: Times | None = None,
+        max_per_workspace: int = MAX_PER_WORKSPACE,
+        max_in_all: int = MAX_IN_ALL,
+    ) -> None:
+        self.stats = EgressStats()
+        self.max_per_workspace = max_per_workspace
+        self.max_in_all = max_in_all
+        self._data_dir = data_dir
+        self._owner = owner
+        self._is_open = is_open
+        self._policies = Policies(data_dir / "egress")
+        self._proxy = Proxy(guard, self.stats, times or Times())
+        self._served: dict[str, _Door] = {}
+        self._turn = asyncio.Lock()
+
+    def allow(self, workspace_id: str, policy: Policy) -> None:
+        """Write down what a workspace may reach, before it starts; blocks for a moment."""
+        place = Layout.of(self._data_dir, workspace_id)
+        place.egress.mkdir(mode=0o755, exist_ok=True)
+        # Whatever the mask says: in the sandbox another user reads it. Above it, only the server may enter.
+        place.egress.chmod(0o755)
+        self._policies.write(workspace_id, policy)
+
+    async def serve(self, workspace_id: str) -> bool:
+        """Serve the socket of a workspace from here on, unless another replica does; whether it is served here."""
+        async with self._turn:
+            if workspace_id in self._served:
+                return True
+            if not self._is_open or self._policies.find(workspace_id) is None:
+                return False
+            # Not in a thread: whoever is cancelled meanwhile would leave a lock that nobody knows of.
+            opened = _open(Layout.of(self._data_dir, workspace_id), self._owner)
+            if opened is None:
+                return False
+            self._served[workspace_id] = _Door(self, workspace_id, *opened)
+            log.debug("egress_served", workspace_id=workspace_id)
+            return True
+
+    async def shut(self, workspace_id: str) -> None:
+        """The workspace has stopped: nothing is let through any more, and what is under way ends. Replicas that are not
+        told see it within a second."""
+        await asyncio.to_thread(self._policies.remove, workspace_id)
+        await self._leave(workspace_id)
+
+    async def keep(self) -> None:
+        """One look: serve what nobody serves, leave what has ended."""
+        if not self._is_open:
+            return
+        served = set(self._served)
+        wanted = await asyncio.to_thread(self._wanted)
+        for workspace_id in served - wanted:
+            # Looked at again: it may have been started anew meanwhile.
+            if not self._is_wanted(workspace_id):
+                await self._leave(workspace_id)
+        for workspace_id in wanted - self._served.keys():
+            try:
+                if await self.serve(workspace_id):
+                    log.info("egress_adopted", workspace_id=workspace_id)
+            except OSError as error:
+                log.warning("egress_not_served", workspace_id=workspace_id, error=str(error))
+
+    async def close(self) -> None:
+        for workspace_id in list(self._served):
+            await self._leave(workspace_id)
+
+    async def _leave(self, workspace_id: str) -> None:
+        async with self._turn:
+            door = self._served.pop(workspace_id, None)
+            if door is not None:
+                await door.close()
+
+    def _wanted(self) -> set[str]:
+        return {workspace_id for workspace_id in self._policies.list_ids() if self._is_wanted(workspace_id)}
+
+    def _is_wanted(self, workspace_id: str) -> bool:
+        """Whether it may reach something, and runs."""
+        place = Layout.of(self._data_dir, workspace_id)
+        if not place.directory.is_dir():
+            self._policies.remove(workspace_id)  # deleted, by somebody who did not get to the end of it
+        return self._policies.find(workspace_id) is not None and running.recorded(place.directory) is not None
+
+    async def handle(self, door: _Door, client: Wire) -> None:
+        """One connection of a workspace."""
+        self.stats.connections += 1
+        try:
+            if len(door.connections) > self.max_per_workspace:
+                await self._turn_away(client, f"A workspace may have {self.max_per_workspace} connections at once.")
+            elif self.stats.connections > self.max_in_all:
+                await self._turn_away(client, "The server has too many connections of workspaces at the moment.")
+            else:
+                await self._proxy.serve(client, door.workspace_id, self._policies.find(door.workspace_id))
+        finally:
+            self.stats.connections -= 1
+
+    async def _turn_away(self, client: Wire, why: str) -> None:
+        self.stats.requests["too_many"] += 1
+        text = f"{why} Try again with fewer at a time."
+        await self._proxy.refuse(client, Refusal(503, "Too many connections", text, decision="too_many"))
+
+
+class _Door:
+    """A socket that is served, with the lock that says so."""
+
+    def __init__(self, doors: Doors, workspace_id: str, lock: int, listener: socket.socket, place: Layout) -> None:
+        self.workspace_id = workspace_id
+        self.connections: set[asyncio.Task[None]] = set()
+        self._doors = doors
+        self._lock = lock
+        self._listener = listener
+        self._place = place
+        self._accepting = asyncio.create_task(self._accept(), name=f"egress:{workspace_id}")
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            # Those beyond the bound are answered, too, but not without end: then they wait.
+            while len(self.connections) > 2 * self._doors.max_per_workspace:
+                await asyncio.wait(self.connections, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                made, _ = await loop.sock_accept(self._listener)
+                self._begin(await Wire.over(made))
+            except OSError as error:
+                # Too many open files, usually: those who come wait in the meantime.
+                log.warning("egress_not_accepted", workspace_id=self.workspace_id, error=str(error))
+                await asyncio.sleep(FULL_PAUSE_SECONDS)
+
+    def _begin(self, client: Wire) -> None:
+        task = asyncio.create_task(self._handle(client), name=f"egress-connection:{self.workspace_id}")
+        self.connections.add(task)
+
+        def forget(_: object) -> None:
+            # Here, because a task that is cancelled before it has begun never comes to its own end.
+            self.connections.discard(task)
+            client.drop()
+
+        task.add_done_callback(forget)
+
+    async def _handle(self, client: Wire) -> None:
+        try:
+            await self._doors.handle(self, client)
+        except Exception as error:
+            log.exception("egress_failed", error, workspace_id=self.workspace_id)
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._accepting, *self.connections) if not task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+        # While the lock is held: afterwards it may be another replica's.
+        with contextlib.suppress(OSError):
+            self._place.egress_socket.unlink()
+        os.close(self._lock)
+
+
+def _open(place: Layout, owner: int | None) -> tuple[int, socket.socket, Layout] | None:
+    """The lock and a socket that listens; None when another replica has them."""
+    lock = os.open(place.egress_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock, _listen(place, owner), place
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _listen(place: Layout, owner: int | None) -> socket.socket:
+    fresh = f"{place.egress_socket.name}.new"
+    directory = os.open(place.egress, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(fresh, dir_fd=directory)
+        # By a handle: the path of a data directory may be longer than that of a socket.
+        listener.bind(f"/proc/self/fd/{directory}/{fresh}")
+        os.chmod(fresh, 0o600, dir_fd=directory)
+        if owner is not None:
+            os.chown(fresh, owner, owner, dir_fd=directory)
+        listener.listen(BACKLOG)
+        os.rename(fresh, place.egress_socket.name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.close(directory)
+    return listener

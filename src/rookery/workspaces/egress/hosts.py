@@ -1,0 +1,79 @@
+"""The list of hosts that a template lets its workspaces reach: how it is written, and what is on it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+USUAL_PORTS = (80, 443)
+MAX_NAME = 253
+MAX_SHOWN = 20
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+# What resolvers take for an address: `1`, `127.1`, `0x7f.0.0.1`.
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One entry. `is_domain`: every name below `name`, but not that name itself."""
+
+    name: str
+    is_domain: bool
+    port: int | None
+
+    def matches(self, host: str, port: int) -> bool:
+        return self.covers(host) and self.takes(port)
+
+    def covers(self, host: str) -> bool:
+        return host.endswith(f".{self.name}") if self.is_domain else host == self.name
+
+    def takes(self, port: int) -> bool:
+        return port in USUAL_PORTS if self.port is None else port == self.port
+
+    def __str__(self) -> str:
+        return f"{'*.' if self.is_domain else ''}{self.name}{'' if self.port is None else f':{self.port}'}"
+
+
+def parse(text: str) -> Rule:
+    """An entry as a template has it. Raises ValueError with a sentence."""
+    if "://" in text or "/" in text:
+        raise ValueError(f"{text!r:.80} is not a host: leave out the scheme and the path.")
+    host, colon, number = text.rpartition(":") if text.count(":") == 1 else (text, "", "")
+    if colon and not (number.isascii() and number.isdigit() and 1 <= int(number[:6]) <= 65_535):
+        raise ValueError(f"{text!r:.80} has no port from 1 to 65535 behind the colon.")
+    is_domain = host.startswith("*.")
+    name = host[2:] if is_domain else host
+    if not name.isascii():
+        raise ValueError(f"{text!r:.80} is not ASCII: write an international name in its form with xn--.")
+    made = normal(name)
+    if made is None:
+        raise ValueError(
+            f"{text!r:.80} is not the name of a host. Write example.com, *.example.com (all names below it) or "
+            "example.com:8443."
+        )
+    if is_address(made):
+        raise ValueError(f"{text!r:.80} is an address. Name hosts: addresses are never reached.")
+    if is_domain and "." not in made:
+        raise ValueError(f"{text!r:.80} is too much: name a domain with at least two parts, as in *.example.com.")
+    return Rule(made, is_domain, int(number) if colon else None)
+
+
+def normal(name: str) -> str | None:
+    """The one way to write a name; None when it is none. A dot at the end, which says that a name is whole, goes."""
+    made = name.lower().removesuffix(".")
+    if not made or len(made) > MAX_NAME or not all(_LABEL.fullmatch(label) for label in made.split(".")):
+        return None
+    return made
+
+
+def is_address(name: str) -> bool:
+    """Whether a resolver would read the name as an address. No top-level domain is a number."""
+    return _NUMBER.fullmatch(name.rpartition(".")[2]) is not None
+
+
+def shown(rules: Iterable[Rule]) -> str:
+    """The list for people and models, short enough to be read."""
+    texts = [str(each) for each in rules]
+    more = f" and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
+    return ", ".join(texts[:MAX_SHOWN]) + more if texts else "none"

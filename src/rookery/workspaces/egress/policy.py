@@ -1,0 +1,65 @@
+"""What a running workspace may reach, written down beside the workspaces and not in one: `data_dir/egress/ID.json`.
+
+It is written at the start and holds until the workspace stops. Every replica of the machine reads the file for each
+request, so all agree whoever serves the socket, also right after a restart with another list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from rookery.workspaces.egress import hosts
+from rookery.workspaces.egress.hosts import Rule
+
+_SUFFIX = ".json"
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """`is_capped`: the template asked for the whole network, and the server's settings allow listed hosts only."""
+
+    generation: int
+    hosts: tuple[str, ...]
+    is_capped: bool = False
+
+    def rules(self) -> list[Rule]:
+        return [hosts.parse(each) for each in self.hosts]
+
+
+class Policies:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def write(self, workspace_id: str, policy: Policy) -> None:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=".", dir=self._directory)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(policy))
+            os.replace(temporary, self._path(workspace_id))
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    def find(self, workspace_id: str) -> Policy | None:
+        try:
+            return msgspec.json.decode(self._path(workspace_id).read_bytes(), type=Policy)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def remove(self, workspace_id: str) -> None:
+        self._path(workspace_id).unlink(missing_ok=True)
+
+    def list_ids(self) -> Sequence[str]:
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(self._directory)
+            return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and not name.startswith(".")]
+        return []
+
+    def _path(self, workspace_id: str) -> Path:
+        return self._directory / f"{workspace_id}{_SUFFIX}"

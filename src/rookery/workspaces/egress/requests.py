@@ -1,0 +1,214 @@
+"""Requests to a proxy, read strictly: what two programs could understand differently is refused. Pure.
+
+Of a request that is passed on, the first line, `Host`, `Connection` and how the body is framed are written anew, from
+what was understood; so nobody behind the proxy can find another request in it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from rookery.workspaces.egress import hosts
+
+MAX_HEAD_BYTES = 32 * 1024
+MAX_TARGET_BYTES = 8 * 1024
+MAX_HEADERS = 100
+
+# What a request came to, as metrics count it.
+Decision: TypeAlias = Literal["allowed", "not_listed", "blocked_address", "malformed", "unreachable", "too_many"]
+
+_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_AUTHORITY = re.compile(r"([A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_STATUS = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
+# Between two neighbours only, and so never passed on.
+_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "http2-settings"),
+    }
+)
+# Written anew by whoever passes a request on.
+_OWN = frozenset({"host", "content-length"})
+
+
+class Refusal(Exception):
+    """The answer to a request that goes nowhere. `reason` is the status line's: many programs show nothing else."""
+
+    def __init__(self, status: int, reason: str, text: str, *, decision: Decision = "malformed") -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
+        self.text = text
+        self.decision: Decision = decision
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants. `length` is that of the body; None when it comes in chunks."""
+
+    method: str
+    host: str
+    port: int
+    path: str = ""
+    version: int = 1
+    headers: tuple[tuple[str, str], ...] = ()
+    length: int | None = 0
+
+    @property
+    def is_tunnel(self) -> bool:
+        return self.method == "CONNECT"
+
+    def head(self) -> bytes:
+        """As the host is to read it."""
+        where = self.host if self.port == 80 else f"{self.host}:{self.port}"
+        lines = [f"{self.method} {self.path} HTTP/1.{self.version}", f"Host: {where}"]
+        lines += [f"{name}: {value}" for name, value in self.headers]
+        if self.length is None:
+            lines.append("Transfer-Encoding: chunked")
+        elif self.length or self.method in ("POST", "PUT", "PATCH"):
+            lines.append(f"Content-Length: {self.length}")
+        return ("\r\n".join([*lines, "Connection: close"]) + "\r\n\r\n").encode("latin-1")
+
+
+def parse(head: bytes) -> Request:
+    """A request from its head, without the empty line at its end. Raises `Refusal`."""
+    first, *rest = head.split(b"\r\n")
+    if first.startswith(b"PRI * HTTP/2"):
+        raise Refusal(505, "HTTP/2 is not spoken here", "This proxy speaks HTTP/1.1, and this was HTTP/2.")
+    line = _LINE.fullmatch(first)
+    if line is None:
+        raise malformed("its first line is not `METHOD URL HTTP/1.1`")
+    method, target, version = line[1].decode(), line[2].decode(), int(line[3])
+    if len(target) > MAX_TARGET_BYTES:
+        raise Refusal(414, "URL too long", f"A URL may have at most {MAX_TARGET_BYTES} bytes here.")
+    headers = _headers(rest)
+    if method == "CONNECT":
+        return _tunnel(target, headers)
+    host, port, path = _absolute(target)
+    dropped = _left_out(headers) | _OWN
+    return Request(
+        method=method,
+        host=host,
+        port=port,
+        path=path,
+        version=version,
+        headers=tuple((name, value) for name, value in headers if name.lower() not in dropped),
+        length=_length(headers, version),
+    )
+
+
+def answer_head(head: bytes) -> tuple[int, bytes]:
+    """The status of a host's answer, and its head as it is passed on: without what was meant for the proxy, and with
+    the word that the connection ends here. Raises ValueError when it is none."""
+    first, *rest = head.split(b"\r\n")
+    line = _STATUS.fullmatch(first)
+    if line is None:
+        raise ValueError("no status line")
+    headers = [_header(each) for each in rest]
+    # How the body is framed stays as it is, for the body does.
+    dropped = _left_out(headers) - {"transfer-encoding", "trailer"}
+    kept = [f"{name}: {value}" for name, value in headers if name.lower() not in dropped]
+    status = int(line[1])
+    if status >= 200:
+        kept.append("Connection: close")
+    return status, first + b"\r\n" + "".join(f"{each}\r\n" for each in kept).encode("latin-1") + b"\r\n"
+
+
+def malformed(why: str) -> Refusal:
+    return Refusal(400, "Malformed request", f"The proxy does not understand this request: {why}.")
+
+
+def _headers(lines: list[bytes]) -> list[tuple[str, str]]:
+    if len(lines) > MAX_HEADERS:
+        raise Refusal(431, "Too many headers", f"A request may have at most {MAX_HEADERS} headers here.")
+    try:
+        found = [_header(each) for each in lines]
+    except ValueError:
+        raise malformed("one of its headers is not `Name: value` on one line") from None
+    if len(_values(found, "host")) > 1:
+        raise malformed("it has two Host headers")
+    return found
+
+
+def _header(line: bytes) -> tuple[str, str]:
+    # In pieces: one pattern for all of it would take a line of blanks for hours of work.
+    name, colon, value = line.partition(b":")
+    value = value.strip(b" \t")
+    if not colon or _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
+        raise ValueError("no header")
+    return name.decode(), value.decode("latin-1")
+
+
+def _values(headers: list[tuple[str, str]], name: str) -> list[str]:
+    return [value for each, value in headers if each.lower() == name]
+
+
+def _left_out(headers: list[tuple[str, str]]) -> frozenset[str]:
+    named = {name.strip().lower() for value in _values(headers, "connection") for name in value.split(",")}
+    return _HOP | named
+
+
+def _length(headers: list[tuple[str, str]], version: int) -> int | None:
+    lengths, codings = _values(headers, "content-length"), _values(headers, "transfer-encoding")
+    if codings:
+        if lengths or version == 0 or [each.lower() for each in codings] != ["chunked"]:
+            raise malformed("where its body ends can be understood in two ways")
+        return None
+    if not lengths:
+        return 0
+    if len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0]):
+        raise malformed("its Content-Length is not one number")
+    return int(lengths[0])
+
+
+def _tunnel(target: str, headers: list[tuple[str, str]]) -> Request:
+    if _values(headers, "content-length") not in ([], ["0"]) or _values(headers, "transfer-encoding"):
+        raise malformed("a CONNECT has no body")
+    host, port = _place(target, usual=None)
+    return Request(method="CONNECT", host=host, port=port)
+
+
+def _absolute(target: str) -> tuple[str, int, str]:
+    scheme = _SCHEME.match(target)
+    if scheme is None:
+        raise malformed("it names no URL with a host. This is a proxy; it has no pages of its own")
+    if scheme[1].lower() != "http":
+        why = "use CONNECT for it" if scheme[1].lower() == "https" else "only http and https are let through"
+        raise malformed(f"its URL begins with {scheme[1][:20].lower()}://, and {why}")
+    rest = target[scheme.end() :]
+    end = min((place for mark in "/?#" if (place := rest.find(mark)) >= 0), default=len(rest))
+    authority, path = rest[:end], rest[end:]
+    if "#" in path:
+        raise malformed("its URL has a fragment")
+    host, port = _place(authority, usual=80)
+    return host, port, path if path.startswith("/") else f"/{path}"
+
+
+def _place(authority: str, *, usual: int | None) -> tuple[str, int]:
+    """Host and port of an authority. Names only: an address says nothing that could stand on a list."""
+    if authority.startswith("["):
+        raise _address_refused(authority[1:].partition("]")[0])
+    match = _AUTHORITY.fullmatch(authority)
+    host = hosts.normal(match[1]) if match is not None else None
+    port = int(match[2]) if match is not None and match[2] else usual
+    if host is None or port is None or not 1 <= port <= 65_535:
+        raise malformed("it does not name `host:port`" if usual is None else "its URL has no host that could be asked")
+    if hosts.is_address(host):
+        raise _address_refused(host)
+    return host, port
+
+
+def _address_refused(address: str) -> Refusal:
+    shown = re.sub(r"[^0-9A-Fa-fx:.]", "", address)[:60]
+    return Refusal(
+        403,
+        "Addresses are not allowed in this workspace, only listed hosts by name",
+        f"{shown} is an address. This workspace reaches listed hosts only, by their names.",
+        decision="not_listed",
+    )

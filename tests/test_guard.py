@@ -1,0 +1,135 @@
+"""The guard of outbound connections: what it blocks, and that it connects to nothing but what it has looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable, Iterator
+from ipaddress import ip_address
+
+import pytest
+
+from rookery import guard
+from rookery.guard import Blocked, Guard, Unreachable
+
+PUBLIC = "93.184.215.14"
+
+
+def answers(*given: Iterable[str]) -> guard.Resolve:
+    """A resolver that gives each answer once, and the last one for ever."""
+    left = [list(each) for each in given]
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return resolve
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    """The port of something that listens on two addresses of the machine."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+        with socket.create_server(("127.0.0.2", port)):
+            yield port
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "127.255.0.1", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1"),
+        *("169.254.169.254", "100.64.0.1", "192.0.0.1", "192.0.2.1", "198.18.0.1", "198.51.100.1", "203.0.113.1"),
+        *("224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255", "192.88.99.1"),
+        *("::", "::1", "fe80::1", "fe80::1%lo", "fc00::1", "fd12::1", "fec0::1", "ff02::1", "100::1", "2001:db8::1"),
+        *("2001::1", "2001:2::1", "3fff::1", "64:ff9b:1::1", "5f00::1"),
+        # Addresses of IPv4 in clothes of IPv6: mapped, compatible, NAT64, 6to4.
+        *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::127.0.0.1", "64:ff9b::a00:1"),
+        *("2002:7f00:1::", "2002:a00:1::1", "2002:c0a8:101::"),
+    ],
+)
+def test_special_addresses_are_blocked(address: str) -> None:
+    assert Guard().is_blocked(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "address", [PUBLIC, "1.1.1.1", "172.32.0.1", "2606:4700:4700::1111", f"::ffff:{PUBLIC}", f"64:ff9b::{PUBLIC}"]
+)
+def test_public_addresses_are_not_blocked(address: str) -> None:
+    assert not Guard().is_blocked(ip_address(address))
+
+
+def test_operators_exempt_networks_in_every_form_of_their_addresses() -> None:
+    exempt = Guard(["10.1.0.0/16", "fd00::/8"])
+
+    free = ["10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "fd00::1"]
+    assert [each for each in free if exempt.is_blocked(ip_address(each))] == []
+    assert exempt.is_blocked(ip_address("10.2.0.1"))
+    assert exempt.is_blocked(ip_address("127.0.0.1"))
+
+
+def test_public_address_of_this_machine_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_BLOCKED_V4", ())
+
+    # With the table of special networks away, what is left is the question whose address it is.
+    assert Guard().is_blocked(ip_address("127.0.0.1"))
+    assert not Guard().is_blocked(ip_address(PUBLIC))
+
+
+async def test_one_blocked_address_among_public_ones_is_enough() -> None:
+    with pytest.raises(Blocked) as caught:
+        await Guard(resolve=answers([PUBLIC, "10.0.0.1"])).find("half.test", 443)
+
+    assert str(caught.value.address) == "10.0.0.1"
+
+
+async def test_connection_goes_to_the_address_that_was_looked_at(server: int) -> None:
+    rebinding = Guard(["127.0.0.1/32"], resolve=answers(["127.0.0.1"], ["127.0.0.2"]))
+
+    made = await rebinding.connect("rebinds.test", server)
+
+    assert made.getpeername()[0] == "127.0.0.1"
+    made.close()
+    with pytest.raises(Blocked):
+        await rebinding.connect("rebinds.test", server)
+
+
+async def test_next_address_is_tried_when_the_first_does_not_answer(server: int) -> None:
+    allowing = Guard(["127.0.0.0/8"], resolve=answers(["127.0.0.3", "127.0.0.2"]))
+
+    made = await allowing.connect("two.test", server)
+
+    assert made.getpeername()[0] == "127.0.0.2"
+    made.close()
+
+
+async def test_what_cannot_be_reached_says_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    allowing = Guard(["127.0.0.0/8"], resolve=answers(["127.0.0.1"]))
+
+    with pytest.raises(Unreachable, match="refused"):
+        await allowing.connect("closed.test", port)
+    with pytest.raises(Unreachable, match="no address"):
+        await Guard(resolve=answers([])).connect("empty.test", 80)
+
+
+async def test_resolver_that_takes_too_long_is_given_up() -> None:
+    async def never(host: str, port: int) -> list[str]:
+        await asyncio.Event().wait()
+        return []
+
+    with pytest.raises(Unreachable, match="in time"):
+        await Guard(resolve=never).connect("slow.test", 80, seconds=0.05)
+
+
+@pytest.mark.parametrize("name", ["no-such-name.invalid", "a..b", "x" * 300])
+async def test_name_that_the_system_does_not_know_is_unreachable(name: str) -> None:
+    with pytest.raises(Unreachable, match="not known"):
+        await Guard().find(name, 80)
+
+
+async def test_names_of_this_machine_are_blocked_as_the_system_resolves_them() -> None:
+    with pytest.raises(Blocked):
+        await Guard().find("localhost", 80)
+    with pytest.raises(Blocked):
+        await Guard().find("127.1", 80)
