@@ -68,6 +68,38 @@ def test_whole_manifest_is_read_and_survives_the_database() -> None:
     assert manifest.decode(msgspec.json.decode(manifest.encode(read))) == read
 
 
+def test_hosts_are_kept_in_the_form_they_are_compared_in() -> None:
+    hosts = '["PyPI.org", "*.PythonHosted.org.", "pypi.org", "example.com:8443"]'
+    read = manifest.parse(f'name = "a"\n[sandbox]\nnetwork = "proxy"\nhosts = {hosts}')
+
+    assert read.sandbox == Sandbox(network="proxy", hosts=("pypi.org", "*.pythonhosted.org", "example.com:8443"))
+    assert manifest.decode(msgspec.json.decode(manifest.encode(read))) == read
+
+
+SSH = 'driver = "ssh"\n[ssh]\nhost = "h"\nknown_hosts = "k"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "why"),
+    [
+        ('[sandbox]\nnetwork = "proxy"', "sandbox.hosts", "at least one host"),
+        ('[sandbox]\nnetwork = "proxy"\nhosts = []', "sandbox.hosts", "at least one host"),
+        ('[sandbox]\nhosts = ["a.test"]', "sandbox.hosts", 'no effect without network = "proxy"'),
+        ('[sandbox]\nnetwork = "none"\nhosts = []', "sandbox.hosts", 'no effect without network = "proxy"'),
+        ('[sandbox]\nnetwork = "proxy"\nhosts = "a.test"', "sandbox.hosts", "must be a list"),
+        ('[sandbox]\nnetwork = "proxy"\nhosts = [1]', "sandbox.hosts", "must be text"),
+        ('[sandbox]\nnetwork = "proxy"\nhosts = ["https://a.test"]', "sandbox.hosts", "leave out the scheme"),
+        ('[sandbox]\nnetwork = "proxy"\nhosts = ["10.0.0.1"]', "sandbox.hosts", "is an address"),
+        ('[sandbox]\nnetwork = "proxy"\nhosts = ["*"]', "sandbox.hosts", "not the name of a host"),
+        ('[sandbox]\nnetwork = "proxy"\nhost = ["a.test"]', "sandbox.host", "no such key"),
+        ('[sandbox]\nnetwork = "filtered"', "sandbox.network", "one of full, proxy, none"),
+        (f'{SSH}[sandbox]\nnetwork = "proxy"\nhosts = ["a.test"]', "sandbox.network", "driver ssh has no proxy"),
+    ],
+)
+def test_network_that_cannot_be_had_is_told(text: str, field: str, why: str) -> None:
+    assert why in problems(f'name = "a"\n{text}')[field]
+
+
 def test_scripts_of_the_usual_names_need_no_table() -> None:
     read = manifest.parse('name = "a"', files=("startup.sh", "shutdown.sh"))
 

@@ -538,13 +538,19 @@ class SetupStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
-    """A template. `revision` and `readme` only when one is read; who may use it only for administrators."""
+    """A template. `revision` and `readme` only when one is read; who may use it only for administrators.
+
+    `network` is what it asks for (full, proxy, none), which the server's settings may lower; `hosts` are what its
+    workspaces reach with `proxy`.
+    """
 
     name: str
     display_name: str
     description: str
     icon: str
     driver: str
+    network: str
+    hosts: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     presets: tuple[Preset, ...]
     agents_allowed: bool

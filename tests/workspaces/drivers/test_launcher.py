@@ -54,6 +54,17 @@ def test_namespaces_follow_the_template(network: str, nested: bool, present: str
     assert absent not in built
 
 
+def test_way_out_is_bound_to_be_read_in_a_network_of_its_own() -> None:
+    built = arguments.build(plan(network="proxy", egress="/d/egress"))
+
+    place = built.index("/d/egress")
+    assert built[place - 1 : place + 2] == ["--ro-bind", "/d/egress", "/run/rookery-egress"]
+    assert place > max(number for number, item in enumerate(built) if item == "--tmpfs")
+    assert "--share-net" not in built
+    assert "/run/rookery-egress" not in arguments.build(plan(network="none"))
+    assert arguments.problem_of_bind("/run/rookery-egress/x", "/data") == "covers a part of the sandbox itself"
+
+
 def test_data_of_a_server_below_a_folder_that_is_bound_stays_unseen(tmp_path: Path) -> None:
     data, settings = tmp_path / "data", tmp_path / "rookery.toml"
     data.mkdir()

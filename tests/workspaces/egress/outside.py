@@ -1,4 +1,4 @@
-"""What workspaces may and may not reach in tests: servers on the loopback, behind names that a resolver of our own knows."""
+"""What workspaces reach in tests, or do not: servers on the loopback, behind names that a resolver of ours knows."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rookery.workspaces.drivers.launcher import seccomp
 
 OPEN, TIGHT = "open", "tight"  # with user namespaces inside, and without
+PROXIED = "proxied"  # reaches listed hosts
 
 ABSENT = "No such file or directory"
 READ_ONLY = "Read-only file system"
@@ -177,6 +178,16 @@ NETWORK = [
     Attempt("read the network", python("import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)"), FORBIDDEN),
 ]
 
+PAST_THE_PROXY = [
+    *(each._replace(name=f"{each.name} past the proxy", where=PROXIED) for each in NETWORK),
+    Attempt(
+        "take the socket of the proxy away", "rm /run/rookery-egress/egress.sock", f"{READ_ONLY}|{ABSENT}", PROXIED
+    ),
+    Attempt("put another in its place", "touch /run/rookery-egress/x", READ_ONLY, PROXIED),
+    Attempt("see what is beside it", "ls -A /run/rookery-egress/..", "rookery", PROXIED),
+    Attempt("see what others may reach", "cat {data}/egress/*.json", ABSENT, PROXIED),
+]
+
 LIMITS = [
     Attempt("fill /tmp", "head -c 20M /dev/zero > /tmp/full; rm /tmp/full", "No space left", TIGHT),
     Attempt("fill shared memory", "head -c 90M /dev/zero > /dev/shm/full; rm /dev/shm/full", "No space left", TIGHT),
@@ -199,4 +210,4 @@ CALLS = (
 )
 SYSTEM_CALLS = [Attempt(f"call {name}", system_call(NUMBERS[name], 0, 0, 0, 0, 0), FORBIDDEN) for name in CALLS]
 
-ATTEMPTS = [*FILES, *DEVICES, *MOUNTS, *NAMESPACES, *PROCESSES, *NETWORK, *LIMITS, *SYSTEM_CALLS]
+ATTEMPTS = [*FILES, *DEVICES, *MOUNTS, *NAMESPACES, *PROCESSES, *NETWORK, *PAST_THE_PROXY, *LIMITS, *SYSTEM_CALLS]

@@ -19,7 +19,7 @@ from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import Limits, Probe, Sandbox, WorkspaceSpec
 from tests.waiting import until
 from tests.workspaces.drivers import yard
-from tests.workspaces.escape.attempts import ATTEMPTS, OPEN, TIGHT, Attempt
+from tests.workspaces.escape.attempts import ATTEMPTS, OPEN, PROXIED, TIGHT, Attempt
 
 SECRET = "a-secret-of-the-server"
 PRIVATE = "a-secret-of-another-workspace"
@@ -38,6 +38,7 @@ class Prison:
         self.workspaces = {
             OPEN: yard.spec(sandbox=Sandbox(network="none"), limits=limits),
             TIGHT: yard.spec(sandbox=Sandbox(network="none", nested=False)),
+            PROXIED: yard.spec(sandbox=Sandbox(network="proxy", hosts=("listed.test",))),
             "victim": yard.spec(sandbox=Sandbox(network="none")),
         }
         # As the user of the workspaces: no other rule than the sandbox keeps them apart.

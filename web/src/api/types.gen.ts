@@ -1461,13 +1461,15 @@ export interface TemplatePatchBody {
   allowed_roles?: UserRole[];
 }
 
-/** A template. `revision` and `readme` only when one is read; who may use it only for administrators. */
+/** A template. `revision` and `readme` only when one is read; who may use it only for administrators. `network` is what it asks for (full, proxy, none), which the server's settings may lower; `hosts` are what its workspaces reach with `proxy`. */
 export interface TemplateView {
   name: string;
   display_name: string;
   description: string;
   icon: string;
   driver: string;
+  network: string;
+  hosts: string[];
   parameters: ParameterView[];
   presets: PresetView[];
   agents_allowed: boolean;
