@@ -1,0 +1,77 @@
+"""A chat whose workspace reaches listed hosts only, with a whole server: from the template to the metrics, and after a
+restart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rookery.llm.connect import default_scripts
+from rookery.llm.scripted import CallTool, Say, Step, results_since_user
+from rookery.llm.types import Call
+from rookery.store import templates as stored
+from rookery.workspaces import templates
+from rookery.workspaces.service import as_push
+from rookery.workspaces.templates import TemplateFile
+from tests.tools.homestead import Homestead, open_homestead
+from tests.workspaces.drivers.yard import known_machine
+from tests.workspaces.egress.outside import outside
+
+
+@pytest.fixture(autouse=True)
+def sandbox() -> None:
+    """Skips on a machine that has none."""
+    known_machine()
+
+
+async def push(stead: Homestead, *hosts: str) -> None:
+    manifest = f'name = "listed"\n[sandbox]\nnetwork = "proxy"\nhosts = {list(hosts)}\n'
+    packed = templates.pack({"template.toml": TemplateFile(manifest.encode())})
+    async with stead.database.api.acquire() as conn:
+        await stored.push_template(conn, as_push(packed))
+
+
+async def test_chat_reaches_listed_hosts_before_and_after_a_restart(database_url: str, tmp_path: Path) -> None:
+    # The one name that every machine resolves to the loopback. The variables of the proxy make an exception of it.
+    allowed = {"net_allow_private": "127.0.0.1/32,::1/128", "drivers_local_network_max": "proxy"}
+    get = "curl -sS --noproxy nothing.test"
+    async with outside(tmp_path) as out, open_homestead(database_url, **allowed) as stead:
+        port = await out.web()
+        await push(stead, f"localhost:{port}")
+
+        chat = await stead.ask("create a workspace from listed")
+        (made,) = await stead.calls(chat)
+        (reached,) = await stead.say(chat, f"run `{get} http://localhost:{port}/`")
+        (refused,) = await stead.say(chat, f"run `{get} http://other.test/`")
+        before = stead.replica.metrics.render()[1].decode()
+        await stead.restart()
+        (again,) = await stead.say(chat, f"run `{get} http://localhost:{port}/`")
+
+        assert made.value["created"], made.value
+        assert reached.value["output"] == again.value["output"] == "hello from outside"
+        assert "other.test is not one of the hosts that this workspace may reach" in refused.value["output"]
+        assert f"Allowed: localhost:{port}" in refused.value["output"]
+        assert 'rookery_egress_requests_total{decision="allowed"} 1' in before
+        assert 'rookery_egress_requests_total{decision="not_listed"} 1' in before
+        assert 'rookery_egress_bytes_total{direction="received"} 18' in before
+        assert len(out.heard) == 2
+
+
+async def test_model_is_told_what_a_template_lets_it_reach(database_url: str) -> None:
+    def look(call: Call) -> Sequence[Step]:
+        if results_since_user(call.prompt):
+            return (Say("I see."),)
+        return (CallTool("read_template", {"template_id": "listed"}),)
+
+    scripts = default_scripts()
+    with scripts.registered("look", look):
+        async with open_homestead(database_url, scripts=scripts, model="look") as stead:
+            await push(stead, "pypi.org", "*.pythonhosted.org")
+
+            chat = await stead.ask("hello")
+
+            (read,) = await stead.calls(chat)
+            assert read.value["template"]["network"] == "proxy"
+            assert read.value["template"]["hosts"] == ["pypi.org", "*.pythonhosted.org"]
