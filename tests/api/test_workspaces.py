@@ -294,6 +294,18 @@ async def test_template_is_pushed_restricted_and_deleted(site: Site) -> None:
     ]
 
 
+async def test_template_says_what_its_workspaces_reach(site: Site) -> None:
+    manifest = b'name = "mine"\n[sandbox]\nnetwork = "proxy"\nhosts = ["PyPI.org", "*.example.com:8443"]'
+    pushed = await site.root.http.put(f"{TEMPLATES}/mine", content=archive(manifest))
+    mine, plain = (await site.ada.http.get(TEMPLATES)).json()["items"]
+    refused = await site.root.http.put(f"{TEMPLATES}/mine", content=archive(manifest + b'\nro_binds = ["/"]\nhost = 1'))
+
+    assert pushed.status_code == 200, pushed.text
+    assert (mine["network"], mine["hosts"]) == ("proxy", ["pypi.org", "*.example.com:8443"])
+    assert (plain["network"], plain["hosts"]) == ("full", [])
+    assert {each["field"] for each in refused.json()["fields"]} == {"sandbox.ro_binds", "sandbox.host"}
+
+
 async def test_bad_template_is_refused_with_all_its_problems(site: Site) -> None:
     refused = await site.root.http.put(
         f"{TEMPLATES}/mine", content=archive(b'name = "mine"\ncolour = 1\n[limits]\ncpu = 1')

@@ -35,9 +35,9 @@ async def push(stead: Homestead, *hosts: str) -> None:
 
 async def test_chat_reaches_listed_hosts_before_and_after_a_restart(database_url: str, tmp_path: Path) -> None:
     # The one name that every machine resolves to the loopback. The variables of the proxy make an exception of it.
-    allowed = {"net_allow_private": "127.0.0.1/32,::1/128", "drivers_local_network_max": "proxy"}
+    loopback = "127.0.0.1/32,::1/128"
     get = "curl -sS --noproxy nothing.test"
-    async with outside(tmp_path) as out, open_homestead(database_url, **allowed) as stead:
+    async with outside(tmp_path) as out, open_homestead(database_url, net_allow_private=loopback) as stead:
         port = await out.web()
         await push(stead, f"localhost:{port}")
 

@@ -30,8 +30,8 @@ _STATUS = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)
 # Between two neighbours only, and so never passed on.
 _HOP = frozenset(
     {
-        *("connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer"),
-        *("transfer-encoding", "upgrade", "http2-settings"),
+        *("connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization"),
+        *("te", "trailer", "transfer-encoding", "upgrade", "http2-settings"),  # codespell:ignore te
     }
 )
 # Written anew by whoever passes a request on.
