@@ -16,6 +16,16 @@ if [ -n "$(ls -A "$project" 2>/dev/null)" ]; then
     exit 1
 fi
 
+case "${ROOKERY_PARAM_repository#file://}" in
+    /*)
+        if [ ! -e "${ROOKERY_PARAM_repository#file://}" ]; then
+            echo "There is no ${ROOKERY_PARAM_repository#file://} in this workspace: it sees its own home and the machine's programs,"
+            echo "no other folders. Give an address that git can reach, or work in the folder with the template host-folder."
+            exit 1
+        fi
+        ;;
+esac
+
 set -- --no-hardlinks
 case "${ROOKERY_PARAM_depth:-1}" in
     0) ;;

@@ -185,6 +185,21 @@ async def test_changed_instructions_mark_the_chat_and_leave_its_pin(rig: Rig) ->
     assert (await rig.pin(chat)).dirty_since is None
 
 
+async def test_archived_chat_is_not_marked(rig: Rig) -> None:
+    workspace = await rig.workspace()
+    chat = await rig.chat(workspace)
+    await rig.keep(workspace, instructions())
+    await rig.world.conn.execute(
+        "UPDATE chats SET snapshot_version = snapshot_version + 1, archived = true, archived_at = now() WHERE id = $1",
+        chat,
+    )
+
+    await rig.keep(workspace, instructions("Be quick."), version=2, found="h2")
+
+    assert (await rig.pin(chat)).dirty_since is None
+    assert rig.told.contexts() == [chat]
+
+
 async def test_same_hash_marks_nobody(rig: Rig) -> None:
     workspace = await rig.workspace()
     chat = await rig.chat(workspace)

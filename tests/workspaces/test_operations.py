@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
-from rookery.store import settings, workspace_claims, workspace_operations
+from rookery.store import settings, workspace_claims, workspace_operations, workspace_requests
 from rookery.store.access_errors import InUse
-from rookery.store.workspace_requests import NodeOffline, OperationInProgress, WorkspaceQuotaExceeded
+from rookery.store.pool import Connection
+from rookery.store.workspace_operations import Reason
+from rookery.store.workspace_requests import Draft, NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.problems import ParametersInvalid
 from tests.waiting import until
-from tests.workspaces.yard import Yard, open_yard
+from tests.workspaces.yard import NODE, Yard, open_yard
 
 
 @pytest.fixture
@@ -279,6 +283,48 @@ async def test_of_two_racing_creates_at_the_limit_one_wins(yard: Yard) -> None:
     assert len(refused) == 3
     assert all(isinstance(each, WorkspaceQuotaExceeded) and each.kind == "max_per_user" for each in refused)
     assert await yard.world.conn.fetchval("SELECT count(*) FROM workspaces") == 3
+
+
+async def test_create_at_the_limit_waits_for_one_that_is_not_committed_yet(yard: Yard) -> None:
+    revision = await yard.push()
+    rules = {"max_per_user": 1, "max_running_per_node": 0}
+    await settings.write_setting(yard.world.conn, "workspaces", value=rules)
+
+    async def create(conn: Connection, name: str) -> Requested:
+        draft = Draft(
+            id=uuid4(),
+            owner_id=yard.owner,
+            name=name,
+            template="plain",
+            revision=revision,
+            driver="local",
+            node=NODE,
+            parameters={},
+            once={},
+            idle_stop_after=timedelta(),
+        )
+        return await workspace_requests.create(conn, draft, reason=Reason.USER, now=yard.clock.now())
+
+    async with yard.pool.acquire() as first, yard.pool.acquire() as second:
+        before = first.transaction()
+        await before.start()
+        await create(first, "one")
+
+        async def create_another() -> Requested:
+            async with second.transaction():
+                return await create(second, "two")
+
+        another = asyncio.create_task(create_another())
+        waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $1"
+        pid = second.get_server_pid()
+
+        async def is_held_up() -> bool:
+            return another.done() or await yard.world.conn.fetchval(waits, pid)
+
+        await until(is_held_up)
+        await before.commit()
+        with pytest.raises(WorkspaceQuotaExceeded):
+            await another
 
 
 async def test_node_has_a_limit_of_its_own(yard: Yard) -> None:

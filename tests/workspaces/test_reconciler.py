@@ -195,6 +195,26 @@ async def test_use_between_the_list_and_the_lock_saves_a_workspace(yard: Yard) -
         assert await workspace_idle.stop_idle(conn, place.id, rules, now=now) is None
 
 
+@pytest.mark.parametrize("status", ["running", "interrupting", "requires_action"])
+async def test_chat_that_wakes_between_the_list_and_the_lock_saves_its_workspace(yard: Yard, status: str) -> None:
+    replica, _ = await started(yard)
+    place = await yard.running(replica)
+    chat_id = await yard.world.chat(yard.owner)
+    now, rules = yard.clock.now(), WorkspaceSettings()
+    await yard.world.conn.execute("UPDATE workspaces SET last_used_at = now() - interval '2 hours'")
+    change = (
+        "UPDATE chats SET snapshot_version = snapshot_version + 1, status = $2, workspace_id = $3,"
+        " requires_action_deadline_at = CASE $2 WHEN 'requires_action' THEN now() + interval '1 hour' END WHERE id = $1"
+    )
+
+    async with yard.pool.acquire() as conn:
+        assert await workspace_idle.list_idle(conn, rules, now=now) == [place.id]
+        await conn.execute(change, chat_id, status, place.id)
+        assert await workspace_idle.stop_idle(conn, place.id, rules, now=now) is None
+        await conn.execute(change, chat_id, "waiting", place.id)
+        assert await workspace_idle.stop_idle(conn, place.id, rules, now=now) is not None
+
+
 async def test_maximum_of_the_deployment_wins_over_templates(yard: Yard) -> None:
     replica, _ = await started(yard)
     await settings.write_setting(yard.world.conn, "workspaces", value={"max_idle_minutes": 10})

@@ -127,11 +127,28 @@ def test_git_that_cannot_clone_says_so_and_leaves_the_folder_empty(tmp_path: Pat
     assert list((tmp_path / "project").iterdir()) == []
 
 
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_git_takes_a_path_that_the_workspace_sees_and_says_what_it_does_not_see(tmp_path: Path, scheme: str) -> None:
+    repository(tmp_path / "origin", "one")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+
+    there = run("git", tmp_path / "a", repository=f"{scheme}{tmp_path}/origin", depth="1", branch="")
+    nowhere = run("git", tmp_path / "b", repository=f"{scheme}{tmp_path}/nowhere", depth="1", branch="")
+
+    assert there.returncode == 0, there.stderr
+    assert nowhere.returncode == 1
+    assert f"There is no {tmp_path}/nowhere in this workspace" in nowhere.stdout
+    assert "host-folder" in nowhere.stdout
+
+
 @pytest.mark.parametrize(
     ("repository", "branch", "wrong"),
     [
         ("https://example.org/a.git", "main", set()),
         ("git@example.org:a/b.git", "release/1.2", set()),
+        ("/usr/share/origin", "", set()),
+        ("../origin", "", {"parameters.repository"}),
         ("--upload-pack=evil", "", {"parameters.repository"}),
         ("https://example.org/a.git", "--evil", {"parameters.branch"}),
     ],

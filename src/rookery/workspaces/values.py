@@ -26,6 +26,8 @@ class Rules(Protocol):
     @property
     def regex(self) -> str | None: ...
     @property
+    def description(self) -> str: ...
+    @property
     def min(self) -> float | None: ...
     @property
     def max(self) -> float | None: ...
@@ -72,7 +74,9 @@ def check(value: Value, rules: Rules) -> list[str]:
     if rules.options and any(item not in rules.options for item in items):
         found.append(f"Choose from {', '.join(text(each) for each in rules.options)}.")
     if rules.regex is not None and not all(re.fullmatch(rules.regex, str(item)) for item in items):
-        found.append(f"This must match {rules.regex}.")
+        # Whoever made the template says it in words there; an expression alone helps few people.
+        meaning = f" {rules.description}" if rules.description else ""
+        found.append(f"This must match {rules.regex}.{meaning}")
     if isinstance(value, bool):
         return found
     size = value if isinstance(value, int | float) else len(value)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from rookery.workspaces.agent import editing
+from rookery.workspaces.agent import editing, staging
+from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.errors import AgentError
+from rookery.workspaces.agent.http import Response
+from rookery.workspaces.agent.journal import Attempt, Journal
 from tests.workspaces.agent.rig import Answer, Rig
 from tests.workspaces.agent.test_files import forget_the_end, names
 
@@ -171,6 +177,40 @@ async def test_edit_that_a_crash_cut_off_is_not_made_twice(rig: Rig) -> None:
 
     assert again.json == first.json
     assert (one.read_text(), two.read_text()) == ("aa\n", "ab\n")
+
+
+class Died(BaseException):
+    """The end of the process, as far as a test can have it."""
+
+
+async def test_what_a_file_becomes_is_in_the_journal_before_the_first_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.write_text("a\n")
+    wanted = editing.parse([{"path": str(path), "edits": [change("a", "aa")]}])
+    targets = [editing.Target(one, one.path) for one in wanted]
+    editor = editing.Editor(mock.Mock(), mock.Mock())
+
+    def die(*_: object) -> None:
+        raise Died
+
+    async def run(attempt: Attempt) -> Response:
+        editor._make(targets, attempt, True)
+        return Response()
+
+    monkeypatch.setattr(staging, "commit", die)
+    journal = Journal(tmp_path / "journal", Clock(), print)
+    journal.load()
+    with pytest.raises(Died):
+        await journal.once("k1", "edit", "body", run)
+    journal.close()
+    after = Journal(tmp_path / "journal", Clock(), print)
+    after.load()
+    (noted,) = after.cut_off("edit")
+    after.close()
+
+    assert noted["results"][str(path)]["hash"] == hashlib.sha256(b"aa\n").hexdigest()
 
 
 async def test_refused_edit_may_be_tried_again_with_its_key(rig: Rig) -> None:
