@@ -15,6 +15,7 @@ from playwright.sync_api import expect
 
 from rookery.testing.fake_completions import Answer
 from tests.browser.actor import Actor
+from tests.browser.keys import Keys
 from tests.browser.visit import PATIENCE_MS, Visitor
 
 BEFORE = "def put(name):\n    return name\n"
@@ -75,15 +76,17 @@ def test_changes_of_the_working_tree_are_seen_live_and_commented_on(ada: Visitor
     lines = panel.get_by_role("region", name="Changes of the working tree")
     expect(lines.get_by_text("return name.strip()")).to_be_visible()
     expect(panel.get_by_role("list", name="Changed files")).to_contain_text(re.compile(r"src.*put\.py.*\+1 -1"))
-    lines.focus()
-    for key in ("ArrowDown", "ArrowDown", "Shift+ArrowDown", "Enter"):
-        lines.press(key)
+    keys = Keys(ada)
+    keys.to(lines)
+    keys.press("ArrowDown", "ArrowDown", "Shift+ArrowDown", "Enter")
     comment = lines.get_by_role("textbox", name="Comment on src/put.py:2")
-    comment.fill("Do not strip")
+    keys.at(comment)
+    keys.type("Do not strip")
     page.reload()
     expect(comment).to_have_value("Do not strip")
-    comment.press("Enter")
+    keys.do(comment)
     expect(comment).to_have_count(0)
+    keys.somewhere()
 
     box = page.get_by_role("textbox", name="Message")
     expect(box).to_have_value("@src/put.py:2 Do not strip\n")
@@ -172,3 +175,24 @@ def test_skills_and_files_of_a_workspace_are_offered_where_one_types(ada: Visito
     box.press_sequentially("see @AG")
     page.get_by_role("option", name="AGENTS.md").click()
     expect(page.get_by_role("list", name="References")).to_contain_text("AGENTS.md")
+
+
+def test_plan_is_questioned_and_carried_out_by_keys(ada: Visitor, project: tuple[Any, Path]) -> None:
+    workspace, _ = project
+    guide = next(one for one in ada.ask("GET", "/model-configs")["items"] if one["is_default"])
+    text = "make a plan to tidy the home directory"
+    more = {"workspace_id": workspace["id"], "model_config_id": guide["id"], "plan_mode": True}
+    chat = ada.chat(text, title="Planned by keys", **more)
+    ada.wait_for_rest(chat["id"])
+    page, keys = ada.go(f"/c/{chat['id']}"), Keys(ada)
+    plan, box = page.get_by_role("region", name="Plan", exact=True), page.get_by_role("textbox", name="Message")
+    expect(plan.get_by_text("Plan ready")).to_be_visible()
+
+    keys.do(plan.get_by_role("button", name="Ask for changes"))
+    keys.at(box)
+    expect(box).to_have_value(re.compile("^Please change the plan"))
+    keys.press("Control+a", "Delete")
+    keys.do(plan.get_by_role("button", name="Implement"))
+    expect(page.get_by_role("feed").get_by_text("The plan is good. Implement it.", exact=True)).to_be_visible()
+    keys.somewhere()
+    assert ada.wait_for_rest(chat["id"])["plan_mode"] is False

@@ -68,6 +68,22 @@ def test_queued_message_is_dragged_to_another_place(ada: Visitor, actor: Actor) 
     assert [each["content"][0]["text"] for each in queue] == ["third", "first", "second"]
 
 
+def test_hint_of_a_button_is_not_in_the_way_of_the_button_above(ada: Visitor, actor: Actor) -> None:
+    actor.plays("hold on", [Answer(text="Holding "), actor.cue(), Answer(text="on.")])
+    chat = ada.chat("hold on", title="Hints", model_config_id=actor.config(ada))
+    for text in ("first", "second"):
+        ada.ask("POST", f"/chats/{chat['id']}/messages", {"content": [{"type": "text", "text": text}]})
+    page = ada.go(f"/c/{chat['id']}")
+    rows = page.get_by_role("region", name="Queued messages").get_by_role("listitem")
+
+    rows.nth(1).get_by_role("button", name="Edit").hover()
+    expect(page.get_by_role("tooltip", name="Edit")).to_be_visible()
+    rows.nth(0).get_by_role("button", name="Edit").click()
+
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("first")
+    ada.ask("POST", f"/chats/{chat['id']}/interrupt")
+
+
 def test_open_conversation_is_exported_as_a_file(ada: Visitor) -> None:
     chat = ada.chat("say a word for the file", title="To be exported")
     ada.wait_for_rest(chat["id"])

@@ -18,9 +18,20 @@ openAhead();
 /** The whole application: what every page shares, and the pages. */
 export function App() {
   useEffect(() => {
+    // Nothing of it is needed before somebody presses a key in a page that is there.
+    let end = () => {};
+    import("@/ui/focus_keeper").then(
+      (module) => {
+        end = module.keepFocus();
+      },
+      () => {},
+    );
     // The one failed load of a part of the page that was healed by a reload is history now.
     const timer = setTimeout(() => sessionStorage.removeItem("rookery.reloaded"), 10_000);
-    return () => clearTimeout(timer);
+    return () => {
+      clearTimeout(timer);
+      end();
+    };
   }, []);
   return (
     <QueryClientProvider client={queryClient}>

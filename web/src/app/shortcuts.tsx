@@ -6,7 +6,7 @@ import { useAppearance } from "@/state/appearance";
 import { useChatList } from "@/state/chat_list";
 import { layout, setLayout } from "@/state/layout";
 import { Dialog } from "@/ui/dialog";
-import { isMac, modKey } from "@/ui/keys";
+import { isMac, isTyping, modKey } from "@/ui/keys";
 
 const HELP: [string, string][] = [
   [`${modKey}-K`, "Search and commands"],
@@ -21,13 +21,6 @@ const HELP: [string, string][] = [
   ["Esc Esc", "Stop the agent"],
   ["?", "This list"],
 ];
-
-/** Is somebody typing? Single letters are theirs then. */
-function isTyping(target: EventTarget | null): boolean {
-  return (
-    target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName))
-  );
-}
 
 /** The keys of the whole application, and the list of them. */
 export function Shortcuts() {
@@ -54,7 +47,9 @@ export function Shortcuts() {
       else if (mod && !event.shiftKey && !event.altKey && key === "b") setLayout({ sidebarOpen: !state.sidebarOpen });
       else if (event.altKey && !mod && event.key === "ArrowUp") step(-1);
       else if (event.altKey && !mod && event.key === "ArrowDown") step(1);
-      else if (!mod && !event.altKey && event.key === "?" && !isTyping(event.target)) setLayout({ helpOpen: true });
+      else if (mod || event.altKey || isTyping(event.target)) return;
+      else if (event.key === "?") setLayout({ helpOpen: true });
+      else if (event.key === "/") document.querySelector<HTMLElement>("[data-composer]")?.focus();
       else return;
       event.preventDefault();
     }

@@ -177,7 +177,7 @@ export function Combobox({
           else setOwn(event.target.value);
         }}
         onKeyDown={onKeyDown}
-        className="w-full border-b border-line bg-transparent px-3 py-2 outline-none placeholder:text-muted pointer-coarse:text-[16px]"
+        className="w-full border-b-2 border-line bg-transparent px-3 py-2 outline-none focus-visible:border-accent placeholder:text-muted pointer-coarse:text-[16px]"
       />
       {before && <div className="px-3 empty:hidden not-empty:pt-2">{before}</div>}
       <OptionList

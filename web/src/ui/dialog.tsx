@@ -4,6 +4,8 @@ import { type ReactNode, useRef } from "react";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
 
+const FIELD = "input:enabled:not([type=hidden]):not([readonly]), textarea:enabled";
+
 interface DialogProps {
   open: boolean;
   onOpenChange: (open: boolean) => void;
@@ -26,12 +28,25 @@ export function Dialog({ open, onOpenChange, title, description, children, foote
         <Radix.Overlay className="fixed inset-0 z-40 bg-black/45" />
         <Radix.Content
           {...(description ? {} : { "aria-describedby": undefined })}
-          onOpenAutoFocus={() => {
+          onOpenAutoFocus={(event) => {
             opener.current = document.activeElement;
+            // Whoever opens a form goes on typing; on a phone that would raise the keyboard over it.
+            const field = (event.currentTarget as HTMLElement).querySelector<HTMLElement>(FIELD);
+            if (!field || !matchMedia("(pointer: fine)").matches) return;
+            event.preventDefault();
+            field.focus();
           }}
           onCloseAutoFocus={(event) => {
             event.preventDefault();
             if (opener.current instanceof HTMLElement) opener.current.focus();
+          }}
+          onKeyDown={(event) => {
+            // As in a form: Enter in a field does what the dialog is for, which is its last button.
+            const { target } = event;
+            if (event.key !== "Enter" || event.defaultPrevented || event.nativeEvent.isComposing) return;
+            if (!(target instanceof HTMLInputElement) || target.form || /^(checkbox|radio)$/.test(target.type)) return;
+            event.preventDefault();
+            event.currentTarget.querySelector<HTMLElement>("[data-footer] > button:last-child")?.click();
           }}
           className={cx(
             "pop-in fixed z-40 flex flex-col border border-line bg-bg1 shadow-pop outline-none",
@@ -54,7 +69,11 @@ export function Dialog({ open, onOpenChange, title, description, children, foote
             )}
           </div>
           <div className="min-h-0 flex-1 overflow-y-auto px-5 py-4">{children}</div>
-          {footer && <div className="flex flex-wrap justify-end gap-2 border-t border-line px-5 py-3">{footer}</div>}
+          {footer && (
+            <div data-footer className="flex flex-wrap justify-end gap-2 border-t border-line px-5 py-3">
+              {footer}
+            </div>
+          )}
         </Radix.Content>
       </Radix.Portal>
     </Radix.Root>

@@ -1,5 +1,6 @@
 import { cloneElement, type ReactElement, useEffect, useLayoutEffect, useRef, useState } from "react";
 import { createPortal } from "react-dom";
+import { cx } from "@/ui/cx";
 
 const DELAY_MS = 500;
 /** After a hint was shown, the next one needs no delay for so long. */
@@ -105,18 +106,23 @@ function Hint({ owner }: { owner: HTMLElement }) {
     element.style.left = `${left}px`;
     element.style.top = `${fits ? below : above}px`;
   }, [owner, side]);
+  const isName = owner.getAttribute("aria-label") === text;
   useEffect(() => {
     // A name is read anyway; only what says more is worth hearing.
-    if (owner.getAttribute("aria-label") === text) return;
+    if (isName) return;
     owner.setAttribute("aria-describedby", "hint");
     return () => owner.removeAttribute("aria-describedby");
-  }, [owner, text]);
+  }, [owner, isName]);
   return (
     <div
       ref={box}
       id="hint"
       role="tooltip"
-      className="pop-in fixed z-50 flex max-w-80 items-center gap-2 rounded-md bg-text px-2 py-1 text-small break-words whitespace-pre-wrap text-bg1 shadow-pop"
+      className={cx(
+        "pop-in fixed z-50 flex max-w-80 items-center gap-2 rounded-md bg-text px-2 py-1 text-small break-words whitespace-pre-wrap text-bg1 shadow-pop",
+        // In a narrow list it lies over the buttons of the next row, which are not to wait for it.
+        isName && "pointer-events-none",
+      )}
     >
       {text}
       {keys && <kbd className="font-sans opacity-70">{keys}</kbd>}

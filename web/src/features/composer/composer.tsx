@@ -35,7 +35,7 @@ import { Toolbar, type ToolbarControls } from "@/features/composer/toolbar";
 import { TypedText } from "@/features/composer/typed";
 import { sizeOf } from "@/features/timeline/files";
 import { offerComposer } from "@/state/composer_port";
-import { type DraftFile, EMPTY_DRAFT, isBlank } from "@/state/drafts";
+import { type DraftFile, EMPTY_DRAFT } from "@/state/drafts";
 import { useDisplay, useKnownModels } from "@/state/queries";
 import { announce } from "@/ui/announcer";
 import { Button } from "@/ui/button";
@@ -312,11 +312,10 @@ export function Composer(props: Props) {
       typed.write("");
     } else if (busy && !props.stopping) {
       const now = performance.now();
-      if (now - escAt.current < ESC_MS) {
-        escAt.current = Number.NEGATIVE_INFINITY;
-        props.onStop();
-      } else {
-        escAt.current = now;
+      const isSecond = now - escAt.current < ESC_MS;
+      escAt.current = isSecond ? Number.NEGATIVE_INFINITY : now;
+      if (isSecond) props.onStop();
+      else {
         toast("Esc again to stop the agent", { ms: ESC_MS });
         announce("Press Escape again to stop the agent");
       }
@@ -358,11 +357,13 @@ export function Composer(props: Props) {
       }
       return;
     }
-    const empty = typed.text === "" || history.isBrowsing;
+    // With another key they are the page's: Alt goes to other chats.
+    const isPlain = !mod && !event.altKey && !event.shiftKey;
+    const empty = isPlain && (typed.text === "" || history.isBrowsing);
     if (event.key === "ArrowUp" && empty && !editing) {
       event.preventDefault();
       void history.older().then((prompt) => prompt !== null && typed.write(prompt));
-    } else if (event.key === "ArrowDown" && history.isBrowsing) {
+    } else if (event.key === "ArrowDown" && isPlain && history.isBrowsing) {
       event.preventDefault();
       const newer = history.newer();
       if (newer !== null) typed.write(newer);
@@ -391,7 +392,7 @@ export function Composer(props: Props) {
     // biome-ignore lint/a11y/noStaticElementInteractions: files may be dropped here; the picker is the way by keys
     <div
       className={cx(
-        "relative rounded-2xl border bg-bg1 shadow-sm transition-colors focus-within:border-control",
+        "shows-focus relative rounded-2xl border bg-bg1 shadow-sm transition-colors focus-within:border-control",
         dragging ? "border-accent" : editing ? "border-accent" : "border-line",
       )}
       onDragOver={(event) => {
@@ -493,9 +494,4 @@ export function Composer(props: Props) {
       />
     </div>
   );
-}
-
-/** Whether somebody left something unsent in a chat. */
-export function hasDraft(userId: string, chatId: string): boolean {
-  return !isBlank(drafts.load(userId, chatId));
 }

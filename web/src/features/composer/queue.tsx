@@ -30,10 +30,16 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
     act.catch((error: unknown) =>
       toast(leftQueue(error) ? "This message was already sent." : sentence(error), { kind: "error" }),
     );
-  const focusPlace = (place: number, label: string) =>
-    requestAnimationFrame(() =>
-      list.current?.children[place]?.querySelector<HTMLElement>(`[aria-label^="${label}"]`)?.focus(),
-    );
+  // At the end of the list only the other way is left.
+  const focusMoved = (place: number, label: string) =>
+    requestAnimationFrame(() => {
+      const row = list.current?.children[place];
+      const ways = [`[aria-label="${label}"]:enabled`, '[aria-label^="Move"]:enabled'];
+      ways
+        .map((way) => row?.querySelector<HTMLElement>(way))
+        .find((found) => found)
+        ?.focus();
+    });
   return (
     <section aria-label="Queued messages" className="mb-2">
       <p className="mb-1 px-1 text-small text-muted">
@@ -47,12 +53,14 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
           const move = (by: 1 | -1) => {
             if (id === null) return;
             void run(session.move(id, by));
-            focusPlace(place + by, by < 0 ? "Move up" : "Move down");
+            focusMoved(place + by, by < 0 ? "Move up" : "Move down");
           };
-          const remove = () => {
+          const remove = () => id !== null && void run(session.deleteQueued(id));
+          const sendNow = () => {
             if (id === null) return;
-            void run(session.deleteQueued(id));
-            focusPlace(Math.max(0, place - 1), "Delete");
+            // Not to the next row's button: a key that is pressed twice would send that as well.
+            document.querySelector<HTMLElement>("[data-composer]")?.focus();
+            void run(session.promote(id));
           };
           return (
             <li
@@ -101,7 +109,7 @@ export function Queue({ session, editing, modelConfigId, onEdit }: Props) {
               )}
               {isOwner && id !== null && (
                 <span className="flex shrink-0">
-                  <IconButton label="Send now" size="small" onClick={() => void run(session.promote(id))}>
+                  <IconButton label="Send now" size="small" onClick={sendNow}>
                     <SendHorizontal />
                   </IconButton>
                   <span className="flex max-sm:hidden">

@@ -19,7 +19,7 @@ export function CommentBox({ about, initial, takesFocus, onType, onAdd, onCancel
   const add = () => text.trim() && onAdd(text.trim());
   return (
     <div className="sticky left-0 w-(--view) p-2 font-sans text-ui">
-      <div className="rounded-lg border border-control bg-bg1 p-2 shadow-pop">
+      <div className="shows-focus rounded-lg border border-control bg-bg1 p-2 shadow-pop">
         <textarea
           // biome-ignore lint/a11y/noAutofocus: where it opens by an act of the user, who goes on typing
           autoFocus={takesFocus}

@@ -72,7 +72,7 @@ export const ChatRow = memo(function ChatRow({ chat, current, search, isChild }:
             size="small"
             aria-haspopup="menu"
             aria-expanded={hasMenu}
-            onClick={(event) => openRowMenu(chat, event.currentTarget)}
+            onClick={(event) => openRowMenu(chat, event.currentTarget, event.detail > 0)}
           >
             <Ellipsis />
           </IconButton>

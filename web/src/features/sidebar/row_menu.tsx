@@ -20,9 +20,9 @@ const store = createStore<{ open: Open | null; closed: string; closedAt: number 
 }));
 
 /** Open the menu of a row, under its button. */
-export function openRowMenu(chat: ChatView, opener: HTMLElement): void {
+export function openRowMenu(chat: ChatView, opener: HTMLElement, byPointer: boolean): void {
   const { closed, closedAt } = store.getState();
-  if (closed === chat.id && performance.now() - closedAt < AGAIN_MS) return;
+  if (byPointer && closed === chat.id && performance.now() - closedAt < AGAIN_MS) return;
   const { left, top, width, height } = opener.getBoundingClientRect();
   store.setState({ open: { chat, opener, place: { left, top, width, height } } });
 }

@@ -88,6 +88,10 @@ function FindPeople({ known, onPick }: { known: string[]; onPick: (id: string) =
     enabled: wanted.length >= 2,
   });
   const found = (data?.items ?? []).filter((one) => one.id !== me.id && !known.includes(one.id));
+  const pick = (id: string) => {
+    setTyped("");
+    onPick(id);
+  };
   return (
     <div>
       <TextField
@@ -96,6 +100,11 @@ function FindPeople({ known, onPick }: { known: string[]; onPick: (id: string) =
         autoComplete="off"
         value={typed}
         onChange={(event) => setTyped(event.target.value)}
+        onKeyDown={(event) => {
+          if (event.key !== "Enter" || event.nativeEvent.isComposing) return;
+          event.preventDefault();
+          if (found[0]) pick(found[0].id);
+        }}
       />
       <ul className="mt-1 flex flex-col empty:hidden">
         {found.map((person) => (
@@ -103,10 +112,7 @@ function FindPeople({ known, onPick }: { known: string[]; onPick: (id: string) =
             <button
               type="button"
               className="w-full rounded-md px-2 py-1.5 text-left hover:bg-bg3"
-              onClick={() => {
-                setTyped("");
-                onPick(person.id);
-              }}
+              onClick={() => pick(person.id)}
             >
               {person.name || person.username} <span className="text-muted">@{person.username}</span>
             </button>

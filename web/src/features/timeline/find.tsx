@@ -177,7 +177,7 @@ export function Find({ session, rows, box, onShow, onShowMessage }: Props) {
     opener.current?.focus();
   };
   return (
-    <search className="absolute top-2 right-4 z-20 flex items-center gap-1 rounded-lg border border-line bg-bg1 p-1 shadow-pop">
+    <search className="shows-focus absolute top-2 right-4 z-20 flex items-center gap-1 rounded-lg border border-line bg-bg1 p-1 shadow-pop">
       <input
         ref={input}
         // biome-ignore lint/a11y/noAutofocus: opened by a key, to be typed into

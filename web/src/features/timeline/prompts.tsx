@@ -1,9 +1,12 @@
 import { ChevronDown, ChevronUp } from "lucide-react";
-import { useMemo } from "react";
+import { useEffect, useMemo, useRef } from "react";
 import { type StoreApi, useStore } from "zustand";
 import { plainText } from "@/chat/pending";
 import type { Row } from "@/chat/rows";
+import { useConversation } from "@/features/conversation/context";
+import { appearance } from "@/state/appearance";
 import { IconButton } from "@/ui/button";
+import { isTyping } from "@/ui/keys";
 
 interface Props {
   rows: readonly Row[];
@@ -12,13 +15,62 @@ interface Props {
   onShow: (key: string) => void;
 }
 
+type UserRow = Extract<Row, { kind: "user" }>;
+
+interface Place {
+  index: number;
+  row: UserRow;
+}
+
+/** `[` and `]` go to prompts, and the focus with them; `e` edits the last one. */
+function usePromptKeys(
+  rows: readonly Row[],
+  places: readonly Place[],
+  top: Props["top"],
+  onShow: Props["onShow"],
+): void {
+  const { isOwner, isArchived, editMessage } = useConversation();
+  const shown = useRef<Place | null>(null);
+  useEffect(() => {
+    const go = (by: 1 | -1) => {
+      const at = rows.findIndex((row) => row.key === top.getState().key);
+      // A prompt that was gone to stands a little under the top, below the last line of what is before it.
+      const here = shown.current && Math.abs(shown.current.index - at) <= 2 ? shown.current.index : at;
+      const next =
+        by < 0 ? places.findLast((one) => one.index < here) : places.find((one) => one.index > here && one.index > at);
+      if (!next) return;
+      shown.current = next;
+      onShow(next.row.key);
+      requestAnimationFrame(() =>
+        document.querySelector<HTMLElement>(`[data-key="${next.row.key}"]`)?.focus({ preventScroll: true }),
+      );
+    };
+    const onKeyDown = (event: KeyboardEvent) => {
+      if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+      if (!appearance.getState().shortcuts || document.querySelector("[role=dialog], [role=menu]")) return;
+      const last = places.at(-1);
+      if (event.key === "[") go(-1);
+      else if (event.key === "]") go(1);
+      else if (event.key === "e" && last && isOwner && !isArchived) editMessage(last.row.message);
+      else return;
+      event.preventDefault();
+    };
+    window.addEventListener("keydown", onKeyDown);
+    return () => window.removeEventListener("keydown", onKeyDown);
+  }, [rows, places, top, onShow, isOwner, isArchived, editMessage]);
+}
+
 /** The prompt of the turn in view, when it is above it: a way back to it and to its neighbours. */
 export function Prompts({ rows, top, onShow }: Props) {
-  const places = useMemo(() => rows.flatMap((row, index) => (row.kind === "user" ? [{ index, row }] : [])), [rows]);
+  const places = useMemo(
+    () => rows.flatMap((row, index): Place[] => (row.kind === "user" ? [{ index, row }] : [])),
+    [rows],
+  );
   const indexes = useMemo(() => new Map(rows.map((row, index) => [row.key, index])), [rows]);
   const at = useStore(top, (state) => indexes.get(state.key ?? "") ?? -1);
   const current = places.findLastIndex((one) => one.index <= at);
   const prompt = places[current];
+  usePromptKeys(rows, places, top, onShow);
   if (!prompt || rows[at]?.kind === "user" || rows[at]?.kind === "day") return null;
   const go = (to: number) => {
     const other = places[to];

@@ -296,10 +296,15 @@ const Article = memo(function Article({ row, dim }: { row: Row; dim: boolean }) 
       tabIndex={-1}
       data-key={row.key}
       data-kind={row.kind}
-      className={cx("relative pb-3", dim && "pointer-events-none opacity-40", row.kind === "user" && "pt-3")}
+      className={cx("pb-3", dim && "pointer-events-none opacity-40", row.kind === "user" && "pt-3")}
       inert={dim}
     >
-      {heading && <h2 className="sr-only">{heading}</h2>}
+      {/* Hidden words are placed by the nearest such box: without one they would stay behind when rows scroll. */}
+      {heading && (
+        <div className="relative">
+          <h2 className="sr-only">{heading}</h2>
+        </div>
+      )}
       <RowBoundary row={row}>
         <RowView row={row} />
       </RowBoundary>

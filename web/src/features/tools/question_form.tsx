@@ -169,7 +169,7 @@ function Form({ questions, callId, userId }: FormProps) {
           ))}
           <label
             className={cx(
-              "flex items-center gap-2.5 rounded-lg border px-3 py-2",
+              "shows-focus flex items-center gap-2.5 rounded-lg border px-3 py-2",
               chosen[at] === "other" ? "border-accent" : "border-line",
             )}
           >
