@@ -64,9 +64,13 @@ class WorkspaceRuntime:
 
     async def _keep(self, doors: Doors) -> NoReturn:
         """A command serves those that it starts, and a server all that nobody serves."""
-        await doors.keep()
         async for _ in self.parts.clock.ticker(KEEP_SECONDS, "workspace-egress"):
-            await doors.keep()
+            try:
+                await doors.keep()
+            except OSError as error:
+                log.warning("egress_not_kept", error=str(error))
+            except Exception as error:
+                log.exception("egress_not_kept", error)
         raise AssertionError("unreachable")
 
     async def hear_context(self, workspace: Workspace) -> None:

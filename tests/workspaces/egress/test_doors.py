@@ -136,6 +136,37 @@ async def test_list_of_a_workspace_whose_directory_is_gone_goes_too(machine: Mac
     assert list((machine.data_dir / "egress").iterdir()) == []
 
 
+async def test_strange_files_beside_the_lists_disturb_nobody(machine: Machine) -> None:
+    doors = machine.replica()
+    machine.start("listed.test")
+    for name in ("not an id.json", "...json", "-.json", "x.txt"):
+        (machine.data_dir / "egress" / name).write_text("{}")
+    (machine.data_dir / "egress" / "folder.json").mkdir()
+    (machine.data_dir / "workspaces" / "folder").mkdir()
+
+    await doors.keep()
+
+    assert machine.place.egress_socket.exists()
+
+
+async def test_lock_of_a_replica_that_is_cut_short_is_freed_in_the_end(machine: Machine) -> None:
+    first, second = machine.replica(), machine.replica()
+    machine.start("listed.test")
+    await first.serve(WORKSPACE)
+    client = await machine.connect()
+    await until(lambda: first.stats.connections == 1)
+
+    leaving = asyncio.create_task(first.shut(WORKSPACE))
+    await until(lambda: Policies(machine.data_dir / "egress").find(WORKSPACE) is None)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    await first.close()
+    machine.start("listed.test")
+
+    assert await second.serve(WORKSPACE)
+    client.drop()
+
+
 async def test_connections_beyond_the_bound_are_answered(machine: Machine) -> None:
     doors = machine.replica(max_per_workspace=2, max_in_all=10)
     machine.start("listed.test")

@@ -407,6 +407,26 @@ async def test_tunnel_on_which_nothing_moves_is_ended(rig: Rig) -> None:
     await until(lambda: rig.out.open == 0)
 
 
+async def test_client_that_has_its_answer_and_leaves_is_not_kept_for_long(rig: Rig) -> None:
+    async def stay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await reader.read(-1)  # it was told that the connection ends, and does not end it
+
+    port = await rig.out.serve(stay)
+    rig.hosts = (f"listed.test:{port}",)
+    rig.times = Times(idle=3600, half=0.2, linger=0.2)
+    client = await rig.connect()
+
+    await client.write(f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n".encode())
+    head = await client.read_head(1000)
+    client.drop()
+
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    await until(lambda: rig.out.open == 0)
+    await until(lambda: all(task.done() for task in rig.tasks))
+
+
 async def test_tunnel_in_use_outlives_the_time_of_an_idle_one(rig: Rig) -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(10):

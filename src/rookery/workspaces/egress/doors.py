@@ -20,6 +20,7 @@ from rookery.guard import Guard
 from rookery.log import get_logger
 from rookery.workspaces.drivers.launcher import running
 from rookery.workspaces.drivers.layout import Layout
+from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.egress.policy import Policies, Policy
 from rookery.workspaces.egress.proxy import Proxy, Times
 from rookery.workspaces.egress.requests import Refusal
@@ -103,6 +104,10 @@ class Doors:
             # Looked at again: it may have been started anew meanwhile.
             if not self._is_wanted(workspace_id):
                 await self._leave(workspace_id)
+        for workspace_id, door in list(self._served.items()):
+            if not door.is_accepting:
+                log.warning("egress_broke", workspace_id=workspace_id)
+                await self._leave(workspace_id)
         for workspace_id in wanted - self._served.keys():
             try:
                 if await self.serve(workspace_id):
@@ -116,18 +121,24 @@ class Doors:
 
     async def _leave(self, workspace_id: str) -> None:
         async with self._turn:
-            door = self._served.pop(workspace_id, None)
+            door = self._served.get(workspace_id)
             if door is not None:
                 await door.close()
+                # Afterwards: one that was cut short is still known, and closed the next time.
+                self._served.pop(workspace_id)
 
     def _wanted(self) -> set[str]:
         return {workspace_id for workspace_id in self._policies.list_ids() if self._is_wanted(workspace_id)}
 
     def _is_wanted(self, workspace_id: str) -> bool:
         """Whether it may reach something, and runs."""
-        place = Layout.of(self._data_dir, workspace_id)
+        try:
+            place = Layout.of(self._data_dir, workspace_id)
+        except DriverError:
+            return False  # a file of another kind
         if not place.directory.is_dir():
-            self._policies.remove(workspace_id)  # deleted, by somebody who did not get to the end of it
+            with contextlib.suppress(OSError):
+                self._policies.remove(workspace_id)  # deleted, by somebody who did not get to the end of it
         return self._policies.find(workspace_id) is not None and running.recorded(place.directory) is not None
 
     async def handle(self, door: _Door, client: Wire) -> None:
@@ -160,6 +171,10 @@ class _Door:
         self._listener = listener
         self._place = place
         self._accepting = asyncio.create_task(self._accept(), name=f"egress:{workspace_id}")
+
+    @property
+    def is_accepting(self) -> bool:
+        return not self._accepting.done()
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
 
@@ -35,6 +36,7 @@ class Rule(msgspec.Struct, frozen=True):
         return f"{'*.' if self.is_domain else ''}{self.name}{'' if self.port is None else f':{self.port}'}"
 
 
+@lru_cache(4096)  # read for every request
 def parse(text: str) -> Rule:
     """An entry as a template has it. Raises ValueError with a sentence."""
     if "://" in text or "/" in text:

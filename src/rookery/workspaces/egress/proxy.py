@@ -181,6 +181,10 @@ class Proxy:
                 await wires.copy_chunks(client, upstream, lambda count: visit.sent(count, awake))
             else:
                 await wires.copy_exactly(client, upstream, length, lambda count: visit.sent(count, awake))
+            # What follows is heard by nobody. Its end says that the client is content, though the host may not be done.
+            while await client.read():
+                pass
+            awake.half_over()
         except Broken:
             # Half a body must not look like a whole one, and its sender gets no answer that it could believe.
             visit.is_broken = True
