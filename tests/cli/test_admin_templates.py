@@ -44,3 +44,22 @@ async def test_template_is_pushed_shown_disabled_and_removed(database_url: str, 
             ("template.delete", "cli"),
         ]
     assert shown["template"]["enabled"] is False  # type: ignore[index]
+
+
+async def test_network_of_a_template_is_shown_with_what_the_server_allows(database_url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    manifest = 'name = "mine"\n[sandbox]\nnetwork = "proxy"\nhosts = ["PyPI.org", "*.example.com:8443"]\n'
+    (folder / "template.toml").write_text(manifest)
+
+    async def run(*words: str) -> str:
+        url = {"ROOKERY_DATABASE_URL": database_url}
+        return (await asyncio.to_thread(rookery, tmp_path, "admin", "template", *words, **url)).stdout
+
+    allowed = await run("push", str(folder))
+    capped = await run("push", str(folder), "--drivers-local-network-max", "none")
+    shown = await run("show", "mine")
+
+    assert "network" not in allowed
+    assert "get the network none, the most that drivers.local.network_max allows" in capped
+    assert "network proxy pypi.org, *.example.com:8443" in shown

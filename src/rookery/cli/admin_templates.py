@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rookery import driving
 from rookery.chat.rights import Resource, SystemActor, SystemName
 from rookery.cli import admin_input
 from rookery.cli.admin_input import Refused
@@ -18,6 +19,8 @@ from rookery.store.pool import Connection
 from rookery.store.templates import Template, TemplatePatch
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import templates as folders
+from rookery.workspaces.drivers.protocol import NETWORKS
+from rookery.workspaces.manifest import Manifest
 from rookery.workspaces.problems import TemplateInvalid
 from rookery.workspaces.service import as_push
 
@@ -42,6 +45,7 @@ async def show(settings: Settings, out: Output, *, name: str) -> int:
         manifest = manifests.decode(found.manifest)
         out.line(f"{found.name}: {manifest.description or 'without a description'}")
         out.line(f"{_state(found)}, driver {manifest.driver}, revision {found.revision}")
+        out.line(f"network {manifest.sandbox.network} {', '.join(manifest.sandbox.hosts)}".rstrip())
         for parameter in manifest.parameters:
             needed = "required" if parameter.required else f"default {parameter.default!r}"
             out.line(f"  {parameter.name} ({parameter.type}, {needed}): {parameter.description}")
@@ -70,6 +74,8 @@ async def push(settings: Settings, out: Output, *, folder: Path) -> int:
                 await admin_input.announce(database, "template", name)
         told = "is pushed" if is_new else "was so already"
         out.line(f"Template {name} {told} (revision {packed.revision[:12]}).")
+        if (less := _network_for(settings, packed.manifest)) is not None:
+            out.line(f"Its workspaces get the network {less}, the most that drivers.local.network_max allows here.")
         out.result({"name": name, "revision": packed.revision, "changed": is_new})
         return Exit.OK
     return outcome.code
@@ -113,6 +119,13 @@ async def _get(conn: Connection, name: str) -> Template:
 async def _log(conn: Connection, action: str, name: str) -> None:
     event = Event(action=action, resource_type=Resource.TEMPLATE, resource_id=name)
     await audit.record(conn, event, actor=SystemActor(SystemName.CLI), now=SystemClock().now())
+
+
+def _network_for(settings: Settings, manifest: Manifest) -> str | None:
+    """What workspaces get when it is less than their template asks for."""
+    asked, most = manifest.sandbox.network, driving.local_config(settings).network_max
+    is_less = manifest.driver == "local" and NETWORKS.index(most) < NETWORKS.index(asked)
+    return most if is_less else None
 
 
 def _row(template: Template) -> tuple[str, ...]:

@@ -105,6 +105,24 @@ async def test_connections_beyond_the_bound_are_told(way: Way, monkeypatch: pyte
     held.close()
 
 
+async def test_storm_of_connections_does_not_take_the_agents_files(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress, "MAX_CONNECTIONS", 2)
+    most = 0
+
+    async def connect() -> asyncio.StreamWriter:
+        nonlocal most
+        _, writer = await way.connect()
+        most = max(most, len(way.forwarder._connections))
+        return writer
+
+    writers = await asyncio.gather(*(connect() for _ in range(50)))
+    await until(lambda: way.forwarder._connections)
+
+    assert most <= 4
+    for writer in writers:
+        writer.transport.abort()
+
+
 async def test_server_that_leaves_ends_the_connection(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(egress, "HALF_S", 0.1)
 

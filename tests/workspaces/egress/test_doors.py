@@ -15,7 +15,7 @@ import uvloop
 
 from rookery.workspaces.drivers.launcher import identity
 from rookery.workspaces.drivers.layout import Layout
-from rookery.workspaces.egress.doors import Doors
+from rookery.workspaces.egress.doors import ALWAYS, Doors
 from rookery.workspaces.egress.policy import Policies, Policy
 from rookery.workspaces.egress.wires import Wire
 from tests.waiting import until
@@ -186,17 +186,23 @@ async def test_connections_beyond_the_bound_are_answered(machine: Machine) -> No
     assert doors.stats.requests == {"too_many": 1, "not_listed": 1}
 
 
-async def test_workspaces_share_what_a_replica_can_bear(machine: Machine) -> None:
-    doors = machine.replica(max_per_workspace=5, max_in_all=1)
+async def test_full_replica_has_room_for_a_few_of_every_workspace(machine: Machine) -> None:
+    doors = machine.replica(max_per_workspace=20, max_in_all=1)
     machine.start("listed.test")
     await doors.serve(WORKSPACE)
-    held = await machine.connect()
-    await until(lambda: doors.stats.connections == 1)
+    held = [await machine.connect() for _ in range(ALWAYS - 1)]
+    await until(lambda: doors.stats.connections == ALWAYS - 1)
 
-    refused = await machine.ask("GET http://listed.test/ HTTP/1.1\r\n\r\n")
-    held.drop()
+    few = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
+    await until(lambda: doors.stats.connections == ALWAYS - 1)
+    held.append(await machine.connect())
+    await until(lambda: doors.stats.connections == ALWAYS)
+    many = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
+    for each in held:
+        each.drop()
 
-    assert "The server has too many connections of workspaces" in refused
+    assert "403 " in few
+    assert "The server has too many connections of workspaces" in many
 
 
 async def test_storm_of_connections_waits_at_the_door(machine: Machine) -> None:

@@ -52,6 +52,10 @@ class Forwarder:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= 2 * MAX_CONNECTIONS:
+            # Without a word: the agent needs its open files to be reached by the server.
+            writer.transport.abort()
+            return
         task = asyncio.ensure_future(self._handle(reader, writer))
         self._connections.add(task)
 

@@ -33,6 +33,8 @@ KEEP_SECONDS = 1.0
 MAX_PER_WORKSPACE = 64
 # Chosen: at about 400 KiB for each at the very most, the memory of one replica bears it.
 MAX_IN_ALL = 256
+# Those of one user may fill a replica; each workspace of the others still has these.
+ALWAYS = 8
 BACKLOG = 64
 FULL_PAUSE_SECONDS = 0.1
 
@@ -147,7 +149,7 @@ class Doors:
         try:
             if len(door.connections) > self.max_per_workspace:
                 await self._turn_away(client, f"A workspace may have {self.max_per_workspace} connections at once.")
-            elif self.stats.connections > self.max_in_all:
+            elif self.stats.connections > self.max_in_all and len(door.connections) > ALWAYS:
                 await self._turn_away(client, "The server has too many connections of workspaces at the moment.")
             else:
                 await self._proxy.serve(client, door.workspace_id, self._policies.find(door.workspace_id))
