@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from rookery.chat.messages import Role
-from rookery.chat.parts import WorkspaceContext
+from rookery.chat.parts import Text, WorkspaceContext
 from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
@@ -83,6 +83,20 @@ async def test_workspace_that_cannot_be_made_is_told_with_every_reason(database_
         }
         assert "list_templates" in unknown.value["error"]
         assert await stead.sql("SELECT count(*) FROM workspaces") == 0
+
+
+async def test_startup_script_that_fails_is_told_with_its_last_words(database_url: str) -> None:
+    async with open_homestead(database_url) as stead:
+        chat = await stead.ask('create a workspace from git with {"repository": "/nowhere"}')
+
+        (made,) = await stead.calls(chat)
+        assert (made.is_error, made.value["created"]) == (False, True)
+        assert (made.value["startup_script"], made.value["startup_exit_code"]) == ("failed", 1)
+        assert made.value["startup_output"].startswith("There is no /nowhere in this workspace")
+        (running,) = await stead.say(chat, "run echo still usable")
+        assert running.value["exit_code"] == 0
+        said = [part.text for each in await stead.messages(chat) for part in each.parts() if isinstance(part, Text)]
+        assert any("There is no /nowhere" in text for text in said)
 
 
 @asynccontextmanager

@@ -269,6 +269,16 @@ def _account(results: Sequence[PromptResult]) -> str:
     return "\n\n".join(map(_said, results))
 
 
+def _startup(result: PromptResult) -> str:
+    """What went wrong while the workspace was set up, if anything did."""
+    how = field_of(result, "startup_script")
+    if not how:
+        return ""
+    output = field_of(result, "startup_output")
+    told = "did not end in time" if how == "timeout" else "failed"
+    return f" Its startup script {told}" + (f":\n\n```\n{_shown(output)}\n```" if output else ".")
+
+
 def _said(result: PromptResult) -> str:
     if result.is_error:
         return f"{result.name} failed: {_shown(field_of(result, 'error') or result.text)}"
@@ -286,9 +296,9 @@ def _said(result: PromptResult) -> str:
         case "edit_files":
             return "The file is changed."
         case "create_workspace" if field_of(result, "created") == "True":
-            return f"The workspace {field_of(result, 'workspace_name')} is made, and runs."
+            return f"The workspace {field_of(result, 'workspace_name')} is made, and runs.{_startup(result)}"
         case "start_workspace":
-            return f"The workspace {field_of(result, 'workspace_name')} runs."
+            return f"The workspace {field_of(result, 'workspace_name')} runs.{_startup(result)}"
         case "stop_workspace":
             return f"The workspace {field_of(result, 'workspace_name')} is stopped. Its files are kept."
         case "attach_file":

@@ -21,14 +21,17 @@ from rookery.store.workspace_requests import NodeOffline, OperationInProgress, R
 from rookery.store.workspaces import AgentState, Status, Workspace, is_name
 from rookery.tools.operation_tail import OperationTail
 from rookery.tools.templates import no_template
-from rookery.tools.workspace_turn import Refused, WorkspaceTurn, make_tool, turn_of
+from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
 from rookery.workspaces.dialing import SILENT
 from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.problems import ParametersInvalid
 
 OPERATION_SECONDS = 600.0
 AGENT_SECONDS = 120.0
 SCRIPT_SECONDS = 600.0
+# Chosen: a failing installation says what it lacks in its last lines.
+LAST_WORDS_CHARS = 2000
 # All waits of one call, and the requests around them.
 DEADLINE_SECONDS = OPERATION_SECONDS * 2 + AGENT_SECONDS + SCRIPT_SECONDS + 60.0
 
@@ -233,7 +236,19 @@ async def _ready(turn: WorkspaceTurn, workspace: Workspace) -> dict[str, Any]:
     ready = await turn.yard.service.wait_ready(workspace.id, seconds=AGENT_SECONDS + SCRIPT_SECONDS)
     turn.workspace.bind(workspace.id)
     warning = {} if ready.disk_warning is None else {"warning": f"{ready.disk_warning} Delete what is not needed."}
-    return _how_it_went(ready) | warning
+    went = _how_it_went(ready)
+    if "startup_script" in went:
+        went |= await _last_words(turn)
+    return went | warning
+
+
+async def _last_words(turn: WorkspaceTurn) -> dict[str, Any]:
+    """The end of what the startup script said: why it failed is nowhere in the workspace for a model to look up."""
+    try:
+        said = (await ask_agent(turn.workspace, lambda conn: conn.script_log())).output.strip()
+    except WorkspaceError:
+        return {}
+    return {"startup_output": said[-LAST_WORDS_CHARS:]} if said else {}
 
 
 def _how_it_went(ready: Workspace) -> dict[str, Any]:
