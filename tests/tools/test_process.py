@@ -20,6 +20,8 @@ from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
 from rookery.tools import process
 from rookery.tools.framework import make_tool
 from rookery.tools.registry import Column
+from rookery.workspaces.answers import StartProcess
+from rookery.workspaces.conn import AgentConn, StartedProcess
 from tests.tools.hands import Hands, open_hands, value_of
 from tests.waiting import until
 
@@ -358,6 +360,35 @@ async def test_other_reasons_leave_the_command_alone(hands: Hands, reason: Cance
 
     assert is_alive(pid)
     assert [each["running"] for each in (await hands.run("process_list")).value["processes"]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_background", "survives"),
+    [(CancelReason.USER, False, False), (CancelReason.USER, True, True), (CancelReason.LEASE_LOST, False, True)],
+)
+async def test_command_cancelled_before_its_start_was_answered(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch, reason: CancelReason, is_background: bool, survives: bool
+) -> None:
+    """Whoever asked does not know its id yet: it is waited for, if the process is to be ended."""
+    pid, answer, start = hands.home / "pid", asyncio.Event(), AgentConn.start_process
+
+    async def start_slowly(self: AgentConn, wanted: StartProcess, **options: Any) -> StartedProcess:
+        started = await start(self, wanted, **options)
+        await answer.wait()
+        return started
+
+    monkeypatch.setattr(AgentConn, "start_process", start_slowly)
+    command = f"echo $$ > {pid}; sleep 1000"
+    task = hands.start("execute", command=command, timeout="10m", run_in_background=is_background)
+    await until(lambda: pid.exists() and pid.read_text(), timeout=PATIENCE)
+    cancelling = asyncio.create_task(hands.cancel(task, reason))
+    asyncio.get_running_loop().call_soon(answer.set)
+    await cancelling
+
+    if survives:
+        assert is_alive(pid)
+    else:
+        await until(lambda: not is_alive(pid), timeout=PATIENCE)
 
 
 # Looking only

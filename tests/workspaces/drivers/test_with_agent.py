@@ -88,6 +88,60 @@ async def test_workspace_with_the_real_agent_lives_and_ends(driver: LocalDriver,
     assert not (await driver.probe(SPEC)).alive
 
 
+# What a command that may only look tries all the same, and what is left of it.
+TRIES = {
+    "write a file": "touch ~/new",
+    "write in the project": "touch ~/project/new",
+    "change a file": "echo changed > ~/project/file",
+    "replace a file": "touch /tmp/new && mv /tmp/new ~/project/file",
+    "remove a file": "rm -f ~/project/file",
+    "change a mode": "chmod 777 ~/project/file",
+    "write through a link": "ln -s ~/project/file /tmp/link && echo changed > /tmp/link",
+    "write through the agent's root": "touch /proc/1/root/home/agent/new",
+    "read the token, to ask the agent": "cat /run/rookery/token",
+    "make it writable in a namespace": "unshare -Urm sh -c 'mount -o remount,bind,rw ~; touch ~/new'",
+    "take the view away in a namespace": "unshare -Urm sh -c 'umount -l /; umount -l ~; touch ~/new'",
+    "nest a writable one": "bwrap --bind / / --dev /dev touch ~/new",
+    "connect to the agent": (
+        "python3 -c \"import socket; socket.socket(socket.AF_UNIX).connect('/run/rookery/agent.sock')\""
+    ),
+}
+
+
+async def test_command_that_may_only_look_changes_nothing_whatever_it_tries(
+    driver: LocalDriver, tmp_path: Path
+) -> None:
+    await driver.start(SPEC, print)
+    home = tmp_path / "data" / "workspaces" / SPEC.id / "home"
+    http = connection(driver, SPEC)
+    conn = AgentConn(http)
+
+    async def is_ready() -> bool:
+        return (await conn.health()).agent_state == "ready"
+
+    def state() -> list[tuple[str, int, str]]:
+        files = [each for each in sorted(home.rglob("*")) if each.is_file()]
+        return [(str(each), each.stat().st_mode, each.read_text()) for each in files]
+
+    await until(is_ready, timeout=60)
+    await run(conn, "mkdir -p ~/project && echo text > ~/project/file")
+    before = state()
+    ends = {name: await run(conn, command, read_only=True) for name, command in TRIES.items()}
+    after = state()
+    looked = await run(
+        conn, "cat ~/project/file; touch /tmp/scratch ~/.rookery/plans/PLAN.md && echo kept", read_only=True
+    )
+    scratch = await run(conn, "ls /tmp")
+    await http.close()
+
+    assert [name for name, (code, _) in ends.items() if code == 0] == []
+    assert after == before
+    assert SPEC.token not in str(ends)
+    assert looked == (0, "text\nkept\n")
+    assert (home / ".rookery" / "plans" / "PLAN.md").exists()
+    assert "scratch" not in scratch[1]
+
+
 async def test_workspace_that_spoiled_its_own_directories_starts_again(driver: LocalDriver) -> None:
     spoil = (
         "cd /run/rookery && rm -f journal agent.log && mkfifo journal agent.log agent.json.new context.json.new"
