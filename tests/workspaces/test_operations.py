@@ -163,6 +163,29 @@ async def test_lease_of_a_live_replica_is_respected_until_it_ends(yard: Yard) ->
             )
 
 
+async def test_stop_is_not_begun_while_somebody_has_the_canceled_start_in_hand(yard: Yard) -> None:
+    first, _ = yard.replica()
+    second, _ = yard.replica()
+    holder, other = first.parts.replica_id, second.parts.replica_id
+    await yard.pool.execute(
+        "INSERT INTO replicas (id, host_id, hostname, pid, version, schema_version) VALUES ($1, $2, 'h', 1, '1', 7)",
+        holder,
+        NODE,
+    )
+    made = await yard.create(first)
+    assert made.operation is not None
+
+    async with yard.pool.acquire() as conn:
+        assert [each.id for each in await workspace_claims.claim(conn, holder, node=NODE)] == [made.operation.id]
+        stopping = await second.service.request_stop(yard.as_user(), made.workspace.id)
+        assert await workspace_claims.claim(conn, other, node=NODE) == []
+        await workspace_claims.let_go(conn, made.operation.id, replica_id=holder)
+        (taken,) = await workspace_claims.claim(conn, other, node=NODE)
+
+    assert stopping.operation is not None
+    assert taken.id == stopping.operation.id
+
+
 async def test_replica_of_another_node_leaves_local_workspaces_alone(yard: Yard) -> None:
     here, _ = yard.replica()
     elsewhere, _ = yard.replica(node="other-node")
