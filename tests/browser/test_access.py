@@ -160,6 +160,20 @@ def test_zoom_of_four_hundred_per_cent_loses_nothing(visit: Visit) -> None:
     page = ada.go(f"/c/{chat['id']}")
     expect(page.get_by_role("textbox", name="Message")).to_be_in_viewport()
     expect(page.get_by_role("button", name="Send message")).to_be_in_viewport()
+    # What lies over the page fits as well, and what it is for is in reach.
+    page.get_by_role("button", name="Show the panel").click()
+    expect(page.get_by_role("complementary", name="Panel")).to_be_visible()
+    found["panel"] = page.evaluate(OUTSIDE)
+    page.get_by_role("button", name="Close the panel").click()
+    page.get_by_role("button", name="Actions for this chat").click()
+    page.get_by_role("menuitem", name="Share").click()
+    done = page.get_by_role("dialog").get_by_role("button", name="Done")
+    expect(done).to_be_visible()
+    found["dialog"] = page.evaluate(OUTSIDE)
+    done.click()
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("option").first).to_be_in_viewport()
+    found["palette"] = page.evaluate(OUTSIDE)
 
     assert {path: outside for path, outside in found.items() if outside} == {}
 

@@ -188,6 +188,11 @@ def test_questions_approvals_and_cards_are_answered_opened_and_closed(ada: Visit
     keys.press("Enter")
     expect(page.get_by_role("feed").get_by_text(re.compile("^1. Colour: Blue\n2. Size: Huge"))).to_be_visible()
     keys.somewhere()
+    # What was asked and answered is told the same way later, and is not asked again.
+    page.reload()
+    expect(page.get_by_role("feed").get_by_text(re.compile("^1. Colour: Blue\n2. Size: Huge"))).to_be_visible()
+    expect(form).to_contain_text("Asked you")
+    expect(form.get_by_role("radio")).to_have_count(0)
 
 
 def test_files_are_attached_removed_sent_and_looked_at(ada: Visitor, actor: Actor) -> None:

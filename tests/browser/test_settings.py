@@ -75,3 +75,23 @@ def test_new_token_is_shown_once(ada: Visitor) -> None:
 
     expect(page.get_by_role("cell", name="laptop", exact=True)).to_be_visible()
     expect(page.get_by_text(re.compile("^rk_"))).to_have_count(0)
+
+
+def test_key_of_a_provider_is_never_shown_again(ada: Visitor) -> None:
+    key = "sk-never-shown-again"
+    body = {"type": "openai_compat", "name": "secretive", "base_url": "http://127.0.0.1:9/v1", "api_key": key}
+    made = ada.ask("POST", "/model-providers", body)
+    told: list[str] = []
+    ada.page.on("response", lambda answer: told.append(answer.text()) if "/api/" in answer.url and answer.ok else None)
+    page = ada.go("/settings/providers")
+
+    row = page.get_by_role("row").filter(has_text="secretive")
+    row.get_by_role("button", name="Edit").click()
+    field = page.get_by_role("dialog").get_by_label("API key")
+    expect(field).to_have_value("")
+    expect(field).to_have_attribute("type", "password")
+    ada.ask("DELETE", f"/model-providers/{made['id']}")
+
+    assert key not in page.content()
+    assert told
+    assert not [text for text in told if key in text]

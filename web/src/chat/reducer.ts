@@ -128,10 +128,12 @@ function resetPreview(data: ChatData, event: Extract<StreamEvent, { type: "previ
 function commit(held: Held, synced: Extract<StreamEvent, { type: "synced" }>): ChatData {
   let data = held.data;
   let collected: Map<number, Message> | null = null;
+  let isWindow = false;
   for (const event of held.pending) {
     switch (event.type) {
       case "history_reset":
         collected = new Map();
+        isWindow = true;
         data = { ...data, hasMore: event.has_more, resets: data.resets + (data.loaded ? 1 : 0) };
         break;
       case "message":
@@ -142,7 +144,7 @@ function commit(held: Held, synced: Extract<StreamEvent, { type: "synced" }>): C
         data = change(data, event);
     }
   }
-  const known = collected === null ? {} : inOrder(collected);
+  const known = collected === null ? {} : isWindow ? withOlder(held.data, collected, data.hasMore) : inOrder(collected);
   const rests = data.status === "waiting" || data.status === "error";
   return {
     ...data,
@@ -153,6 +155,18 @@ function commit(held: Held, synced: Extract<StreamEvent, { type: "synced" }>): C
     afterId: synced.last_message_id,
     loaded: true,
   };
+}
+
+/**
+ * A new window, and what was held before its beginning: who reads far back stays there. History only ever loses its end,
+ * so where the first row of the window was known, all rows before it are still what they were.
+ */
+function withOlder(before: ChatData, window: Map<number, Message>, hasMore: boolean): Partial<ChatData> {
+  const first = Math.min(...window.keys());
+  if (!before.messages.has(first)) return { ...inOrder(window), hasMore };
+  const older = before.order.filter((id) => id < first).flatMap((id) => before.messages.get(id) ?? []);
+  const all = new Map([...older.map((one): [number, Message] => [one.id, one]), ...window]);
+  return { ...inOrder(all), hasMore: older.length > 0 ? before.hasMore : hasMore };
 }
 
 function change(data: ChatData, event: StreamEvent): ChatData {

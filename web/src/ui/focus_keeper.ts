@@ -53,11 +53,12 @@ function neighbourOf(way: readonly Step[]): HTMLElement | null {
   const place = [...lost.node.querySelectorAll(FOCUSABLE)].indexOf(element);
   for (const { parent, index } of way.slice(from)) {
     const children = [...parent.children];
-    for (const child of [...children.slice(index), ...children.slice(0, index).reverse()]) {
+    for (const [at, child] of [...children.slice(index), ...children.slice(0, index).reverse()].entries()) {
       // Rows of a list are alike.
       const isAlike = child.tagName === lost.node.tagName && child.childElementCount === lost.node.childElementCount;
       const same = isAlike ? child.querySelectorAll(FOCUSABLE)[place] : undefined;
-      const best = same && canHave(same) ? same : within(child)[0];
+      const isBefore = at >= children.length - index;
+      const best = same && canHave(same) ? same : within(child).at(isBefore ? -1 : 0);
       if (best) return best;
     }
     if (parent.matches(BOUNDS)) return null;
@@ -95,7 +96,8 @@ export function keepFocus(): () => void {
   });
   const note = ({ target }: { target: EventTarget | null }) => {
     if (!(target instanceof HTMLElement) || target.matches("[role=dialog]")) return;
-    const way = wayOf(target);
+    // Who uses a mouse looks where the mouse is; nothing there has to have the focus.
+    const way = target.matches(":focus-visible") ? wayOf(target) : [];
     // One place of each layer is enough: a long way through a menu must not make forget where it was opened.
     if (layerOf(way) === layerOf(ways[0])) ways.shift();
     ways.unshift(way);
