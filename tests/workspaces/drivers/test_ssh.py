@@ -18,8 +18,10 @@ from rookery.workspaces import bundle
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import StartProcess
 from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.drivers import ssh
 from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.ssh import SshDriver
+from rookery.workspaces.drivers.ssh_host import Facts
 from rookery.workspaces.errors import AgentUnreachable
 from tests.waiting import until
 from tests.workspaces import pythons
@@ -385,3 +387,13 @@ async def test_identity_lies_on_no_disk_after_the_login(remote: Remote) -> None:
     kept = remote.driver._sockets()
     assert [path.name for path in kept.iterdir() if path.suffix == ".key"] == []
     assert kept.stat().st_mode & 0o777 == 0o700
+
+
+def test_listed_hosts_are_not_for_other_machines() -> None:
+    """Refused when a template is pushed; a manifest that came another way must not get the machine's network for it."""
+    facts = Facts(root="/r", uid=1000, python="/usr/bin/python3", python_prefix="/usr", bwrap="/usr/bin/bwrap")
+
+    with pytest.raises(DriverError, match="proxy") as caught:
+        ssh._plan(spec(sandbox=Sandbox(network="proxy", hosts=("a.test",))), facts, "agent.pyz")
+
+    assert caught.value.code == "invalid_workspace"
