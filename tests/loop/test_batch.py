@@ -244,10 +244,12 @@ async def test_inactive_tools_run_only_where_they_are_allowed_to() -> None:
 
 async def test_no_active_names_means_no_tools() -> None:
     rig = BatchRig([scripted.echo()])
+    toolset = ToolSet(rig.tools, active=())
 
-    (done,) = await rig.run(call("echo"), toolset=ToolSet(rig.tools, active=()))
+    (done,) = await rig.run(call("echo"), toolset=toolset)
 
     assert value(done) == {"error": "echo is not active in this turn."}
+    assert list(toolset.definitions()) == []
 
 
 async def test_an_alias_runs_the_tool_of_today_and_answers_the_name_of_then() -> None:

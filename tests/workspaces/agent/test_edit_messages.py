@@ -114,3 +114,10 @@ def test_change_of_endings_that_does_not_match_speaks_of_endings_only() -> None:
     assert "line endings" in message
     assert "mostly has CRLF" in message
     assert "of '-'" not in message
+
+
+def test_change_of_endings_is_made_literally_or_not_at_all() -> None:
+    """By lines it would match, and leave endings as they are: the one thing that was to be changed."""
+    message = failure("a \nb\n", "a\nb\n", "a\r\nb\r\n")
+
+    assert "line endings" in message

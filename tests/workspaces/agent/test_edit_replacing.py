@@ -178,6 +178,32 @@ CASES = [
     Case("fewer lines leave a missing final newline missing", "\ta\n\tb", " a\n b\n", " a\n", "\ta", 3),
     # -- the mark at the beginning -----------------------------------------------------------------------------
     Case("a byte order mark is not part of the first line", "\ufeff\ta\nb\n", "  a\n", "  x\n", "\ufeff\tx\nb\n", 3),
+    # -- where a rule ends -------------------------------------------------------------------------------------
+    Case(
+        "one changed lead in a file of the same unit is the caller's",
+        "        if a:\n            b()\n",
+        "    if a:\n        b()\n",
+        "    if a:\n    b()\n",
+        "        if a:\n    b()\n",
+        3,
+    ),
+    Case(
+        "an inserted line as deep as neither neighbour is placed by the one below",
+        "\ta\n\t\t\tb\n",
+        "    a\n        b\n",
+        "    a\n            x\n        b\n",
+        "\ta\n\t\t\t\tx\n\t\t\tb\n",
+        3,
+    ),
+    Case(
+        "a lead that would lie left of the margin is the caller's",
+        "b\n\tc\n\td\n",
+        "        b\n            c\n            d\n",
+        "    b\n            c\n            d\n",
+        "    b\n\tc\n\td\n",
+        3,
+    ),
+    Case("an inner line never takes a missing ending", "a \nb", "a\nb\n", "a\nB\r\nc\n", "a \nB\r\nc", 2),
 ]
 
 
