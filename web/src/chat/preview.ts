@@ -68,6 +68,28 @@ export function shownBlocks(preview: Preview): readonly Block[] {
   return preview.ghost && preview.blocks.length === 0 ? preview.ghost : preview.blocks;
 }
 
+/** Nothing is new but more words of the last block, which is read or thought in a place of its own. */
+export function isOnlyLonger(before: Preview | null, now: Preview | null): boolean {
+  if (!before || !now || before.stale !== now.stale || before.truncated !== now.truncated) return false;
+  const old = shownBlocks(before);
+  const blocks = shownBlocks(now);
+  const end = blocks.length - 1;
+  if (end < 0 || old.length !== blocks.length) return false;
+  for (let at = 0; at < end; at += 1) if (old[at] !== blocks[at]) return false;
+  const [was, is] = [old[end], blocks[end]];
+  if (was?.kind === "text" && is?.kind === "text") return was.refusal === is.refusal && is.text.startsWith(was.text);
+  if (was?.kind !== "reasoning" || is?.kind !== "reasoning") return false;
+  // A thought right behind a call is shown with it.
+  const isAlone = blocks[end - 1]?.kind !== "tool";
+  return isAlone && was.endedAt === is.endedAt && is.text.startsWith(was.text);
+}
+
+/** The words that are arriving, if it is words. */
+export function lastWords(preview: Preview | null): string | null {
+  const last = preview ? shownBlocks(preview).at(-1) : undefined;
+  return last?.kind === "text" || last?.kind === "reasoning" ? last.text : null;
+}
+
 export function newTool(id: string, name: string): ToolView {
   return {
     id,

@@ -91,12 +91,20 @@ function apply(state: Appearance): void {
   root.dataset.theme = dark ? "dark" : "light";
   root.dataset.density = state.density;
   root.dataset.motion = state.motion;
+  if (state.motion === "reduced") stopEndless();
   root.style.setProperty("--code-size", `${state.code_size}px`);
   try {
     localStorage.setItem(KEY, JSON.stringify(state));
     localStorage.setItem(THEME_KEY, state.theme);
   } catch {
     // Without storage the choice comes back from the server.
+  }
+}
+
+/** What turns or pulses without end is not stopped by styles. */
+function stopEndless(): void {
+  for (const motion of document.getAnimations?.() ?? []) {
+    if (motion.effect?.getTiming().iterations === Number.POSITIVE_INFINITY) motion.cancel();
   }
 }
 

@@ -4,6 +4,7 @@ import { type ModelChoice, ModelPicker } from "@/features/composer/model_picker"
 import { WorkspacePicker } from "@/features/composer/workspace_picker";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { pulsing } from "@/ui/motion";
 
 /** What is chosen below the box, wherever the composer stands. */
 export interface ToolbarControls {
@@ -82,7 +83,7 @@ export function Toolbar(props: Props) {
           onClick={props.onSend}
           className="rounded-full!"
         >
-          <SendHorizontal className={cx(props.isSending && "pulse")} />
+          <SendHorizontal ref={props.isSending ? pulsing : null} />
         </IconButton>
       </div>
     </div>

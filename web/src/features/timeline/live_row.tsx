@@ -1,22 +1,31 @@
-import { memo, useMemo } from "react";
+import { memo, useMemo, useState } from "react";
 import { useStore } from "zustand";
 import { phaseOf } from "@/chat/phase";
-import { shownBlocks } from "@/chat/preview";
+import { isOnlyLonger, lastWords, type Preview, shownBlocks } from "@/chat/preview";
 import { liveRows, namesAfter, type Row, storedCalls } from "@/chat/rows";
 import { duration } from "@/chat/tools";
 import { LiveMarkdown } from "@/features/timeline/markdown";
 import { ReasoningRow } from "@/features/timeline/reasoning";
 import { RowView } from "@/features/timeline/row";
-import { useSmoothText } from "@/features/timeline/smooth_text";
-import type { ChatSession } from "@/state/chat_session";
+import { type Arriving, useSmoothText } from "@/features/timeline/smooth_text";
+import type { ChatSession, ChatSessionState } from "@/state/chat_session";
 import { useNow, useShownStatus } from "@/state/hooks";
 import { useChat, useDisplay } from "@/state/queries";
 import { cx } from "@/ui/cx";
+import { pulsing } from "@/ui/motion";
 import { Spinner } from "@/ui/spinner";
 
-/** The running step. The only row that renders while text arrives. */
-export const LiveRow = memo(function LiveRow({ session }: { session: ChatSession }) {
-  const preview = useStore(session.store, (state) => state.data.preview);
+interface Props {
+  session: ChatSession;
+  /** Whether the end of the conversation is on screen. */
+  isEndSeen?: () => boolean;
+}
+
+const always = () => true;
+
+/** The running step. The only row that renders while text arrives, and of it only what the text changes. */
+export const LiveRow = memo(function LiveRow({ session, isEndSeen = always }: Props) {
+  const preview = usePreview(session);
   const { groupTools } = useDisplay();
   const messages = useStore(session.store, (state) => state.data.messages);
   const order = useStore(session.store, (state) => state.data.order);
@@ -32,38 +41,67 @@ export const LiveRow = memo(function LiveRow({ session }: { session: ChatSession
     <div className="space-y-3" data-testid="live">
       <div className={cx("space-y-3", preview?.stale && "opacity-50")}>
         {rows.map((row, index) => (
-          <LivePart key={row.key} row={row} isLast={index === rows.length - 1} />
+          <LivePart
+            key={row.key}
+            row={row}
+            session={index === rows.length - 1 ? session : null}
+            isEndSeen={isEndSeen}
+          />
         ))}
       </div>
       {preview?.truncated && <p className="text-small text-muted">Live view paused, the full step follows.</p>}
-      {searches && <p className="pulse text-muted">Searching the web</p>}
+      {searches && (
+        <p ref={pulsing} className="text-muted">
+          Searching the web
+        </p>
+      )}
       <LiveStatus session={session} />
     </div>
   );
 });
 
-function LivePart({ row, isLast }: { row: Row; isLast: boolean }) {
-  if (row.kind === "prose") return <SmoothProse text={row.text} isLast={isLast} />;
-  if (row.kind === "reasoning") return <LiveThought row={row} isLast={isLast} />;
+/** What arrives, as it was when it last became something else than longer. */
+function usePreview(session: ChatSession): Preview | null {
+  const [select] = useState(() => {
+    let held: Preview | null = null;
+    return ({ data }: ChatSessionState) => {
+      if (!isOnlyLonger(held, data.preview)) held = data.preview;
+      return held;
+    };
+  });
+  return useStore(session.store, select);
+}
+
+interface PartProps<R> {
+  row: R;
+  /** Of the last part, which may grow. */
+  session: ChatSession | null;
+  isEndSeen: () => boolean;
+}
+
+function LivePart({ row, ...rest }: PartProps<Row>) {
+  if (row.kind === "prose") return <LiveProse row={row} {...rest} />;
+  if (row.kind === "reasoning") return <LiveThought row={row} {...rest} />;
   return <RowView row={row} />;
 }
 
-function SmoothProse({ text, isLast }: { text: string; isLast: boolean }) {
-  const shown = useSmoothText(text);
-  return <LiveMarkdown text={isLast ? shown : text} />;
+function LiveProse({ row, session, isEndSeen }: PartProps<Extract<Row, { kind: "prose" }>>) {
+  return <LiveMarkdown text={useSmoothText(row.text, useArriving(session, isEndSeen))} />;
 }
 
-function LiveThought({ row, isLast }: { row: Extract<Row, { kind: "reasoning" }>; isLast: boolean }) {
-  const shown = useSmoothText(row.text);
+function LiveThought({ row, session, isEndSeen }: PartProps<Extract<Row, { kind: "reasoning" }>>) {
+  const text = useSmoothText(row.text, useArriving(session, isEndSeen));
   return (
-    <ReasoningRow
-      id={row.id}
-      text={isLast ? shown : row.text}
-      startedAt={row.startedAt}
-      endedAt={row.endedAt}
-      live={isLast}
-    />
+    <ReasoningRow id={row.id} text={text} startedAt={row.startedAt} endedAt={row.endedAt} live={session !== null} />
   );
+}
+
+function useArriving(session: ChatSession | null, isSeen: () => boolean): Arriving | null {
+  return useMemo(() => {
+    if (!session) return null;
+    const read = () => lastWords(session.store.getState().data.preview);
+    return { read, subscribe: session.store.subscribe, isSeen };
+  }, [session, isSeen]);
 }
 
 /** What the agent does while nothing of it can be read: thinking, waiting for a slot, stopping, reconnecting. */

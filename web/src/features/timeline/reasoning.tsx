@@ -5,6 +5,7 @@ import { LiveMarkdown, Markdown } from "@/features/timeline/markdown";
 import { useOpen } from "@/state/open_state";
 import { useDisplay } from "@/state/queries";
 import { cx } from "@/ui/cx";
+import { pulsing } from "@/ui/motion";
 
 /** What a thought is about: its first heading or bold line. */
 export function topicOf(text: string): string {
@@ -45,7 +46,7 @@ export const ReasoningRow = memo(function ReasoningRow({ id, liveId = id, text, 
         className="flex items-center gap-2 rounded-md py-1 pr-2 text-muted hover:text-text"
       >
         <Brain aria-hidden className="size-4" />
-        <span className={cx(live && "pulse")}>{label}</span>
+        <span ref={live ? pulsing : null}>{label}</span>
         {!live && topic && <span className="truncate">· {topic}</span>}
         <ChevronRight aria-hidden className={cx("size-4 transition-transform", open && "rotate-90")} />
       </button>

@@ -3,6 +3,8 @@ export type Mode = "opening" | "anchored" | "following" | "reading";
 
 const NEAR_END_PX = 48;
 const USER_ACT_MS = 600;
+/** Chosen: what changes while text arrives is the last block, of which this much or less is above its end. */
+const UNSEEN_PX = 400;
 
 export interface ScrollerState {
   mode: Mode;
@@ -19,6 +21,8 @@ interface Anchor {
 
 export class Scroller {
   mode: Mode = "opening";
+  /** Whether what arrives at the end can be seen. As of the last change: growing text moves the end only downwards. */
+  isEndSeen = true;
   private anchor: Anchor | null = null;
   private lastTop = 0;
   private actedAt = Number.NEGATIVE_INFINITY;
@@ -196,6 +200,8 @@ export class Scroller {
   }
 
   private tell(): void {
-    this.onChange({ mode: this.mode, below: this.below(), top: this.topKey });
+    const below = this.below();
+    this.isEndSeen = below < UNSEEN_PX;
+    this.onChange({ mode: this.mode, below, top: this.topKey });
   }
 }

@@ -1,58 +1,96 @@
 import { useEffect, useRef, useState } from "react";
+import { flushSync } from "react-dom";
 import { advance, cut } from "@/chat/smooth";
+import { wantsLessMotion } from "@/ui/motion";
 
-const COMMIT_MS = 33;
-// For so long text may stand still for somebody who types.
+/** More than a frame and less than two: text moves on with every second frame of most screens. */
+const PAUSE_MS = 20;
+/** Text that nobody can see is not worth a frame; it is there when they come. */
+const UNSEEN_MS = 250;
+/** For so long text may stand still for somebody who types. */
 const GIVE_WAY_MS = 100;
 
 // The frame that shows a key is the typist's: text that arrives can wait for the next one.
-let keyAt = Number.NEGATIVE_INFINITY;
+let isKeyWaiting = false;
+let keyFrame = Number.NEGATIVE_INFINITY;
+const keyShown = (at: number) => {
+  isKeyWaiting = false;
+  keyFrame = at;
+};
 const noteKey = () => {
-  keyAt = performance.now();
+  if (isKeyWaiting) return;
+  isKeyWaiting = true;
+  requestAnimationFrame(keyShown);
 };
 globalThis.addEventListener?.("keydown", noteKey, { capture: true, passive: true });
 
-/** Text that follows what was received at an even pace. All at once when the reader asked for less motion. */
-export function useSmoothText(received: string): string {
-  const [shown, setShown] = useState(received);
-  const target = useRef(received);
-  const pace = useRef({ place: received.length, frame: 0, before: 0, committed: 0 });
-  target.current = received;
-  useEffect(() => {
-    const now = pace.current;
-    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    if (still || document.hidden) {
-      cancelAnimationFrame(now.frame);
-      now.frame = 0;
-      now.place = received.length;
-      setShown(received);
+/** A text that grows. */
+export interface Arriving {
+  /** Null when it is over. */
+  read(): string | null;
+  /** Called when there may be more. Returns what ends that. */
+  subscribe(onMore: () => void): () => void;
+  /** Whether its end is on screen. */
+  isSeen(): boolean;
+}
+
+/**
+ * Text that follows what was received at an even pace, and all at once for readers who asked for less motion. It is
+ * read and rendered within the frame that shows it: what arrives changes nothing between frames, so no key waits for it.
+ */
+export function useSmoothText(text: string, arriving: Arriving | null): string {
+  const [shown, setShown] = useState(text);
+  const first = useRef(text.length);
+  useEffect(() => (arriving ? follow(arriving, first.current, setShown) : undefined), [arriving]);
+  const received = arriving?.read() ?? text;
+  return arriving && received.startsWith(shown) ? shown : received;
+}
+
+function follow(arriving: Arriving, first: number, show: (text: string) => void): () => void {
+  let place = first;
+  let before = performance.now();
+  let committed = Number.NEGATIVE_INFINITY;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  let frame = 0;
+
+  const isRunning = () => timer !== undefined || frame !== 0;
+  const wait = (ms: number) => {
+    timer = setTimeout(() => {
+      timer = undefined;
+      if (document.hidden) step(performance.now());
+      else frame = requestAnimationFrame(step);
+    }, ms);
+  };
+  const step = (at: number) => {
+    frame = 0;
+    const isTheirs = isKeyWaiting || keyFrame === at;
+    if (isTheirs && at - committed < GIVE_WAY_MS) {
+      frame = requestAnimationFrame(step);
       return;
     }
+    const target = arriving.read();
+    if (target === null) return;
     // A new text in the same place begins anew.
-    if (now.place > received.length) now.place = 0;
-    if (now.place >= received.length || now.frame !== 0) return;
-    // One loop as long as there is something to catch up with: what arrives meanwhile joins it, and the pace of what
-    // is shown stays the same however often something arrives.
-    now.before = performance.now();
-    const tick = (at: number) => {
-      const isTheirs = keyAt > now.before && at - now.committed < GIVE_WAY_MS;
-      now.place = advance(now.place, target.current.length, at - now.before);
-      now.before = at;
-      const isDone = now.place >= target.current.length && !isTheirs;
-      if (isDone || (at - now.committed >= COMMIT_MS - 1 && !isTheirs)) {
-        now.committed = at;
-        setShown(cut(target.current, now.place));
-      }
-      now.frame = isDone ? 0 : requestAnimationFrame(tick);
-    };
-    now.frame = requestAnimationFrame(tick);
-  }, [received]);
-  useEffect(() => {
-    const now = pace.current;
-    return () => {
-      cancelAnimationFrame(now.frame);
-      now.frame = 0;
-    };
-  }, []);
-  return received.startsWith(shown) ? shown : received;
+    if (place > target.length) place = 0;
+    const isStill = document.hidden || !arriving.isSeen() || wantsLessMotion();
+    place = isStill ? target.length : advance(place, target.length, at - before);
+    before = at;
+    committed = at;
+    flushSync(() => show(cut(target, place)));
+    if (place < target.length) wait(PAUSE_MS);
+  };
+  const more = () => {
+    if (isRunning() || (arriving.read()?.length ?? place) === place) return;
+    const now = performance.now();
+    const pause = document.hidden || !arriving.isSeen() ? UNSEEN_MS : PAUSE_MS;
+    before = now;
+    wait(Math.max(0, committed + pause - now));
+  };
+  more();
+  const forget = arriving.subscribe(more);
+  return () => {
+    forget();
+    clearTimeout(timer);
+    cancelAnimationFrame(frame);
+  };
 }

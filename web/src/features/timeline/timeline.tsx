@@ -34,6 +34,7 @@ import { useShownStatus } from "@/state/hooks";
 import { useDisplay } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { pulsing } from "@/ui/motion";
 
 // Where chats were left in this tab.
 const places = new Map<string, { key: string; offset: number }>();
@@ -74,6 +75,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
   const [heights] = useState(() => new Heights());
   const [view, setView] = useState<View>({ isFollowing: false, isBelow: false, isFar: false });
   const [keys, setKeys] = useState<Keys>({ start: null, end: null });
+  const isEndSeen = useCallback(() => scroller.current?.isEndSeen ?? true, []);
   // Beside the state of this component: the first row in view changes all the time, and only one bar shows it.
   const [top] = useState(() => createStore<{ key: string | null }>(() => ({ key: null })));
   const loaded = useStore(session.store, (state) => state.data.loaded);
@@ -203,7 +205,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
             ))}
             <div style={{ height: heights.after(range.end) }} />
           </div>
-          <Tail session={session} />
+          <Tail session={session} isEndSeen={isEndSeen} />
           <div ref={tail} aria-hidden />
         </div>
       </div>
@@ -342,7 +344,7 @@ function Older({ session }: { session: ChatSession }) {
           Older messages could not be loaded. Retry
         </Button>
       ) : (
-        <span className={cx(older === "loading" && "pulse")}>Older messages</span>
+        <span ref={older === "loading" ? pulsing : null}>Older messages</span>
       )}
     </div>
   );
@@ -354,7 +356,7 @@ function PillText({ session }: { session: ChatSession }) {
 }
 
 /** What stands behind the stored rows: sends under way, the running step, retry, failure, what is asked of the reader. */
-function Tail({ session }: { session: ChatSession }) {
+function Tail({ session, isEndSeen }: { session: ChatSession; isEndSeen: () => boolean }) {
   const { editMessage } = useConversation();
   const pending = useStore(session.store, (state) => state.pending);
   const error = useStore(session.store, (state) => state.data.error);
@@ -383,7 +385,7 @@ function Tail({ session }: { session: ChatSession }) {
           <PendingRow id={send.id} parts={send.parts} failed={send.failed} />
         </div>
       ))}
-      {isActive(status) && status !== "requires_action" && <LiveRow session={session} />}
+      {isActive(status) && status !== "requires_action" && <LiveRow session={session} isEndSeen={isEndSeen} />}
       {status === "requires_action" &&
         action &&
         (isApproval(action) ? <ApprovalCard action={action} /> : <DynamicCard action={action} clockSkew={skew} />)}

@@ -23,6 +23,7 @@ import { useNow } from "@/state/hooks";
 import { useOpen } from "@/state/open_state";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { pulsing } from "@/ui/motion";
 import { Spinner } from "@/ui/spinner";
 
 interface Props {
@@ -58,7 +59,10 @@ export const ToolCard = memo(function ToolCard({ call: stored, active, latest }:
         className="flex min-h-9 w-full items-center gap-2 rounded-lg px-3 py-1.5 text-left hover:bg-bg2 disabled:cursor-default"
       >
         <Icon aria-hidden className="size-4 shrink-0 text-muted" />
-        <span className={cx("min-w-0 flex-1 truncate", state === "preparing" && "pulse text-muted")}>
+        <span
+          ref={state === "preparing" ? pulsing : null}
+          className={cx("min-w-0 flex-1 truncate", state === "preparing" && "text-muted")}
+        >
           {labelOf(call, state)}
         </span>
         <Figures call={call} state={state} />

@@ -11,6 +11,7 @@ import { Markdown } from "@/features/timeline/markdown";
 import type { BodyProps } from "@/features/tools/tool";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { pulsing } from "@/ui/motion";
 import { Spinner } from "@/ui/spinner";
 
 interface Props extends BodyProps {
@@ -55,7 +56,11 @@ export function PlanCard({ call, state, active, latest }: Props) {
       {id && (
         <div className="px-4 py-3">
           {plan.data !== undefined && <Markdown text={plan.data} />}
-          {plan.isLoading && <p className="pulse text-muted">Loading the plan</p>}
+          {plan.isLoading && (
+            <p ref={pulsing} className="text-muted">
+              Loading the plan
+            </p>
+          )}
           {plan.isError && (
             <p className="flex items-center gap-2 text-danger">
               {plan.error.message}
