@@ -62,6 +62,12 @@ export interface MenuPlace {
   height: number;
 }
 
+/** Under this element. */
+export function placeOf(opener: HTMLElement): MenuPlace {
+  const { left, top, width, height } = opener.getBoundingClientRect();
+  return { left, top, width, height };
+}
+
 interface MenuAtProps {
   place: MenuPlace;
   items: MenuItems;

@@ -15,6 +15,8 @@ const moving = (keyframes: Keyframe[], duration: number, steps: number) => (elem
   if (!element || wantsLessMotion()) return;
   const easing = `steps(${steps})`;
   const motion = element.animate?.(keyframes, { duration, easing, iterations: Number.POSITIVE_INFINITY });
+  // What goes away ends by being cancelled, and nobody waits for it.
+  motion?.finished.catch(() => {});
   return () => motion?.cancel();
 };
 

@@ -2,7 +2,7 @@ import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";
 import type { ChatView } from "@/api/types.gen";
 import { chatMenu } from "@/features/sidebar/chat_menu";
-import { MenuAt, type MenuPlace } from "@/ui/menu";
+import { MenuAt, type MenuPlace, placeOf } from "@/ui/menu";
 
 // A press on the button of an open menu closes it, and must not open it again.
 const AGAIN_MS = 250;
@@ -23,8 +23,7 @@ const store = createStore<{ open: Open | null; closed: string; closedAt: number 
 export function openRowMenu(chat: ChatView, opener: HTMLElement, byPointer: boolean): void {
   const { closed, closedAt } = store.getState();
   if (byPointer && closed === chat.id && performance.now() - closedAt < AGAIN_MS) return;
-  const { left, top, width, height } = opener.getBoundingClientRect();
-  store.setState({ open: { chat, opener, place: { left, top, width, height } } });
+  store.setState({ open: { chat, opener, place: placeOf(opener) } });
 }
 
 /** The same at the pointer; by keys, at the row. */

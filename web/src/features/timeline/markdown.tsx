@@ -19,7 +19,7 @@ import { languageOf } from "@/features/timeline/highlighter";
 import { InlineCode, InsideLink } from "@/features/timeline/path_link";
 import { Button } from "@/ui/button";
 import { Confirm } from "@/ui/dialog";
-import { Menu } from "@/ui/menu";
+import { MenuAt, placeOf } from "@/ui/menu";
 
 const Formula = lazy(() => import("@/features/timeline/formula").then((module) => ({ default: module.Formula })));
 
@@ -60,14 +60,21 @@ export const LiveMarkdown = memo(function LiveMarkdown({ text }: { text: string 
   );
 });
 
-const PORTION = 16;
+const PORTION = 12;
 
-/** Some blocks of an answer that arrives. Only the last portion changes: a long answer costs no more than its end. */
+/**
+ * Some blocks of an answer that arrives. Only the last portion changes: a long answer costs no more than its end, and
+ * being a stacking context of its own also keeps the browser from painting the others again.
+ */
 const Portion = memo(
   function Portion({ tokens, live }: { tokens: readonly Token[]; live: boolean }) {
-    return tokens.map((token, index) => (
-      <Block key={index} raw={token.raw} token={token} live={live && index === tokens.length - 1} />
-    ));
+    return (
+      <div className="portion">
+        {tokens.map((token, index) => (
+          <Block key={index} raw={token.raw} token={token} live={live && index === tokens.length - 1} />
+        ))}
+      </div>
+    );
   },
   (before, after) =>
     before.live === after.live &&
@@ -226,25 +233,34 @@ function Table({ token }: { token: Tokens.Table }) {
 
 /** Rendered once, however often rows arrive: what it copies is read when it does. */
 const TableMenu = memo(function TableMenu({ source }: { source: RefObject<Tokens.Table> }) {
+  const [opener, setOpener] = useState<HTMLElement | null>(null);
   const copy = (text: string) => void navigator.clipboard?.writeText(text);
   return (
-    <Menu
-      label="Copy table"
-      align="end"
-      trigger={
-        <button
-          type="button"
-          aria-label="Copy table"
-          className="absolute top-1 right-1 rounded-md border border-line bg-bg1 p-1 text-muted opacity-0 group-hover/table:opacity-100 focus-visible:opacity-100 data-[state=open]:opacity-100 [&_svg]:size-3.5"
-        >
-          <Copy />
-        </button>
-      }
-      items={() => [
-        { label: "Copy as Markdown", onSelect: () => copy(source.current.raw.trim()) },
-        { label: "Copy as CSV", onSelect: () => copy(csvOf(source.current)) },
-      ]}
-    />
+    <>
+      <button
+        type="button"
+        aria-label="Copy table"
+        aria-haspopup="menu"
+        aria-expanded={opener !== null}
+        className="absolute top-1 right-1 rounded-md border border-line bg-bg1 p-1 text-muted opacity-0 group-hover/table:opacity-100 focus-visible:opacity-100 aria-expanded:opacity-100 [&_svg]:size-3.5"
+        onClick={(event) => setOpener(event.currentTarget)}
+      >
+        <Copy />
+      </button>
+      {/* Only while it is open: each menu listens to every key of the page. */}
+      {opener && (
+        <MenuAt
+          place={placeOf(opener)}
+          opener={opener}
+          label="Copy table"
+          items={() => [
+            { label: "Copy as Markdown", onSelect: () => copy(source.current.raw.trim()) },
+            { label: "Copy as CSV", onSelect: () => copy(csvOf(source.current)) },
+          ]}
+          onClose={() => setOpener(null)}
+        />
+      )}
+    </>
   );
 });
 

@@ -26,7 +26,7 @@ import { Scroller, type ScrollerState } from "@/features/timeline/scroller";
 import { ErrorRow, RetryBanner } from "@/features/timeline/trouble";
 import { PendingRow } from "@/features/timeline/user_row";
 import { dayKey } from "@/features/timeline/when";
-import { ALL_UP_TO, FIRST_ROWS, Heights, type Range } from "@/features/timeline/windowed";
+import { ALL_UP_TO, firstRow, Heights, type Range } from "@/features/timeline/windowed";
 import { ApprovalCard, isApproval } from "@/features/tools/approval_card";
 import { DynamicCard } from "@/features/tools/dynamic_card";
 import type { ChatSession } from "@/state/chat_session";
@@ -35,6 +35,9 @@ import { useDisplay } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { pulsing } from "@/ui/motion";
+
+/** The rest of a chat is there after so long at the latest. */
+const IDLE_MS = 300;
 
 // Where chats were left in this tab.
 const places = new Map<string, { key: string; offset: number }>();
@@ -126,6 +129,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
     };
   }, [session, top]);
 
+  const isLong = rows.length > ALL_UP_TO;
   // Any change of size above or at the end: the place is kept.
   useEffect(() => {
     const inner = content.current;
@@ -141,6 +145,8 @@ export function Timeline({ session, target, dimFrom }: Props) {
     });
     observer.observe(inner);
     observer.observe(element);
+    // Heights of single rows matter where some are not mounted; the browser looks at each of them with every frame.
+    if (!isLong) return () => observer.disconnect();
     for (const row of feed.children) observer.observe(row);
     // Only rows that come are measured anew: looking at all of them again costs a layout each time.
     const added = new MutationObserver((changes) => {
@@ -154,7 +160,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
       observer.disconnect();
       added.disconnect();
     };
-  }, [heights]);
+  }, [heights, isLong]);
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: whenever the mounted rows change
   useLayoutEffect(() => {
@@ -246,10 +252,25 @@ function useWhole(loaded: boolean, atOnce: boolean): boolean {
   const [isWhole, setWhole] = useState(atOnce);
   useEffect(() => {
     if (!loaded || isWhole) return;
-    const frame = requestAnimationFrame(() => startTransition(() => setWhole(true)));
-    return () => cancelAnimationFrame(frame);
+    return whenIdle(() => startTransition(() => setWhole(true)));
   }, [loaded, isWhole]);
   return isWhole || atOnce;
+}
+
+/** Not before the frame that is being made; soon after it also where the browser is never idle. */
+function whenIdle(act: () => void): () => void {
+  let idle = 0;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const frame = requestAnimationFrame(() => {
+    // Safari knows no idle time.
+    if ("requestIdleCallback" in globalThis) idle = requestIdleCallback(act, { timeout: IDLE_MS });
+    else timer = setTimeout(act, 50);
+  });
+  return () => {
+    cancelAnimationFrame(frame);
+    clearTimeout(timer);
+    if (idle) cancelIdleCallback(idle);
+  };
 }
 
 function viewOf({ mode, below }: ScrollerState): View {
@@ -269,7 +290,7 @@ function messageOf(row: Row): number {
 }
 
 function rangeOf(rows: readonly Row[], heights: Heights, keys: Keys, isWhole: boolean): Range {
-  if (!isWhole) return { start: Math.max(0, rows.length - FIRST_ROWS), end: rows.length };
+  if (!isWhole) return { start: firstRow(rows, innerHeight), end: rows.length };
   if (rows.length <= ALL_UP_TO) return { start: 0, end: rows.length };
   const end = heights.indexOf(keys.end);
   const start = heights.indexOf(keys.start);

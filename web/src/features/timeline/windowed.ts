@@ -3,11 +3,11 @@ import type { Row } from "@/chat/rows";
 
 /** Up to here all rows are mounted: the browser's own search and selection work. */
 export const ALL_UP_TO = 150;
-/** A chat that opens at its end shows these at once; the others follow when they are on screen. */
-export const FIRST_ROWS = 24;
 const OVERSCAN = 6;
 /** More than the rows need for a screen, so that quick scrolling meets no blank. */
 const MARGIN_PX = 1200;
+/** More than the view of a chat that opens, for rows that are lower than guessed. */
+const FIRST_MARGIN_PX = 400;
 
 const ESTIMATES: Record<Row["kind"], number> = {
   day: 30,
@@ -28,6 +28,17 @@ const ESTIMATES: Record<Row["kind"], number> = {
 export function estimate(row: Row): number {
   if (row.kind === "prose") return Math.min(2400, 40 + Math.ceil(row.text.length / 80) * 24);
   return ESTIMATES[row.kind];
+}
+
+/** Where the rows begin that a view of this height shows at the end of a chat, and some more. */
+export function firstRow(rows: readonly Row[], height: number): number {
+  let start = rows.length;
+  for (let room = height + FIRST_MARGIN_PX; room > 0 && start > 0; ) {
+    start -= 1;
+    const row = rows[start];
+    if (row) room -= estimate(row);
+  }
+  return start;
 }
 
 export interface Range {
