@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.web.probe import PROBE
 from benchmarks.web.provider import providing
 
+from rookery.chat.messages import Role
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.pool import Database, DatabaseConfig
 from tests.browser.rested import rest_chat
@@ -31,6 +32,16 @@ RING = f"bench:{base64.b64encode(bytes(32)).decode()}"
 PASSWORD = "correct horse battery"
 PATIENCE_MS = 60_000
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+
+
+def _diff(path: str, lines: int) -> str:
+    """A change of `lines` lines: some taken away, others in their place, most of them as they were."""
+    kinds = (" ", " ", "-", "+", " ", "+")
+    body = [
+        f"{kinds[n % len(kinds)]}    found[{n}] = await conn.fetchval(RENEW, lease.chat_id, {n})" for n in range(lines)
+    ]
+    old, new = (sum(not line.startswith(mark) for line in body) for mark in "+-")
+    return "\n".join((f"--- a/{path}", f"+++ b/{path}", f"@@ -1,{old} +1,{new} @@", *body, ""))
 
 
 @dataclass(kw_only=True)
@@ -57,6 +68,15 @@ class House:
     async def rested(self, title: str, messages: int) -> str:
         """A chat at rest with so many messages."""
         return await rest_chat(self.database, owner=self.user, model=self.model, title=title, messages=messages)
+
+    async def edited(self, title: str, *, files: int, lines: int) -> str:
+        """A chat at rest whose agent changed so many files by so many lines each."""
+        changes = [{"path": f"/src/part_{n}.py", "diff": _diff(f"src/part_{n}.py", lines)} for n in range(files)]
+        edit: dict[str, object] = {"tool_call_id": "edit", "tool_name": "edit_files"}
+        call = {"type": "tool-call", **edit, "args": {"files": []}}
+        result = {"type": "tool-result", **edit, "result": {"files": changes}}
+        steps = [(Role.ASSISTANT, [call]), (Role.TOOL, [result])]
+        return await rest_chat(self.database, owner=self.user, model=self.model, title=title, steps=steps)
 
     async def speaking(self, seconds: int) -> str:
         """A new chat whose answer goes on for so long."""

@@ -39,8 +39,7 @@ PROBE = """
     }
   };
 
-  // In a callback of a frame: when that frame is painted. Tasks of other kinds than the most urgent one do not tell, since
-  // browsers put them off for a frame or more behind a key.
+  // In a callback of a frame: when that frame is painted. By the most urgent kind of task, which waits for no other.
   const frameOver = () => scheduler.postTask(() => {}, { priority: "user-blocking" });
 
   bench.waitFor = (text) => new Promise((resolve) => {
@@ -89,6 +88,18 @@ PROBE = """
   });
 
   const box = () => document.querySelector("[role=feed]").closest(".overflow-y-auto");
+
+  // As the End key does: from then on the end of the conversation stays in view.
+  bench.follow = () => box().dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
+
+  // From a click to the frame with what it shows.
+  bench.reveal = async (label, shown) => {
+    const started = performance.now();
+    document.querySelector(`button[aria-label="${label}"]`).click();
+    while (document.querySelector(shown) === null) await new Promise(requestAnimationFrame);
+    await frameOver();
+    return performance.now() - started;
+  };
   const wheel = () => box().dispatchEvent(new WheelEvent("wheel", { deltaY: -1, bubbles: true }));
 
   // Pages of older messages come while the top is in view.
@@ -103,9 +114,9 @@ PROBE = """
     if (!box().textContent.includes("hello")) throw new Error("The first message is not there.");
   };
 
-  bench.scroll = (ms, pixels) => {
+  bench.scroll = (ms, pixels, selector) => {
     wheel();
-    const element = box();
+    const element = selector ? document.querySelector(selector) : box();
     let step = pixels;
     return bench.record(ms, () => {
       if (element.scrollTop <= 0) step = pixels;
@@ -136,6 +147,18 @@ async def figures(cdp: CDPSession) -> dict[str, float]:
     """What the browser counts of this page."""
     found = await cdp.send("Performance.getMetrics")
     return {each["name"]: each["value"] for each in found["metrics"]}
+
+
+async def calls_per_second(page: Page, name: str, seconds: float) -> float:
+    """How often a method of the application is called. Counting slows scripts down: measure nothing else meanwhile."""
+    cdp = await session(page)
+    await cdp.send("Profiler.enable")
+    await cdp.send("Profiler.startPreciseCoverage", {"callCount": True, "detailed": False})
+    await page.wait_for_timeout(seconds * 1000)
+    found = await cdp.send("Profiler.takePreciseCoverage")
+    await cdp.detach()
+    functions = [each for script in found["result"] for each in script["functions"] if each["functionName"] == name]
+    return float(sum(each["ranges"][0]["count"] for each in functions)) / seconds
 
 
 async def heap_mb(page: Page) -> float:
@@ -174,8 +197,8 @@ async def typing(page: Page, every_ms: float) -> AsyncIterator[None]:
 
     async def write() -> None:
         while True:
-            # Held as long as people do: behind a key that goes up, too, browsers put tasks off until the next frame, and
-            # the one that says that a key is painted would wait with them.
+            # Held as long as people do. Behind a key that goes up, too, the browser puts all tasks off until the next
+            # frame: right behind a key that went down, the one that says that it is painted would wait for that frame.
             await page.keyboard.press("x", delay=every_ms / 2)
             await asyncio.sleep(every_ms / 2000)
 

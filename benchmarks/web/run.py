@@ -25,7 +25,16 @@ from playwright.async_api import Page
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.web.house import House, open_house
-from benchmarks.web.probe import call, heap_mb, idle_percent, main_thread, percentile, slow_down, typing
+from benchmarks.web.probe import (
+    call,
+    calls_per_second,
+    heap_mb,
+    idle_percent,
+    main_thread,
+    percentile,
+    slow_down,
+    typing,
+)
 
 from rookery.api.spa import WebApp, packaged
 from tests.browser.rested import END
@@ -33,10 +42,13 @@ from tests.browser.rested import END
 KIB = 1024
 LONG, QUICK_LONG = 5_000, 1_000
 SHORT = 40
+DIFF_FILES, DIFF_LINES = 10, 2_000
+EDITS = 'section[aria-label="Edits of this chat"]'
 CHATS = 12  # more than a page keeps in memory
 KEPT = 8
 # Between one token and the end of recording, so that the answer never ends first.
 SPARE_SECONDS = 20
+COUNTED_SECONDS = 2
 
 Claims = dict[str, dict[str, object]]
 
@@ -116,16 +128,39 @@ def middle(times: list[dict[str, float]], name: str) -> float:
     return statistics.median(each[name] for each in times)
 
 
+async def print_floor(house: House, *, seconds: float) -> None:
+    """What the machine and the browser allow: keys in a page with nothing but a text field, and in a chat at rest."""
+    chat = await house.rested("At rest", SHORT)
+    for is_slow in (False, True):
+        for where in ("a bare text field", "a chat at rest"):
+            async with house.tab() as page:
+                if where == "a chat at rest":
+                    await page.goto(f"{house.url}/c/{chat}")
+                    await call(page, "waitFor", f"{END} At rest")
+                else:
+                    await page.goto("about:blank")
+                    await page.set_content("<textarea data-composer></textarea>")
+                if is_slow:
+                    await slow_down(page)
+                async with typing(page, every_ms=80):
+                    keys = (await call(page, "record", seconds * 1000))["keys"]
+            what = f"  floor: keys in {where}, {'throttled' if is_slow else 'plain'}, to paint p95 ms"
+            print(f"{what:78} {percentile(keys, 95):9.2f}")
+
+
 async def measure_streaming(house: House, claims: Claims, *, seconds: int) -> None:
+    """With the end in view, where every word is shown at once: text below the view is rendered less often."""
     for name, frame_budget, key_budget, is_slow in (("plain", 17, 20, False), ("throttled", 34, 50, True)):
         async with house.tab() as page:
             chat = await house.speaking(seconds + SPARE_SECONDS)
             await page.goto(f"{house.url}/c/{chat}")
             await page.get_by_test_id("live").get_by_role("heading", name="Part 1").wait_for()
+            await call(page, "follow")
             if is_slow:
                 await slow_down(page)
             async with main_thread(page) as spent, typing(page, every_ms=80):
                 found: dict[str, Any] = await call(page, "record", seconds * 1000)
+            published = 0.0 if is_slow else await calls_per_second(page, "publish", COUNTED_SECONDS)
         await house.ask("POST", f"/chats/{chat}/interrupt")
         what = f"200 tokens/s for {seconds} s, {name}"
         claim(claims, f"{what}: frame p95 ms", percentile(found["frames"], 95), frame_budget)
@@ -134,6 +169,9 @@ async def measure_streaming(house: House, claims: Claims, *, seconds: int) -> No
         if is_slow:
             claim(claims, f"{what}: long tasks per 10 s", tasks, 1)
         claim(claims, f"{what}: changes of rows that are not live", found["changed"], 0)
+        if not is_slow:
+            assert published > 0, "The method that publishes has another name."
+            claim(claims, f"{what}: store publications per s", published, 30)
         print(f"  {len(found['frames'])} frames, {tasks:.1f} long tasks per 10 s, {spread(found['keys'])}")
         cpu = ", ".join(f"{part} {each / seconds * 1000:.0f}" for part, each in spent.items())
         print(f"  CPU of the main thread, ms per s: {cpu}")
@@ -159,6 +197,25 @@ async def measure_long(house: House, claims: Claims, *, messages: int, rounds: i
         claim(claims, f"{messages} messages, all loaded: heap, MB", await heap_mb(page), 120)
 
 
+async def measure_diff(house: House, claims: Claims, *, rounds: int, seconds: float) -> None:
+    chat = await house.edited("Edits", files=DIFF_FILES, lines=DIFF_LINES)
+    line = f"{EDITS} [data-index='5']"
+    async with house.tab() as page:
+        await page.goto(f"{house.url}/c/{chat}?panel=info")
+        await page.get_by_role("tab", name="Changes").click()
+        await page.get_by_label("What is compared").select_option("This chat")
+        await page.locator(line).wait_for()
+        times = []
+        for _ in range(rounds):
+            await page.get_by_role("button", name="Hide the panel").click()
+            await page.locator(EDITS).wait_for(state="detached")
+            times.append(await call(page, "reveal", "Show the panel", line))
+        what = f"diff of {DIFF_FILES * DIFF_LINES} lines"
+        claim(claims, f"{what}: open, ms", statistics.median(times), 500)
+        found = await call(page, "scroll", seconds * 1000, 250, EDITS)
+        claim(claims, f"{what}: scroll p95 ms", percentile(found["frames"], 95), 25)
+
+
 async def empty_page(house: House) -> None:
     async with house.tab() as page:
         await page.goto("about:blank")
@@ -176,7 +233,9 @@ async def run(*, quick: bool) -> int:
         await empty_page(house)
         await measure_start(house, claims, rounds=3 if quick else 7)
         await measure_switches(house, claims, switches=20 if quick else 100, idle_seconds=2 if quick else 20)
+        await print_floor(house, seconds=1 if quick else 10)
         await measure_streaming(house, claims, seconds=4 if quick else 60)
+        await measure_diff(house, claims, rounds=2 if quick else 5, seconds=2 if quick else 10)
         await measure_long(
             house, claims, messages=QUICK_LONG if quick else LONG, rounds=3 if quick else 5, seconds=2 if quick else 10
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -42,10 +43,23 @@ class _Silent:
         return
 
 
+_ADD = """
+    INSERT INTO chat_messages (chat_id, role, visibility, content, content_version)
+    VALUES ($1, $2, 'both', $3::jsonb, 1)
+"""
+
+
 async def rest_chat(
-    database: Database, *, owner: UUID, model: UUID, title: str, messages: int = 2, answer: str | None = None
+    database: Database,
+    *,
+    owner: UUID,
+    model: UUID,
+    title: str,
+    messages: int = 2,
+    answer: str | None = None,
+    steps: Sequence[tuple[Role, list[dict[str, object]]]] = (),
 ) -> str:
-    """A chat at rest with so many messages, the last of which is `answer`.
+    """A chat at rest with so many messages, then `steps` with their parts, and `answer` as the last.
 
     In one transaction: the worker must not see it run.
     """
@@ -56,6 +70,8 @@ async def rest_chat(
         created = await machine.create_chat(bundle, spec)
         tx = await bundle.open(created.chat.id)
         await tx.conn.execute(_FILL, tx.chat.id, messages - 2, owner)
+        for role, parts in steps:
+            await tx.conn.execute(_ADD, tx.chat.id, role.value, json.dumps(parts))
         await tx.conn.execute(_SAY, tx.chat.id, answer or f"{END} {title}")
         await machine.finish_turn(tx)
         return str(tx.chat.id)

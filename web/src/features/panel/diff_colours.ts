@@ -1,4 +1,4 @@
-import { useEffect, useState } from "react";
+import { useEffect, useMemo, useState } from "react";
 import type { DiffFile, DiffLine } from "@/chat/diff";
 import { highlight, type Lines, languageOfPath } from "@/features/timeline/highlighter";
 
@@ -28,7 +28,7 @@ async function colour(file: DiffFile): Promise<void> {
 
 /** Colours for the files in view; the worker makes them, and lines are plain until it has. */
 export function useColours(files: readonly DiffFile[]): Colours {
-  const [, setRound] = useState(0);
+  const [round, setRound] = useState(0);
   useEffect(() => {
     let gone = false;
     for (const file of files) {
@@ -40,5 +40,6 @@ export function useColours(files: readonly DiffFile[]): Colours {
       gone = true;
     };
   }, [files]);
-  return (file, line) => known.get(file)?.get(line);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another function when more is known, so that lines look again
+  return useMemo(() => (file: DiffFile, line: DiffLine) => known.get(file)?.get(line), [round]);
 }

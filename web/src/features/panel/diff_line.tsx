@@ -1,5 +1,5 @@
 import { ChevronDown, ChevronRight, Copy, MessageSquarePlus } from "lucide-react";
-import { type PointerEvent, type ReactNode, useId } from "react";
+import { memo, type PointerEvent, type ReactNode, useId, useState } from "react";
 import type { DiffFile, DiffLine } from "@/chat/diff";
 import type { DiffRow, Side } from "@/chat/diff_rows";
 import type { Colours } from "@/features/panel/diff_colours";
@@ -24,8 +24,8 @@ interface Props {
   picking: Picking | null;
 }
 
-/** A line of a diff, or two beside each other. */
-export function DiffLineRow({ row, wraps, colours, picking }: Props) {
+/** A line of a diff, or two beside each other. Those that stay in view are not rendered again when others come. */
+export const DiffLineRow = memo(function DiffLineRow({ row, wraps, colours, picking }: Props) {
   if (row.kind === "remark") {
     return <p className="h-6 px-3 font-sans text-small leading-6 text-muted">{row.text}</p>;
   }
@@ -51,7 +51,7 @@ export function DiffLineRow({ row, wraps, colours, picking }: Props) {
       <LineNumber value={line.after} />
     </Line>
   );
-}
+});
 
 function Half({
   file,
@@ -90,16 +90,25 @@ interface LineProps {
 }
 
 function Line({ file, line, at, wraps, spans, picking, children }: LineProps) {
+  const [isUnder, setUnder] = useState(false);
   return (
     <div
       className={cx(
-        "group/line relative flex min-h-5 leading-5",
+        "relative flex min-h-5 leading-5",
         wraps ? "min-w-0 [overflow-wrap:anywhere] whitespace-pre-wrap" : "whitespace-pre",
         line.kind === "added" && "bg-added",
         line.kind === "removed" && "bg-removed",
         picking?.isSelected(file, at) && "shadow-[inset_3px_0_0_var(--accent-color)] bg-mark!",
       )}
-      onPointerEnter={picking ? () => picking.extend(file, at) : undefined}
+      onPointerEnter={
+        picking
+          ? () => {
+              setUnder(true);
+              picking.extend(file, at);
+            }
+          : undefined
+      }
+      onPointerLeave={picking ? () => setUnder(false) : undefined}
     >
       <span
         className={cx("flex shrink-0 text-muted select-none", picking && "cursor-pointer")}
@@ -107,13 +116,13 @@ function Line({ file, line, at, wraps, spans, picking, children }: LineProps) {
       >
         {children}
       </span>
-      {picking && (
+      {picking && isUnder && (
         <button
           type="button"
           tabIndex={-1}
           aria-label={`Comment on line ${line.after ?? line.before}`}
           onClick={() => picking.comment(file, at)}
-          className="absolute left-0.5 hidden size-5 place-items-center rounded bg-accent text-on-accent group-hover/line:grid [&_svg]:size-3.5"
+          className="absolute left-0.5 grid size-5 place-items-center rounded bg-accent text-on-accent [&_svg]:size-3.5"
         >
           <MessageSquarePlus aria-hidden />
         </button>

@@ -1,5 +1,14 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { type CSSProperties, type KeyboardEvent, type RefObject, useEffect, useMemo, useRef, useState } from "react";
+import {
+  type CSSProperties,
+  type KeyboardEvent,
+  type RefObject,
+  useCallback,
+  useEffect,
+  useMemo,
+  useRef,
+  useState,
+} from "react";
 import type { DiffFile } from "@/chat/diff";
 import { type DiffRow, diffRows, nextChange, placed, quoted, type Selection } from "@/chat/diff_rows";
 import type { ReferencePart } from "@/chat/types";
@@ -43,10 +52,12 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
     [files, toggled, viewed, split, commenting],
   );
   const isMeasured = wraps || split;
+  // The same function for the same rows: for another one the places of all rows are made anew.
+  const getItemKey = useCallback((index: number) => rows[index]?.key ?? index, [rows]);
   const list = useVirtualizer({
     count: rows.length,
     getScrollElement: () => box.current,
-    getItemKey: (index) => rows[index]?.key ?? index,
+    getItemKey,
     estimateSize: (index) => heightOf(rows[index]),
     overscan: 20,
   });
@@ -132,7 +143,7 @@ export function DiffView({ label, files, split, wraps, viewed, onViewed, onComme
       aria-label={label}
       tabIndex={0}
       onKeyDown={onKeyDown}
-      className="min-h-0 flex-1 overflow-auto [container-type:inline-size] [tab-size:4]"
+      className="min-h-0 flex-1 overflow-auto bg-bg1 [container-type:inline-size] [tab-size:4]"
       style={{ "--view": "100cqw" } as CSSProperties}
     >
       {current && <div className="sticky top-0 left-0 z-10 h-0">{heads(current.file, current.isOpen)}</div>}

@@ -1,5 +1,5 @@
 /** How lines of a diff are selected: by the pointer over their numbers, or by arrows with Shift. */
-import { useEffect, useRef } from "react";
+import { useEffect, useMemo, useRef } from "react";
 import type { DiffFile } from "@/chat/diff";
 import { type DiffRow, isSelected, placesOf, type Selection } from "@/chat/diff_rows";
 import type { Picking } from "@/features/panel/diff_line";
@@ -19,27 +19,31 @@ export function usePicking(selection: Selection | null, select: Set, comment: Se
     window.addEventListener("pointerup", onUp);
     return () => window.removeEventListener("pointerup", onUp);
   }, []);
-  return {
-    isSelected: (file, at) => isSelected(selection, file.key, at),
-    begin: (file, at, event) => {
-      if (event.button !== 0) return;
-      event.preventDefault();
-      const extends_ = event.shiftKey && selection?.key === file.key;
-      held.current = { key: file.key, anchor: extends_ ? selection.anchor : at, head: at };
-      select(held.current);
-    },
-    extend: (file, at) => {
-      if (held.current?.key !== file.key) return;
-      held.current = { ...held.current, head: at };
-      select(held.current);
-    },
-    comment: (file, at) => {
-      const inside =
-        isSelected(selection, file.key, at) && selection ? selection : { key: file.key, anchor: at, head: at };
-      select(inside);
-      comment(inside);
-    },
-  };
+  // The same while the selection is: lines are rendered again only when they look different.
+  return useMemo(
+    () => ({
+      isSelected: (file, at) => isSelected(selection, file.key, at),
+      begin: (file, at, event) => {
+        if (event.button !== 0) return;
+        event.preventDefault();
+        const extends_ = event.shiftKey && selection?.key === file.key;
+        held.current = { key: file.key, anchor: extends_ ? selection.anchor : at, head: at };
+        select(held.current);
+      },
+      extend: (file, at) => {
+        if (held.current?.key !== file.key) return;
+        held.current = { ...held.current, head: at };
+        select(held.current);
+      },
+      comment: (file, at) => {
+        const inside =
+          isSelected(selection, file.key, at) && selection ? selection : { key: file.key, anchor: at, head: at };
+        select(inside);
+        latest.current(inside);
+      },
+    }),
+    [selection, select],
+  );
 }
 
 interface Moved {

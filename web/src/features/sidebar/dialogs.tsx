@@ -1,10 +1,12 @@
+import { lazy, Suspense } from "react";
 import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";
 import type { ChatView } from "@/api/types.gen";
-import { DeleteDialog } from "@/features/sidebar/delete_dialog";
-import { LabelsDialog } from "@/features/sidebar/labels_dialog";
-import { RenameDialog } from "@/features/sidebar/rename_dialog";
-import { ShareDialog } from "@/features/sidebar/share_dialog";
+
+const DeleteDialog = lazy(async () => ({ default: (await import("@/features/sidebar/delete_dialog")).DeleteDialog }));
+const LabelsDialog = lazy(async () => ({ default: (await import("@/features/sidebar/labels_dialog")).LabelsDialog }));
+const RenameDialog = lazy(async () => ({ default: (await import("@/features/sidebar/rename_dialog")).RenameDialog }));
+const ShareDialog = lazy(async () => ({ default: (await import("@/features/sidebar/share_dialog")).ShareDialog }));
 
 type Kind = "rename" | "labels" | "share" | "delete";
 
@@ -18,8 +20,16 @@ export function openChatDialog(kind: Kind, chat: ChatView): void {
 
 const close = () => store.setState({ kind: null }, true);
 
-/** The dialogs about chats; once in the shell. */
+/** The dialogs about chats; once in the shell. Each is loaded when it is first asked for. */
 export function ChatDialogs() {
+  return (
+    <Suspense>
+      <ChatDialog />
+    </Suspense>
+  );
+}
+
+function ChatDialog() {
   const state = useStore(store);
   if (state.kind === null) return null;
   const props = { chat: state.chat, onClose: close };

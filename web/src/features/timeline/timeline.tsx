@@ -186,7 +186,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
       {/* biome-ignore lint/a11y/noStaticElementInteractions: acts of the reader tell wanted scrolling from other */}
       <div
         ref={box}
-        className="h-full overflow-y-auto overscroll-contain [overflow-anchor:none]"
+        className="h-full overflow-y-auto overscroll-contain bg-bg1 [overflow-anchor:none]"
         onScroll={() => {
           scroller.current?.scrolled();
           window_();

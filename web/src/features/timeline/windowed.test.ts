@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Row } from "@/chat/rows";
-import { estimate, Heights } from "@/features/timeline/windowed";
+import { estimate, firstRow, Heights } from "@/features/timeline/windowed";
 
 const row = (name: string, text = "word"): Row => ({ kind: "prose", key: name, text, refusal: false, messageId: 1 });
 const many = (count: number, from = 0) =>
@@ -61,4 +61,14 @@ test("a height that is measured again as it was changes nothing", () => {
   expect(heights.set("r1", 100)).toBe(false);
   expect(heights.indexOf("r2")).toBe(2);
   expect(heights.indexOf("gone")).toBe(-1);
+});
+
+test("a chat that opens begins with as many rows as its view needs, and no more than a few others", () => {
+  const rows = many(400);
+  const start = firstRow(rows, 800);
+  const height = slow(rows, new Map(), start, rows.length);
+  expect(height).toBeGreaterThanOrEqual(1200);
+  expect(height - estimate(rows[start] as Row)).toBeLessThan(1200);
+  expect(firstRow(rows.slice(-2), 800)).toBe(0);
+  expect(firstRow([], 800)).toBe(0);
 });
