@@ -62,6 +62,9 @@ export interface MenuPlace {
   height: number;
 }
 
+/** A press on the button of an open menu closes it, and for so long must not open it again. */
+export const AGAIN_MS = 250;
+
 /** Under this element. */
 export function placeOf(opener: HTMLElement): MenuPlace {
   const { left, top, width, height } = opener.getBoundingClientRect();

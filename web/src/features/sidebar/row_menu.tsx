@@ -2,10 +2,7 @@ import { useStore } from "zustand";
 import { createStore } from "zustand/vanilla";
 import type { ChatView } from "@/api/types.gen";
 import { chatMenu } from "@/features/sidebar/chat_menu";
-import { MenuAt, type MenuPlace, placeOf } from "@/ui/menu";
-
-// A press on the button of an open menu closes it, and must not open it again.
-const AGAIN_MS = 250;
+import { AGAIN_MS, MenuAt, type MenuPlace, placeOf } from "@/ui/menu";
 
 interface Open {
   chat: ChatView;

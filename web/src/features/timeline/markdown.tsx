@@ -19,7 +19,7 @@ import { languageOf } from "@/features/timeline/highlighter";
 import { InlineCode, InsideLink } from "@/features/timeline/path_link";
 import { Button } from "@/ui/button";
 import { Confirm } from "@/ui/dialog";
-import { MenuAt, placeOf } from "@/ui/menu";
+import { AGAIN_MS, MenuAt, placeOf } from "@/ui/menu";
 
 const Formula = lazy(() => import("@/features/timeline/formula").then((module) => ({ default: module.Formula })));
 
@@ -234,6 +234,7 @@ function Table({ token }: { token: Tokens.Table }) {
 /** Rendered once, however often rows arrive: what it copies is read when it does. */
 const TableMenu = memo(function TableMenu({ source }: { source: RefObject<Tokens.Table> }) {
   const [opener, setOpener] = useState<HTMLElement | null>(null);
+  const closedAt = useRef(Number.NEGATIVE_INFINITY);
   const copy = (text: string) => void navigator.clipboard?.writeText(text);
   return (
     <>
@@ -243,7 +244,11 @@ const TableMenu = memo(function TableMenu({ source }: { source: RefObject<Tokens
         aria-haspopup="menu"
         aria-expanded={opener !== null}
         className="absolute top-1 right-1 rounded-md border border-line bg-bg1 p-1 text-muted opacity-0 group-hover/table:opacity-100 focus-visible:opacity-100 aria-expanded:opacity-100 [&_svg]:size-3.5"
-        onClick={(event) => setOpener(event.currentTarget)}
+        onClick={(event) => {
+          // A press on the button of an open menu closes it, and must not open it again.
+          const isAgain = event.detail > 0 && performance.now() - closedAt.current < AGAIN_MS;
+          if (!isAgain) setOpener(event.currentTarget);
+        }}
       >
         <Copy />
       </button>
@@ -257,7 +262,10 @@ const TableMenu = memo(function TableMenu({ source }: { source: RefObject<Tokens
             { label: "Copy as Markdown", onSelect: () => copy(source.current.raw.trim()) },
             { label: "Copy as CSV", onSelect: () => copy(csvOf(source.current)) },
           ]}
-          onClose={() => setOpener(null)}
+          onClose={() => {
+            closedAt.current = performance.now();
+            setOpener(null);
+          }}
         />
       )}
     </>
