@@ -30,11 +30,11 @@ export function Dialog({ open, onOpenChange, title, description, children, foote
           {...(description ? {} : { "aria-describedby": undefined })}
           onOpenAutoFocus={(event) => {
             opener.current = document.activeElement;
-            // Whoever opens a form goes on typing; on a phone that would raise the keyboard over it.
-            const field = (event.currentTarget as HTMLElement).querySelector<HTMLElement>(FIELD);
-            if (!field || !matchMedia("(pointer: fine)").matches) return;
             event.preventDefault();
-            field.focus();
+            // Whoever opens a form goes on typing; on a phone that would raise the keyboard over it.
+            const content = event.currentTarget as HTMLElement;
+            const field = matchMedia("(pointer: fine)").matches ? content.querySelector<HTMLElement>(FIELD) : null;
+            (field ?? content).focus();
           }}
           onCloseAutoFocus={(event) => {
             event.preventDefault();

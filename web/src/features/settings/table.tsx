@@ -1,4 +1,5 @@
 import type { ReactNode } from "react";
+import { cx } from "@/ui/cx";
 
 interface Props<T> {
   label: string;
@@ -8,7 +9,7 @@ interface Props<T> {
   empty: string;
 }
 
-/** A list with columns, which scrolls in its own box on small screens. */
+/** A list with columns. On small screens there is no room for them: each row is a card of names and values. */
 export function Table<T>({ label, rows, columns, keyOf, empty }: Props<T>) {
   if (rows.length === 0)
     return <p className="rounded-lg border border-dashed border-line p-6 text-center text-muted">{empty}</p>;
@@ -16,7 +17,7 @@ export function Table<T>({ label, rows, columns, keyOf, empty }: Props<T>) {
   return (
     <section aria-label={label} tabIndex={0} className="relative overflow-x-auto rounded-lg border border-line">
       <table className="w-full text-left">
-        <thead className="bg-bg2 text-small text-muted">
+        <thead className="bg-bg2 text-small text-muted max-sm:sr-only">
           <tr>
             {columns.map((column) => (
               <th
@@ -31,13 +32,18 @@ export function Table<T>({ label, rows, columns, keyOf, empty }: Props<T>) {
         </thead>
         <tbody className="divide-y divide-line">
           {rows.map((row) => (
-            <tr key={keyOf(row)}>
+            <tr key={keyOf(row)} className="max-sm:block max-sm:py-1.5">
               {columns.map((column) => (
                 <td
                   key={column.title}
-                  className={`px-3 py-2 align-middle ${column.right ? "text-right tabular-nums whitespace-nowrap" : ""}`}
+                  data-title={column.title}
+                  className={cx(
+                    "px-3 py-2 align-middle max-sm:flex max-sm:items-center max-sm:justify-between max-sm:gap-4 max-sm:py-1 max-sm:has-[>div:empty]:hidden",
+                    "max-sm:before:shrink-0 max-sm:before:text-small max-sm:before:text-muted max-sm:before:content-[attr(data-title)]",
+                    column.right && "text-right tabular-nums sm:whitespace-nowrap",
+                  )}
                 >
-                  {column.cell(row)}
+                  <div className="sm:contents max-sm:min-w-0 max-sm:break-words">{column.cell(row)}</div>
                 </td>
               ))}
             </tr>

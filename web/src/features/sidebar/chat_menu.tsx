@@ -11,6 +11,7 @@ import {
   Pin,
   PinOff,
   Printer,
+  Search,
   Share2,
   Tags,
   Trash2,
@@ -31,8 +32,10 @@ import {
   unpin,
 } from "@/features/sidebar/actions";
 import { openChatDialog } from "@/features/sidebar/dialogs";
+import { openFind } from "@/features/timeline/find";
 import { pinnedChats } from "@/state/chat_list";
 import { chatSession } from "@/state/chat_sessions";
+import { modKey } from "@/ui/keys";
 import type { MenuEntry } from "@/ui/menu";
 import { toast } from "@/ui/toast";
 
@@ -58,6 +61,13 @@ export function chatMenu(chat: ChatView): MenuEntry[] {
     mine && { label: "Rename", icon: <Pencil />, onSelect: () => openChatDialog("rename", chat) },
     mine && isRoot && { label: "Labels", icon: <Tags />, onSelect: () => openChatDialog("labels", chat) },
     mine && isRoot && { label: "Share", icon: <Share2 />, onSelect: () => openChatDialog("share", chat) },
+    // A phone has no key for it.
+    location.pathname === `/c/${chat.id}` && {
+      label: "Find in this chat",
+      icon: <Search />,
+      keys: `${modKey}-F`,
+      onSelect: openFind,
+    },
     // Made in the browser, of the conversation that is open in it.
     location.pathname === `/c/${chat.id}` && {
       label: "Export as Markdown",

@@ -63,7 +63,7 @@ export const ChatRow = memo(function ChatRow({ chat, current, search, isChild }:
         <RowText chat={chat} isCurrent={chat.id === current} search={search} hasMenu={hasMenu} />
         <span
           className={cx(
-            "absolute top-1 right-1 rounded-md bg-bg3 group-hover:opacity-100 focus-within:opacity-100 pointer-coarse:bg-transparent pointer-coarse:opacity-100",
+            "absolute top-1 right-1 rounded-md bg-bg3 pointer-coarse:top-0 group-hover:opacity-100 focus-within:opacity-100 pointer-coarse:bg-transparent pointer-coarse:opacity-100",
             hasMenu ? "opacity-100" : "opacity-0",
           )}
         >

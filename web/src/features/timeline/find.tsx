@@ -54,6 +54,7 @@ export function hitsOf(rows: readonly Row[], wanted: string, found: readonly num
 }
 
 const MIN_CHARACTERS = 2;
+const ASKED = "rookery:find";
 const MARKED = "find";
 const MARKED_HERE = "find-here";
 const MOST_MARKS = 500;
@@ -81,6 +82,9 @@ function rangesOf(box: HTMLElement, wanted: string): Range[] {
   return ranges;
 }
 
+/** Open the field of the chat that is shown, once the menu has given its focus back. */
+export const openFind = () => void setTimeout(() => document.dispatchEvent(new Event(ASKED)));
+
 /** A long row may be in view and the words in it not. */
 function reveal(box: HTMLElement, range: Range): void {
   const { top, bottom } = range.getBoundingClientRect();
@@ -105,17 +109,24 @@ export function Find({ session, rows, box, onShow, onShowMessage }: Props) {
   const at = byKey >= 0 ? byKey : hits.findIndex((hit) => hit.message === here?.message);
 
   useEffect(() => {
+    const begin = () => {
+      if (!open) opener.current = document.activeElement as HTMLElement | null;
+      setOpen(true);
+      input.current?.select();
+    };
     const onKey = (event: KeyboardEvent) => {
       if (event.key.toLowerCase() !== "f" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey)
         return;
       if (open && document.activeElement === input.current) return;
       event.preventDefault();
-      if (!open) opener.current = document.activeElement as HTMLElement | null;
-      setOpen(true);
-      input.current?.select();
+      begin();
     };
     document.addEventListener("keydown", onKey);
-    return () => document.removeEventListener("keydown", onKey);
+    document.addEventListener(ASKED, begin);
+    return () => {
+      document.removeEventListener("keydown", onKey);
+      document.removeEventListener(ASKED, begin);
+    };
   }, [open]);
 
   useEffect(() => {
@@ -177,7 +188,7 @@ export function Find({ session, rows, box, onShow, onShowMessage }: Props) {
     opener.current?.focus();
   };
   return (
-    <search className="shows-focus absolute top-2 right-4 z-20 flex items-center gap-1 rounded-lg border border-line bg-bg1 p-1 shadow-pop">
+    <search className="shows-focus absolute top-2 right-2 left-2 z-20 flex sm:left-auto items-center gap-1 rounded-lg border border-line bg-bg1 p-1 shadow-pop">
       <input
         ref={input}
         // biome-ignore lint/a11y/noAutofocus: opened by a key, to be typed into
@@ -193,7 +204,7 @@ export function Find({ session, rows, box, onShow, onShowMessage }: Props) {
           if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
           if (event.key === "Escape") close();
         }}
-        className="w-52 bg-transparent px-2 outline-none placeholder:text-muted"
+        className="min-w-0 flex-1 bg-transparent px-2 outline-none sm:w-52 placeholder:text-muted"
       />
       <output className={cx("min-w-12 text-center text-small text-muted tabular-nums", isLoading && "pulse")}>
         {wanted.length < MIN_CHARACTERS ? "" : hits.length === 0 ? "none" : `${Math.max(0, at) + 1}/${hits.length}`}
