@@ -10,7 +10,8 @@ OLDEST, NEWEST = 9, 15
 
 
 def find() -> list[str]:
-    """Every Python here that the agent promises to run on, one of each version; that of the tests is always there."""
+    """Every Python here that the agent promises to run on, one of each version, oldest first; that of the tests is
+    always there, and last."""
     places = [Path(name) for name in os.environ.get("PATH", "").split(os.pathsep)]
     places += sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin"))
     found: dict[str, str] = {}
@@ -19,4 +20,4 @@ def find() -> list[str]:
             path = place / f"python3.{minor}"
             if minor != sys.version_info.minor and os.access(path, os.X_OK) and "shims" not in path.parts:
                 found.setdefault(path.name, str(path))
-    return [sys.executable, *sorted(found.values())]
+    return [*(found[name] for name in sorted(found, key=lambda name: int(name.split(".")[1]))), sys.executable]
