@@ -161,11 +161,11 @@ function commit(held: Held, synced: Extract<StreamEvent, { type: "synced" }>): C
  * A new window, and what was held before its beginning: who reads far back stays there. History only ever loses its end,
  * so where the first row of the window was known, all rows before it are still what they were.
  */
-function withOlder(before: ChatData, window: Map<number, Message>, hasMore: boolean): Partial<ChatData> {
-  const first = Math.min(...window.keys());
-  if (!before.messages.has(first)) return { ...inOrder(window), hasMore };
+function withOlder(before: ChatData, newest: Map<number, Message>, hasMore: boolean): Partial<ChatData> {
+  const first = Math.min(...newest.keys());
+  if (!before.messages.has(first)) return { ...inOrder(newest), hasMore };
   const older = before.order.filter((id) => id < first).flatMap((id) => before.messages.get(id) ?? []);
-  const all = new Map([...older.map((one): [number, Message] => [one.id, one]), ...window]);
+  const all = new Map([...older.map((one): [number, Message] => [one.id, one]), ...newest]);
   return { ...inOrder(all), hasMore: older.length > 0 ? before.hasMore : hasMore };
 }
 
