@@ -1,11 +1,10 @@
-import { type CSSProperties, Suspense } from "react";
+import { type CSSProperties, lazy, Suspense } from "react";
 import { Outlet, useLocation } from "react-router";
 import { useStore } from "zustand";
 import { Loading } from "@/app/guard";
 import { useNotifications } from "@/app/notifications";
 import { Shortcuts } from "@/app/shortcuts";
 import { usePageTitle } from "@/app/title";
-import { SignInDialog } from "@/features/login/sign_in_dialog";
 import { Palette } from "@/features/palette/palette";
 import { Sidebar } from "@/features/sidebar/sidebar";
 import { layout, setLayout } from "@/state/layout";
@@ -13,6 +12,10 @@ import { session } from "@/state/session";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Resizer } from "@/ui/resizer";
+
+const SignInDialog = lazy(async () => ({
+  default: (await import("@/features/login/sign_in_dialog")).SignInDialog,
+}));
 
 /** What surrounds every page of somebody who is signed in: the list at the left, the page, and what lies over both. */
 export function Shell() {
@@ -65,8 +68,20 @@ export function Shell() {
       </div>
       <Palette />
       <Shortcuts />
-      <SignInDialog />
+      <SignInAgain />
     </div>
+  );
+}
+
+/** Loaded when a session ended; by then nobody can do anything else. */
+function SignInAgain() {
+  const isOver = useStore(session, (state) => state.signedOut);
+  return (
+    isOver && (
+      <Suspense>
+        <SignInDialog />
+      </Suspense>
+    )
   );
 }
 

@@ -1,9 +1,10 @@
 import { ArrowDown } from "lucide-react";
 import {
   Component,
+  lazy,
   memo,
   type ReactNode,
-  startTransition,
+  Suspense,
   useCallback,
   useEffect,
   useLayoutEffect,
@@ -26,9 +27,8 @@ import { Scroller, type ScrollerState } from "@/features/timeline/scroller";
 import { ErrorRow, RetryBanner } from "@/features/timeline/trouble";
 import { PendingRow } from "@/features/timeline/user_row";
 import { dayKey } from "@/features/timeline/when";
+import { useWhole } from "@/features/timeline/whole";
 import { ALL_UP_TO, firstRow, Heights, type Range } from "@/features/timeline/windowed";
-import { ApprovalCard, isApproval } from "@/features/tools/approval_card";
-import { DynamicCard } from "@/features/tools/dynamic_card";
 import type { ChatSession } from "@/state/chat_session";
 import { useShownStatus } from "@/state/hooks";
 import { useDisplay } from "@/state/queries";
@@ -36,8 +36,8 @@ import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { pulsing } from "@/ui/motion";
 
-/** The rest of a chat is there after so long at the latest. */
-const IDLE_MS = 300;
+// Few chats ask for anything: it is loaded by the first that does.
+const ActionCard = lazy(async () => ({ default: (await import("@/features/tools/action_card")).ActionCard }));
 
 // Where chats were left in this tab.
 const places = new Map<string, { key: string; offset: number }>();
@@ -244,35 +244,6 @@ interface Keys {
   end: string | null;
 }
 
-/**
- * False for the first moment of a chat that opens at its end: the rows in view come first, all others when the browser
- * has nothing better to do.
- */
-function useWhole(loaded: boolean, atOnce: boolean): boolean {
-  const [isWhole, setWhole] = useState(atOnce);
-  useEffect(() => {
-    if (!loaded || isWhole) return;
-    return whenIdle(() => startTransition(() => setWhole(true)));
-  }, [loaded, isWhole]);
-  return isWhole || atOnce;
-}
-
-/** Not before the frame that is being made; soon after it also where the browser is never idle. */
-function whenIdle(act: () => void): () => void {
-  let idle = 0;
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  const frame = requestAnimationFrame(() => {
-    // Safari knows no idle time.
-    if ("requestIdleCallback" in globalThis) idle = requestIdleCallback(act, { timeout: IDLE_MS });
-    else timer = setTimeout(act, 50);
-  });
-  return () => {
-    cancelAnimationFrame(frame);
-    clearTimeout(timer);
-    if (idle) cancelIdleCallback(idle);
-  };
-}
-
 function viewOf({ mode, below }: ScrollerState): View {
   return { isFollowing: mode === "following", isBelow: below > 80, isFar: below > 200 };
 }
@@ -407,9 +378,11 @@ function Tail({ session, isEndSeen }: { session: ChatSession; isEndSeen: () => b
         </div>
       ))}
       {isActive(status) && status !== "requires_action" && <LiveRow session={session} isEndSeen={isEndSeen} />}
-      {status === "requires_action" &&
-        action &&
-        (isApproval(action) ? <ApprovalCard action={action} /> : <DynamicCard action={action} clockSkew={skew} />)}
+      {status === "requires_action" && action && (
+        <Suspense>
+          <ActionCard action={action} clockSkew={skew} />
+        </Suspense>
+      )}
       {retry && <RetryBanner retry={retry} clockSkew={skew} />}
       {status === "error" && error && <ErrorRow error={error} queued={queued} lastPrompt={editLast} />}
     </div>
