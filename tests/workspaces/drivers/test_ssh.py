@@ -317,10 +317,7 @@ async def test_machine_that_does_not_listen_is_told(sshd: Sshd, driver: SshDrive
     assert "Connection refused" in refused.value.message
 
 
-@pytest.mark.parametrize("is_confined", [True, False], ids=["confined", "plain"])
-@pytest.mark.parametrize(
-    "python", [os.path.realpath(path) for path in pythons.find()], ids=lambda path: Path(path).name
-)
+@pytest.mark.parametrize(("python", "is_confined"), [*((each, True) for each in PYTHONS), (PYTHONS[0], False)])
 async def test_any_python_of_a_machine_is_enough(remote: Remote, python: str, is_confined: bool) -> None:
     if is_confined:
         await asyncio.to_thread(known_machine)
