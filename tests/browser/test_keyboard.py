@@ -294,3 +294,23 @@ def test_everything_on_the_screens_of_a_chat_is_reached_and_shown_by_tab(visit: 
         if wrong := keys.walk():
             found[path] = wrong
     assert found == {}
+
+
+def test_links_lead_past_the_list_and_page_keys_walk_from_row_to_row(ada: Visitor, actor: Actor) -> None:
+    actor.plays("walk", Answer(text="A step."))
+    _, page, keys = begin(ada, actor, "Walked by keys", "walk")
+    newest = page.get_by_role("feed").get_by_role("article").last
+    expect(page.get_by_role("feed")).to_contain_text("A step.")
+    expect(page.get_by_test_id("live")).to_have_count(0)
+
+    keys.do(page.get_by_role("button", name="Skip to the newest answer"))
+    keys.at(newest)
+    place = int(newest.get_attribute("aria-posinset") or 0)
+    assert newest.get_attribute("aria-setsize") == str(place) != "1"
+    keys.press("PageUp")
+    keys.at(page.locator(f"article[aria-posinset='{place - 1}']"))
+    keys.press("PageDown")
+    keys.at(newest)
+
+    keys.do(page.get_by_role("button", name="Skip to the message box"))
+    keys.at(composer(page))

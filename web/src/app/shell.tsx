@@ -4,6 +4,7 @@ import { useStore } from "zustand";
 import { Loading } from "@/app/guard";
 import { useNotifications } from "@/app/notifications";
 import { Shortcuts } from "@/app/shortcuts";
+import { SkipLinks } from "@/app/skip_links";
 import { usePageTitle } from "@/app/title";
 import { Palette } from "@/features/palette/palette";
 import { Sidebar } from "@/features/sidebar/sidebar";
@@ -26,12 +27,7 @@ export function Shell() {
   useNotifications();
   return (
     <div className="flex h-dvh flex-col bg-bg1">
-      <a
-        href="#main"
-        className="sr-only focus:not-sr-only focus:absolute focus:z-50 focus:m-2 focus:rounded-md focus:bg-bg1 focus:p-2 focus:shadow-pop"
-      >
-        Skip to the conversation
-      </a>
+      <SkipLinks />
       <NewBuild />
       <div className="flex min-h-0 flex-1">
         <nav

@@ -18,6 +18,7 @@ import { plainText, sendRows, shownOrder } from "@/chat/pending";
 import { type Row, RowMaker } from "@/chat/rows";
 import { isActive } from "@/chat/types";
 import { useConversation } from "@/features/conversation/context";
+import { walksFeed } from "@/features/timeline/feed_keys";
 import { Find } from "@/features/timeline/find";
 import { LiveRow } from "@/features/timeline/live_row";
 import { Prompts } from "@/features/timeline/prompts";
@@ -82,6 +83,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
   // Beside the state of this component: the first row in view changes all the time, and only one bar shows it.
   const [top] = useState(() => createStore<{ key: string | null }>(() => ({ key: null })));
   const loaded = useStore(session.store, (state) => state.data.loaded);
+  const hasMore = useStore(session.store, (state) => state.data.hasMore);
   const { fullWidth, followAgent } = useDisplay();
   heights.use(rows);
   const isWhole = useWhole(loaded, target !== null || places.has(session.id));
@@ -196,6 +198,7 @@ export function Timeline({ session, target, dimFrom }: Props) {
         onPointerDown={() => scroller.current?.acted()}
         onKeyDown={(event) => {
           if (/^(Page|Arrow|Home|End| )/.test(event.key)) scroller.current?.acted();
+          if (walksFeed(event.key, event.target)) event.preventDefault();
           if (event.key === "End" && !isField(event.target)) {
             event.preventDefault();
             scroller.current?.follow();
@@ -206,8 +209,14 @@ export function Timeline({ session, target, dimFrom }: Props) {
           <Older session={session} />
           <div ref={list} role="feed" aria-label="Conversation" data-rows>
             <div style={{ height: heights.top(range.start) }} />
-            {mounted.map((row) => (
-              <Article key={row.key} row={row} dim={dimFrom !== null && messageOf(row) >= dimFrom} />
+            {mounted.map((row, index) => (
+              <Article
+                key={row.key}
+                row={row}
+                dim={dimFrom !== null && messageOf(row) >= dimFrom}
+                place={range.start + index + 1}
+                of={hasMore ? -1 : rows.length}
+              />
             ))}
             <div style={{ height: heights.after(range.end) }} />
           </div>
@@ -282,12 +291,14 @@ function headingOf(row: Row): string | null {
   return null;
 }
 
-/** A row in its place, one article of the feed. User rows have a hidden heading: heading keys walk the conversation. */
-const Article = memo(function Article({ row, dim }: { row: Row; dim: boolean }) {
+/** A row in its place, one article of the feed, of -1 when nobody knows how many. User rows have a hidden heading: heading keys walk the conversation. */
+const Article = memo(function Article({ row, dim, place, of }: { row: Row; dim: boolean; place: number; of: number }) {
   const heading = headingOf(row);
   return (
     <article
       tabIndex={-1}
+      aria-posinset={place}
+      aria-setsize={of}
       data-key={row.key}
       data-kind={row.kind}
       className={cx("pb-3", dim && "pointer-events-none opacity-40", row.kind === "user" && "pt-3")}
