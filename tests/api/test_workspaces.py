@@ -19,7 +19,7 @@ from rookery.chat.rights import Role
 from rookery.store import templates as stored
 from rookery.store import workspace_context
 from rookery.store.workspace_context import ContextResource, Snapshot
-from rookery.workspaces import templates
+from rookery.workspaces import manifest, templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.house import House, Person, open_house
@@ -81,10 +81,12 @@ async def test_examples_of_the_guide_run(site: Site, tmp_path: Path) -> None:
     curl.write_text(CURL.format(curl=shutil.which("curl")))
     curl.chmod(0o755)
     reader = Reader(site.house, tmp_path, site.ada)
-    examples = blocks(GUIDE)
+    examples = [block for block in blocks(GUIDE) if block.language != "toml"]
+    pieces = [block.text for block in blocks(GUIDE) if block.language == "toml"]
 
     said = [await reader.run(block) for block in examples]
 
+    assert [manifest.parse(f'name = "a"\n{piece}').sandbox.network for piece in pieces] == ["proxy"]
     assert [block.language for block in examples] == ["sh", "python"]
     assert "event: end" in said[0]
     assert '"succeeded"' in said[0]
@@ -295,13 +297,13 @@ async def test_template_is_pushed_restricted_and_deleted(site: Site) -> None:
 
 
 async def test_template_says_what_its_workspaces_reach(site: Site) -> None:
-    manifest = b'name = "mine"\n[sandbox]\nnetwork = "proxy"\nhosts = ["PyPI.org", "*.example.com:8443"]'
+    manifest = b'name = "mine"\n[sandbox]\nnetwork = "proxy"\nhosts = ["Packages.Example.org", "*.example.com:8443"]'
     pushed = await site.root.http.put(f"{TEMPLATES}/mine", content=archive(manifest))
     mine, plain = (await site.ada.http.get(TEMPLATES)).json()["items"]
     refused = await site.root.http.put(f"{TEMPLATES}/mine", content=archive(manifest + b'\nro_binds = ["/"]\nhost = 1'))
 
     assert pushed.status_code == 200, pushed.text
-    assert (mine["network"], mine["hosts"]) == ("proxy", ["pypi.org", "*.example.com:8443"])
+    assert (mine["network"], mine["hosts"]) == ("proxy", ["packages.example.org", "*.example.com:8443"])
     assert (plain["network"], plain["hosts"]) == ("full", [])
     assert {each["field"] for each in refused.json()["fields"]} == {"sandbox.ro_binds", "sandbox.host"}
 

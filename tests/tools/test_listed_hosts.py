@@ -68,10 +68,10 @@ async def test_model_is_told_what_a_template_lets_it_reach(database_url: str) ->
     scripts = default_scripts()
     with scripts.registered("look", look):
         async with open_homestead(database_url, scripts=scripts, model="look") as stead:
-            await push(stead, "pypi.org", "*.pythonhosted.org")
+            await push(stead, "packages.example.org", "*.files.example.net")
 
             chat = await stead.ask("hello")
 
             (read,) = await stead.calls(chat)
             assert read.value["template"]["network"] == "proxy"
-            assert read.value["template"]["hosts"] == ["pypi.org", "*.pythonhosted.org"]
+            assert read.value["template"]["hosts"] == ["packages.example.org", "*.files.example.net"]

@@ -69,10 +69,12 @@ def test_whole_manifest_is_read_and_survives_the_database() -> None:
 
 
 def test_hosts_are_kept_in_the_form_they_are_compared_in() -> None:
-    hosts = '["PyPI.org", "*.PythonHosted.org.", "pypi.org", "example.com:8443"]'
+    hosts = '["Packages.Example.org", "*.Files.Example.net.", "packages.example.org", "example.com:8443"]'
     read = manifest.parse(f'name = "a"\n[sandbox]\nnetwork = "proxy"\nhosts = {hosts}')
 
-    assert read.sandbox == Sandbox(network="proxy", hosts=("pypi.org", "*.pythonhosted.org", "example.com:8443"))
+    assert read.sandbox == Sandbox(
+        network="proxy", hosts=("packages.example.org", "*.files.example.net", "example.com:8443")
+    )
     assert manifest.decode(msgspec.json.decode(manifest.encode(read))) == read
 
 

@@ -10,8 +10,8 @@ from rookery.workspaces.egress import hosts
 @pytest.mark.parametrize(
     ("text", "written"),
     [
-        ("pypi.org", "pypi.org"),
-        ("PyPI.org.", "pypi.org"),
+        ("packages.example.org", "packages.example.org"),
+        ("Packages.Example.org.", "packages.example.org"),
         ("*.Example.com", "*.example.com"),
         ("example.com:8443", "example.com:8443"),
         ("*.example.com:8443", "*.example.com:8443"),
@@ -27,8 +27,8 @@ def test_entry_has_one_way_to_be_written(text: str, written: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("https://pypi.org", "leave out the scheme"),
-        ("pypi.org/simple", "leave out the scheme and the path"),
+        ("https://packages.example.org", "leave out the scheme"),
+        ("packages.example.org/simple", "leave out the scheme and the path"),
         ("", "not the name of a host"),
         ("*", "not the name of a host"),
         ("*.", "not the name of a host"),
