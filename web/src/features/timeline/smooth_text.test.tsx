@@ -103,3 +103,26 @@ test("the frame that shows a key shows no new text", () => {
   }
   expect(shown().length).toBeGreaterThan(before.length);
 });
+
+test("where a frame takes long there are fewer of them, and the text comes all the same", () => {
+  page.unmount();
+  // What follows a message to oneself comes behind the frame, which takes 40 ms here.
+  vi.stubGlobal(
+    "MessageChannel",
+    class {
+      port1: { onmessage?: () => void; close(): void } = { close: () => undefined };
+      port2 = { postMessage: () => void setTimeout(() => this.port1.onmessage?.(), 40) };
+    },
+  );
+  page = mount(<Shown />);
+  const before = renders;
+  for (let n = 0; n < 200; n += 1) {
+    hear("word ");
+    pass(5);
+  }
+  vi.unstubAllGlobals();
+  expect(renders - before).toBeGreaterThan(4);
+  expect(renders - before).toBeLessThanOrEqual(9);
+  pass(2_000);
+  expect(shown()).toBe("word ".repeat(200));
+});

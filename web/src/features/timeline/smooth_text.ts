@@ -5,6 +5,10 @@ import { wantsLessMotion } from "@/ui/motion";
 
 /** More than a frame and less than two: text moves on with every second frame of most screens. */
 const PAUSE_MS = 20;
+/** On a slow machine a frame with new text is long. So many times as long nothing of it is rendered: keys go between. */
+const REST = 4;
+/** Slower than this looks like a stop. */
+const SLOWEST_MS = 160;
 /** Text that nobody can see is not worth a frame; it is there when they come. */
 const UNSEEN_MS = 250;
 /** For so long text may stand still for somebody who types. */
@@ -52,6 +56,12 @@ function follow(arriving: Arriving, first: number, show: (text: string) => void)
   let committed = Number.NEGATIVE_INFINITY;
   let timer: ReturnType<typeof setTimeout> | undefined;
   let frame = 0;
+  let pause = PAUSE_MS;
+  const painted = new MessageChannel();
+  // Behind everything that the frame had to do: styles, layout, paint.
+  painted.port1.onmessage = () => {
+    pause = Math.min(SLOWEST_MS, Math.max(PAUSE_MS, REST * (performance.now() - committed)));
+  };
 
   const isRunning = () => timer !== undefined || frame !== 0;
   const wait = (ms: number) => {
@@ -77,19 +87,21 @@ function follow(arriving: Arriving, first: number, show: (text: string) => void)
     before = at;
     committed = at;
     flushSync(() => show(cut(target, place)));
-    if (place < target.length) wait(PAUSE_MS);
+    painted.port2.postMessage(null);
+    if (place < target.length) wait(pause);
   };
   const more = () => {
     if (isRunning() || (arriving.read()?.length ?? place) === place) return;
     const now = performance.now();
-    const pause = document.hidden || !arriving.isSeen() ? UNSEEN_MS : PAUSE_MS;
+    const until = document.hidden || !arriving.isSeen() ? UNSEEN_MS : pause;
     before = now;
-    wait(Math.max(0, committed + pause - now));
+    wait(Math.max(0, committed + until - now));
   };
   more();
   const forget = arriving.subscribe(more);
   return () => {
     forget();
+    painted.port1.close();
     clearTimeout(timer);
     cancelAnimationFrame(frame);
   };
