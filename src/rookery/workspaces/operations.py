@@ -248,6 +248,8 @@ class Executor:
             directory=endpoint.directory,
             warning=" ".join(endpoint.warnings) or None,
             disk_warning=disk_warning(health) if health is not None else None,
+            # With the state: whoever waits for a script that is over already asks nobody again.
+            startup_exit_code=health.startup_exit_code if health is not None else None,
         )
         async with parts.pool.acquire() as conn:
             running = await workspace_claims.finish_up(
