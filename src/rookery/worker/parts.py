@@ -37,7 +37,7 @@ log = get_logger("worker.parts")
 # Chosen: a stalled reader is found at most this much late, and a pass looks at a few hundred episodes.
 SWEEP_SECONDS = 1.0
 # Chosen: with their writes a fraction of a millisecond.
-FLUSHED_AT_ONCE = 4
+FLUSHED_AT_ONCE = 8
 
 
 class EpisodeKey(NamedTuple):
