@@ -42,7 +42,7 @@ export class ChatPage {
   private readonly unmount: () => void;
 
   /** `answer` gives the answers that matter; whatever else is asked for is empty. */
-  constructor(answer: Answer, { isPhone = false, isReload = false } = {}) {
+  constructor(answer: Answer, { isPhone = false, isReload = false, hasSettings = true } = {}) {
     const { sockets, asked } = this;
     // Nothing happens by itself.
     vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "setInterval", "clearInterval"] });
@@ -71,7 +71,7 @@ export class ChatPage {
     queryClient.clear();
     queryClient.setQueryData(keys.version, { version: "1", features: [] });
     queryClient.setQueryData(keys.me, USER);
-    queryClient.setQueryData(keys.preferences, { display: {}, compaction_thresholds: {} });
+    if (hasSettings) queryClient.setQueryData(keys.preferences, { display: {}, compaction_thresholds: {} });
     queryClient.setQueryData(keys.models, { providers: [{ id: "p", type: "anthropic", models: [MODEL] }] });
     queryClient.setQueryData(keys.chat("c"), CHAT);
     const page = mount(

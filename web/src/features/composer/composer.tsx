@@ -26,6 +26,7 @@ import { AttachmentList } from "@/features/composer/attachment_list";
 import { toDraft, useAttachments } from "@/features/composer/attachments";
 import { asCommand, hiddenCharacters, isLongPaste, skillText, withoutHidden } from "@/features/composer/commands";
 import { drafts } from "@/features/composer/draft_store";
+import { useEarlyEnter } from "@/features/composer/early_enter";
 import { useHistory } from "@/features/composer/history";
 import { limitFor, shrink } from "@/features/composer/images";
 import type { ModelChoice } from "@/features/composer/model_picker";
@@ -107,7 +108,6 @@ export function Composer(props: Props) {
   const attachments = useAttachments(initial.files);
   const history = useHistory(chatId);
   const aside = useRef<Unsent | null>(null);
-  const composing = useRef(false);
   const escAt = useRef(Number.NEGATIVE_INFINITY);
   const display = useDisplay();
   const models = useKnownModels();
@@ -304,6 +304,8 @@ export function Composer(props: Props) {
     }
   }
 
+  const noteEarly = useEarlyEnter(box, typed, display, () => void submit(false));
+
   function onEscape(): void {
     if (options.length > 0) setMenuClosed(true);
     else if (editing) editing.onCancel();
@@ -323,8 +325,9 @@ export function Composer(props: Props) {
   }
 
   function onKeyDown(event: KeyboardEvent<HTMLTextAreaElement>): void {
-    // Enter that ends an input method's composition is not a wish to send (229 where `isComposing` came too late).
-    if (event.nativeEvent.isComposing || composing.current || event.keyCode === 229) return;
+    // Enter that ends an input method's composition is not a wish to send. Where the composition ends before its key
+    // arrives, the key has the code of an input method; a guard by time would take the next Enter for it.
+    if (event.nativeEvent.isComposing || event.keyCode === 229) return;
     const mod = event.ctrlKey || event.metaKey;
     if (options.length > 0 && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
       event.preventDefault();
@@ -351,7 +354,9 @@ export function Composer(props: Props) {
       } else if (mod && !display.enterSends) {
         event.preventDefault();
         if (hasContent) void submit(busy && event.shiftKey);
-      } else if (!event.shiftKey && !event.altKey && !coarse && display.enterSends && display.loaded) {
+      } else if (!event.shiftKey && !event.altKey && !coarse && !display.loaded) {
+        noteEarly();
+      } else if (!event.shiftKey && !event.altKey && !coarse && display.enterSends) {
         event.preventDefault();
         void submit(false);
       }
@@ -460,15 +465,6 @@ export function Composer(props: Props) {
           if (menuClosed) setMenuClosed(false);
           if (active !== 0) setActive(0);
           history.leave();
-        }}
-        onCompositionStart={() => {
-          composing.current = true;
-        }}
-        onCompositionEnd={() => {
-          // The key that ends a composition arrives after this event in some browsers.
-          setTimeout(() => {
-            composing.current = false;
-          }, 0);
         }}
         onSelect={() => typed.moved()}
         onKeyDown={onKeyDown}

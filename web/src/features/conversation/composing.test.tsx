@@ -118,6 +118,36 @@ test("with a keyboard Enter sends, but not the one that ends a composition", asy
   expect(sends()).toHaveLength(1);
 });
 
+test.each([
+  { enterSends: true, after: "one line\n", sent: 1, left: "" },
+  { enterSends: true, after: "one line\ntwo", sent: 0, left: "one line\ntwo" },
+  { enterSends: false, after: "one line\n", sent: 0, left: "one line\n" },
+])("Enter that comes before the settings is made up for: %o", async ({ enterSends, after, sent, left }) => {
+  const settings = later();
+  page = new ChatPage(({ path }) => (path === "/me/settings" ? settings.answer : undefined), { hasSettings: false });
+  await busy(0);
+  await page.type("one line");
+  page.box.setSelectionRange(8, 8);
+  // The browser writes the line.
+  expect(await page.key("Enter")).toBe(true);
+  await page.type(after);
+  expect(sends()).toEqual([]);
+  await settings.give(Response.json({ display: { enter_sends: enterSends }, compaction_thresholds: {} }));
+  await act(async () => void (await vi.advanceTimersByTimeAsync(50)));
+  expect(sends().map((one) => one.body.content)).toEqual(sent ? [[say("one line")]] : []);
+  expect(page.box.value).toBe(left);
+});
+
+test("the Enter right after a composition sends", async () => {
+  page = new ChatPage(() => undefined);
+  await busy(0);
+  page.box.dispatchEvent(new CompositionEvent("compositionstart", { bubbles: true }));
+  await page.type("one line");
+  page.box.dispatchEvent(new CompositionEvent("compositionend", { bubbles: true }));
+  expect(await page.key("Enter")).toBe(false);
+  expect(sends()).toHaveLength(1);
+});
+
 test("an edit names what it removes, and a failure brings all of it back", async () => {
   const failure = later();
   page = new ChatPage(({ method, path }) =>
