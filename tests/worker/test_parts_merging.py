@@ -38,6 +38,26 @@ async def test_first_delta_of_a_block_is_shown_at_once_and_the_rest_when_the_win
     assert seqs == [1, 2, 2]
 
 
+async def test_delta_after_a_silence_is_shown_at_once_and_the_window_starts_behind_it() -> None:
+    rig = Rig()
+    episode = rig.episode()
+    subscription = rig.buffer.subscribe(KEY)
+    rig.say("a", episode=episode)
+
+    await rig.clock.advance(0.0199)
+    assert rig.say("b", episode=episode) == [2]
+    assert texts(subscription.pull()) == ["a"]
+    rig.timers.fire()
+    assert texts(subscription.pull()) == ["b"]
+
+    await rig.clock.advance(0.0201)
+    assert rig.say("c", "d", "e", episode=episode) == [3, 4, 4]
+    assert texts(subscription.pull()) == ["c"]
+    rig.timers.fire()
+    assert texts(subscription.pull()) == ["de"]
+    assert rig.close() == [Text("a"), Text("b"), Text("c"), Text("de")]
+
+
 async def test_one_timer_serves_all_deltas_of_a_window() -> None:
     rig = Rig()
     episode = rig.episode()

@@ -43,6 +43,9 @@ LIVE = st.builds(LivePart, ROLES, PARTS)
 # None: the merge window ends here.
 STREAM = st.lists(st.one_of(LIVE, LIVE, LIVE, st.none()), max_size=40)
 
+# The clock stands still: with the first every delta comes after a silence, with the second none.
+QUIET = st.sampled_from([0.0, 20.0])
+
 
 def rows(live: Sequence[LivePart]) -> tuple[NewMessage, ...]:
     committed = [OpenCall(0, "c1", "look")]
@@ -63,9 +66,11 @@ def stream(rig: Rig, steps: Sequence[LivePart | None]) -> tuple[LivePart, ...]:
     return draft
 
 
-@given(STREAM, st.sampled_from([1, 4, 512]))
-def test_merging_never_changes_what_an_interruption_keeps(steps: list[LivePart | None], merge_chars: int) -> None:
-    draft = stream(Rig(PartLimits(merge_chars=merge_chars)), steps)
+@given(STREAM, st.sampled_from([1, 4, 512]), QUIET)
+def test_merging_never_changes_what_an_interruption_keeps(
+    steps: list[LivePart | None], merge_chars: int, quiet_ms: float
+) -> None:
+    draft = stream(Rig(PartLimits(merge_chars=merge_chars, quiet_ms=quiet_ms)), steps)
 
     unmerged = [step for step in steps if step is not None]
     assert rows(draft) == rows(unmerged)
@@ -117,9 +122,13 @@ class Reader:
 class Interleavings(RuleBasedStateMachine):
     """One episode with readers that come, read and go at any time, against a plain list of what was published."""
 
-    @initialize(merge_chars=st.sampled_from([1, 8, 512]), max_bytes=st.sampled_from([400, 3000, 4 * 1024 * 1024]))
-    def begin(self, merge_chars: int, max_bytes: int) -> None:
-        self.rig = Rig(PartLimits(merge_chars=merge_chars, episode_max_bytes=max_bytes))
+    @initialize(
+        merge_chars=st.sampled_from([1, 8, 512]),
+        max_bytes=st.sampled_from([400, 3000, 4 * 1024 * 1024]),
+        quiet_ms=QUIET,
+    )
+    def begin(self, merge_chars: int, max_bytes: int, quiet_ms: float) -> None:
+        self.rig = Rig(PartLimits(merge_chars=merge_chars, episode_max_bytes=max_bytes, quiet_ms=quiet_ms))
         self.readers: list[Reader] = []
         self.is_created = False
         self.is_closed = False

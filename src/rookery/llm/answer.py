@@ -14,7 +14,7 @@ from rookery.llm.errors import EventTooLarge, TransportError
 from rookery.llm.http import HttpStream
 from rookery.llm.refusals import Hide
 from rookery.llm.sse import MAX_EVENT_BYTES, SseDecoder
-from rookery.llm.types import Finish, ProviderError, StreamError, StreamPart
+from rookery.llm.types import Finish, ProviderError, ReasoningDelta, StreamError, StreamPart, TextDelta, ToolInputDelta
 from rookery.llm.wire import Event, Fold
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -23,10 +23,11 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 class Answer:
     """Batches of parts as they arrive. `opened` may be an error already: then that is all there is to read.
 
-    Behind the first batch the driver reads on by itself, from `next_chunk`.
+    Behind the first batch the driver reads on by itself: from `next_chunk` until somebody sees words, then from
+    `gathered`.
     """
 
-    __slots__ = ("_hide", "_opened", "_reader", "_refusal", "next_chunk")
+    __slots__ = ("_hide", "_opened", "_reader", "_refusal", "gathered", "next_chunk")
 
     def __init__(self, opened: HttpStream | ProviderError, reader: AnswerReader, *, hide: Hide) -> None:
         self._reader = reader
@@ -38,6 +39,7 @@ class Answer:
             return
         self._opened = opened
         self.next_chunk = opened.chunks().__anext__
+        self.gathered = opened.gathered
         reader.start(refusals.find_request_id(opened.headers, hide), hide)
 
     async def first(self) -> Sequence[StreamPart]:
@@ -168,6 +170,28 @@ class AnswerReader:
     def _broken(self, parts: list[StreamPart], detail: str) -> list[StreamPart]:
         self.is_done = True
         return [*parts, StreamError(errors.unreadable(self.provider, detail, hide=self._hide))]
+
+
+def has_words(parts: Sequence[StreamPart]) -> bool:
+    return any(isinstance(part, TextDelta | ReasoningDelta | ToolInputDelta) for part in parts)
+
+
+def joined(parts: Sequence[StreamPart]) -> Sequence[StreamPart]:
+    """The same parts with neighbouring pieces of one block as one: what arrived together is shown together."""
+    if len(parts) < 2:
+        return parts
+    result: list[StreamPart] = [parts[0]]
+    for part in parts[1:]:
+        last = result[-1]
+        if type(part) is TextDelta and type(last) is TextDelta and part.id == last.id:
+            result[-1] = TextDelta(part.id, last.text + part.text)
+        elif type(part) is ReasoningDelta and type(last) is ReasoningDelta and part.id == last.id:
+            result[-1] = ReasoningDelta(part.id, last.text + part.text)
+        elif type(part) is ToolInputDelta and type(last) is ToolInputDelta and part.id == last.id:
+            result[-1] = ToolInputDelta(part.id, last.json + part.json)
+        else:
+            result.append(part)
+    return result
 
 
 def media_type(stream: HttpStream) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -37,6 +38,11 @@ MAX_CONNECTIONS = 1000
 IDLE_SECONDS = 60.0
 # Chosen: gateways put whole policies into headers, and the library's default of 8 KiB fails on them.
 _MAX_HEADER_BYTES = 65_536
+# While a model writes, what arrives is read this often at most. Nobody sees it: clients are shown as much as arrives in
+# such a time together anyway. See benchmarks/streaming.py, "paced".
+GATHER_SECONDS = 0.025
+# Chosen: who sends more than this between two reads does not write word by word, and is not kept waiting.
+_MAX_GATHERED_BYTES = 16_384
 # Chosen: providers end the body right behind the last event; waiting this long for it keeps the connection usable.
 _DRAIN_SECONDS = 0.05
 
@@ -58,6 +64,10 @@ class HttpStream(Protocol):
     headers: Mapping[str, str]
 
     def chunks(self) -> AsyncIterator[bytes]: ...
+
+    async def gathered(self) -> bytes:
+        """As the next of `chunks`, but with what arrives within a moment of the last one. The end is not waited for."""
+        ...
 
     async def read(self, limit: int) -> bytes:
         """The body, but never more than `limit` bytes of it."""
@@ -83,8 +93,9 @@ class HttpClient(Protocol):
 class HttpClients:
     """All connections of this process to providers: one pool for each base URL and way of checking certificates."""
 
-    def __init__(self, *, write_seconds: float = WRITE_SECONDS) -> None:
+    def __init__(self, *, write_seconds: float = WRITE_SECONDS, gather_seconds: float = GATHER_SECONDS) -> None:
         self._write_seconds = write_seconds
+        self._gather_seconds = gather_seconds
         self._clients: dict[tuple[str, Tls], _Client] = {}
         self._is_closed = False
 
@@ -105,16 +116,19 @@ class HttpClients:
     def _client(self, base_url: str, tls: Tls) -> _Client:
         key = (base_url.rstrip("/"), tls)
         if key not in self._clients:
-            self._clients[key] = _Client(tls, self._write_seconds, is_closed=self._is_closed)
+            self._clients[key] = _Client(
+                tls, self._write_seconds, gather_seconds=self._gather_seconds, is_closed=self._is_closed
+            )
         return self._clients[key]
 
 
 class _Client:
     """One pool. The session is made at the first request, because it belongs to the running event loop."""
 
-    def __init__(self, tls: Tls, write_seconds: float, *, is_closed: bool = False) -> None:
+    def __init__(self, tls: Tls, write_seconds: float, *, gather_seconds: float, is_closed: bool = False) -> None:
         self._tls = tls
         self._write_seconds = write_seconds
+        self._gather_seconds = gather_seconds
         self._session: aiohttp.ClientSession | None = None
         self._opening = asyncio.Lock()
         self._is_closed = is_closed
@@ -138,7 +152,7 @@ class _Client:
                 proxy=_find_proxy(url),
                 upload_tracker=socket.upload,
             )
-            stream = _Stream(response, socket)
+            stream = _Stream(response, socket, self._gather_seconds)
             self._streams.add(stream)
             return stream
         except BaseException as error:
@@ -292,12 +306,27 @@ class _Connector(aiohttp.TCPConnector):
 class _Stream:
     """One answer, on the library's cheapest read: everything the socket had, without copying where it can."""
 
-    __slots__ = ("__weakref__", "_read", "_response", "_socket", "headers", "status")
+    __slots__ = (
+        "__weakref__",
+        "_gather_seconds",
+        "_loop",
+        "_pause",
+        "_read",
+        "_read_at",
+        "_response",
+        "_socket",
+        "headers",
+        "status",
+    )
 
-    def __init__(self, response: aiohttp.ClientResponse, socket: _Socket) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, socket: _Socket, gather_seconds: float) -> None:
         self._response = response
         self._socket = socket
+        self._gather_seconds = gather_seconds
         self._read = response.content.readany
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.Future[None] | None = None
+        self._read_at: float | None = None
         self.status = response.status
         headers: dict[str, str] = {}
         for name, value in response.headers.items():
@@ -327,6 +356,31 @@ class _Stream:
             raise StopAsyncIteration
         raise failure
 
+    async def gathered(self) -> bytes:
+        now, content = self._loop.time(), self._response.content
+        if self._read_at is None:
+            # The first time: what was read before it was read just now.
+            self._read_at = now
+            content.on_eof(self._go_on)
+        if (seconds := self._read_at + self._gather_seconds - now) > 0 and not content.is_eof():
+            await self._wait(seconds)
+        chunk = await self.__anext__()
+        self._read_at = self._loop.time() if len(chunk) < _MAX_GATHERED_BYTES else -math.inf
+        return chunk
+
+    async def _wait(self, seconds: float) -> None:
+        self._pause = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._go_on)
+        try:
+            await self._pause
+        finally:
+            timer.cancel()
+            self._pause = None
+
+    def _go_on(self) -> None:
+        if self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
+
     async def read(self, limit: int) -> bytes:
         body = bytearray()
         async for chunk in self.chunks():
@@ -347,6 +401,7 @@ class _Stream:
             self.close()
 
     def close(self) -> None:
+        self._go_on()
         if self._response.content.is_eof():
             # All of the body arrived, so the connection went back to the pool and may serve another request by now.
             self._socket.release()

@@ -18,7 +18,7 @@ from rookery.chat import pairing
 from rookery.chat.prompt_parts import Prompt
 from rookery.clock import Clock, SystemClock
 from rookery.llm import errors, refusals
-from rookery.llm.answer import Answer, AnswerReader, media_type
+from rookery.llm.answer import Answer, AnswerReader, has_words, joined, media_type
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClient, HttpStream
 from rookery.llm.past import Pasts
@@ -129,10 +129,11 @@ class WireModel:
                     for part in _opening(parts, request):
                         yield part
                     # Here and not in a method: a layer less for every token.
-                    is_done = reader.is_done
+                    is_done, is_read = reader.is_done, False
                     while not is_done:
+                        is_read = is_read or has_words(parts)
                         try:
-                            parts = reader.feed(await answer.next_chunk())
+                            parts = joined(reader.feed(await (answer.gathered() if is_read else answer.next_chunk())))
                         except (StopAsyncIteration, TransportError) as stop:
                             parts = answer.stopped(stop)
                         is_done = reader.is_done

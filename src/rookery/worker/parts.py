@@ -4,8 +4,9 @@ In memory, and on the event loop's thread only; adding a part never waits. Losin
 interruption would have kept of an unfinished step, never anything committed. Whoever creates an episode closes it,
 however its step ends: closed episodes are collected, open ones are not.
 
-Deltas that continue each other share one number: the first goes out at once, those behind it are collected for a
-moment. That is what keeps a preview smooth, an episode small and a token cheap (benchmarks/part_buffer.py).
+Deltas that continue each other share one number: one that comes after a silence goes out at once, those behind it are
+collected for a moment. That is what keeps a preview smooth, an episode small and a token cheap: see
+benchmarks/part_buffer.py.
 
 PartBufferError
 ├── EpisodeExists, EpisodeNotFound, EpisodeClosed
@@ -16,6 +17,7 @@ PartBufferError
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -94,6 +96,9 @@ class PartLimits:
     subscriber_stall_seconds: float = 10.0
     merge_window_ms: float = 30.0
     merge_chars: int = 512
+    # Chosen: shorter than what the HTTP client gathers before it reads on (`llm.http.GATHER_SECONDS`). Its pieces
+    # were merged on the way, and need not wait a second time.
+    quiet_ms: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,7 @@ class Episode:
         "_live",
         "_pending",
         "_role",
+        "_shown_at",
         "_size_bytes",
         "_state",
         "_stretch",
@@ -168,6 +174,7 @@ class Episode:
         self._chars = 0
         self._stretch: Part | None = None
         self._role = Role.ASSISTANT
+        self._shown_at = -math.inf
 
     def add_part(self, role: Role, part: Part) -> int:
         """Show the part, now or at the end of the merge window, and return its number.
@@ -239,6 +246,9 @@ class Episode:
     def _collect(self, part: Part, text: str) -> None:
         if not self._pending:
             self._stretch = part
+            if self._buffer._clock.monotonic() >= self._shown_at + self._limits.quiet_ms / 1000:
+                self._publish(self._role, part, shown=part)
+                return
             self._buffer._enter_window(self)
         self._pending.append(text)
         self._chars += len(text)
@@ -270,6 +280,7 @@ class Episode:
             return
         self._last_seq = seq
         self._size_bytes = size
+        self._shown_at = self._buffer._clock.monotonic()
         self._feed.append((seq, 1, data))
 
 

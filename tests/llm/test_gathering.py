@@ -1,0 +1,198 @@
+"""While a model writes, what arrives within a moment is read together, and pieces of one text become one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rookery.llm.answer import has_words, joined
+from rookery.llm.errors import Broken, TransportError
+from rookery.llm.http import GATHER_SECONDS, HttpClients, HttpStream
+from rookery.llm.types import Finish, ReasoningDelta, ReasoningStart, StreamPart, TextDelta, TextStart, ToolInputDelta
+from rookery.worker.parts import PartLimits
+from tests.llm.model_rig import CALL, DONE, HELLO, drain, model_at
+from tests.llm.raw_server import END, Connection, Handler, chunk, serving, stream_head
+
+FOR_EVER = 3600.0
+Say = Callable[[bytes], Awaitable[None]]
+
+
+@asynccontextmanager
+async def reading(gather_seconds: float) -> AsyncIterator[tuple[HttpStream, Say, asyncio.Event]]:
+    """A stream whose first chunk was read; what to send next; and when the connection is to be closed."""
+    connected: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+    leave = asyncio.Event()
+
+    async def handle(connection: Connection) -> None:
+        await connection.read_request()
+        await connection.send(stream_head() + chunk(b"one "))
+        connected.set_result(connection)
+        await leave.wait()
+        connection.reset()
+
+    clients = HttpClients(gather_seconds=gather_seconds)
+    async with serving(handle) as server:
+        stream = await clients.client(server.url).open(server.url, headers={}, body=b"{}")
+        assert await anext(stream.chunks()) == b"one "
+        connection = await connected
+        yield stream, connection.send, leave
+        await clients.close()
+        leave.set()
+
+
+async def test_reads_are_a_moment_apart() -> None:
+    async with reading(0.05) as (stream, say, _), asyncio.timeout(30):
+        loop = asyncio.get_running_loop()
+        await say(chunk(b"two"))
+        began = loop.time()
+        assert await stream.gathered() == b"two"
+        await say(chunk(b"three"))
+        assert await stream.gathered() == b"three"
+        # Timers of the loop count whole milliseconds.
+        assert loop.time() - began >= 0.098
+
+
+async def test_the_end_is_not_waited_for() -> None:
+    async with reading(FOR_EVER) as (stream, say, _), asyncio.timeout(30):
+        waiting = asyncio.create_task(stream.gathered())
+        await say(chunk(b"two") + END)
+
+        assert await waiting == b"two"
+        with pytest.raises(StopAsyncIteration):
+            await stream.gathered()
+
+
+async def test_who_sends_much_is_not_kept_waiting() -> None:
+    much = b"x" * 4_000_000
+
+    async def handle(connection: Connection) -> None:
+        await connection.read_request()
+        await connection.send(stream_head() + chunk(much))
+        await connection.wait_until_lost()
+
+    clients = HttpClients(gather_seconds=1.0)
+    async with serving(handle) as server, asyncio.timeout(30):
+        stream = await clients.client(server.url).open(server.url, headers={}, body=b"{}")
+        loop = asyncio.get_running_loop()
+        received = len(await stream.gathered())
+        began = loop.time()
+        while received < len(much):
+            received += len(await stream.gathered())
+        # It comes in some thirty reads: with a pause between them it would take half a minute.
+        assert loop.time() - began < 10
+        await clients.close()
+
+
+async def test_closing_and_cancelling_end_the_wait() -> None:
+    async with reading(FOR_EVER) as (stream, _, _), asyncio.timeout(30):
+        waiting = asyncio.create_task(stream.gathered())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        waiting = asyncio.create_task(stream.gathered())
+        await asyncio.sleep(0)
+        stream.close()
+        with pytest.raises(TransportError) as raised:
+            await waiting
+        assert raised.value.reason is Broken.CUT
+
+
+async def test_lost_connection_is_told_after_the_moment() -> None:
+    async with reading(0.01) as (stream, _, leave), asyncio.timeout(30):
+        leave.set()
+        with pytest.raises(TransportError) as raised:
+            await stream.gathered()
+        assert raised.value.reason is Broken.CUT
+
+
+def test_what_was_gathered_is_shown_without_another_wait() -> None:
+    assert PartLimits().quiet_ms / 1000 < GATHER_SECONDS < PartLimits().merge_window_ms / 1000
+
+
+async def test_words_begin_at_once_and_are_gathered_behind_the_first() -> None:
+    """The first word is shown before anything is waited for; all behind it arrive as one piece, with the end."""
+    shown = asyncio.Event()
+
+    async def handle(connection: Connection) -> None:
+        await connection.read_request()
+        await connection.send(stream_head() + chunk(b'data: {"other": 1}\n\n'))
+        await connection.send(chunk(HELLO))
+        await shown.wait()
+        await connection.send(chunk(HELLO) + chunk(HELLO))
+        await connection.send(chunk(HELLO) + chunk(DONE) + END)
+
+    parts = []
+    async with asyncio.timeout(30), _asking(handle) as stream:
+        async for part in stream:
+            parts.append(part)
+            if isinstance(part, TextDelta):
+                shown.set()
+
+    assert [part.text for part in parts if isinstance(part, TextDelta)] == ["hello", "hellohellohello"]
+    assert isinstance(parts[-1], Finish)
+
+
+async def test_whole_answer_is_the_same_however_long_is_gathered() -> None:
+    pieces = [chunk(HELLO)] * 50 + [chunk(DONE), END]
+
+    async def handle(connection: Connection) -> None:
+        await connection.read_request()
+        await connection.send(stream_head())
+        for piece in pieces:
+            await connection.send(piece)
+
+    for seconds in (0.0, 0.001, GATHER_SECONDS, FOR_EVER):
+        clients = HttpClients(gather_seconds=seconds)
+        async with asyncio.timeout(30), serving(handle) as server:
+            parts = await drain(model_at(server.url, clients), CALL)
+            await clients.close()
+        assert "".join(part.text for part in parts if isinstance(part, TextDelta)) == "hello" * 50
+        assert isinstance(parts[-1], Finish)
+
+
+DELTAS = st.builds(
+    lambda kind, block, text: kind(block, text),
+    st.sampled_from([TextDelta, ReasoningDelta, ToolInputDelta]),
+    st.sampled_from("ab"),
+    st.text(max_size=3),
+)
+OTHERS: st.SearchStrategy[StreamPart] = st.sampled_from([TextStart("a"), ReasoningStart("b")])
+
+
+def spelled(parts: list[StreamPart]) -> list[object]:
+    """Every character with the block it belongs to, and everything else in its place."""
+    found: list[object] = []
+    for part in parts:
+        if isinstance(part, TextDelta | ReasoningDelta):
+            found += [(type(part), part.id, character) for character in part.text]
+        elif isinstance(part, ToolInputDelta):
+            found += [(type(part), part.id, character) for character in part.json]
+        else:
+            found.append(part)
+    return found
+
+
+@given(st.lists(DELTAS | OTHERS, max_size=12))
+def test_joining_keeps_every_character_in_its_block_and_order(parts: list[StreamPart]) -> None:
+    result = list(joined(parts))
+
+    assert spelled(result) == spelled(parts)
+    assert has_words(result) == has_words(parts)
+    for one, other in pairwise(result):
+        if isinstance(one, TextDelta | ReasoningDelta | ToolInputDelta) and type(one) is type(other):
+            assert one.id != other.id
+
+
+@asynccontextmanager
+async def _asking(handle: Handler) -> AsyncIterator[AsyncIterator[StreamPart]]:
+    clients = HttpClients(gather_seconds=FOR_EVER)
+    async with serving(handle) as server:
+        yield model_at(server.url, clients).stream(CALL)
+        await clients.close()
