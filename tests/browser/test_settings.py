@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tarfile
 
 from playwright.sync_api import expect
 
@@ -95,3 +97,32 @@ def test_key_of_a_provider_is_never_shown_again(ada: Visitor) -> None:
     assert key not in page.content()
     assert told
     assert not [text for text in told if key in text]
+
+
+def test_templates_say_what_their_workspaces_reach(ada: Visitor) -> None:
+    push(ada, "few", 'network = "proxy"\nhosts = ["git.example.org", "*.example.net:8443"]')
+    push(ada, "many", f'network = "proxy"\nhosts = {[f"host{number}.example.org" for number in range(12)]}')
+    push(ada, "shut", 'network = "none"')
+
+    page = ada.go("/settings/workspaces")
+    rows = page.get_by_role("row")
+
+    expect(rows.filter(has_text="few")).to_contain_text("Listed hosts")
+    expect(rows.filter(has_text="few").get_by_text("Reaches git.example.org, *.example.net:8443")).to_be_visible()
+    expect(rows.filter(has_text="shut")).to_contain_text("None")
+    expect(rows.filter(has_text="Blank")).to_contain_text("All of it")
+    many = rows.filter(has_text="many")
+    expect(many.get_by_text("host7.example.org")).not_to_be_visible()
+    many.get_by_text("Reaches 12 hosts").click()
+    expect(many.get_by_text("host7.example.org")).to_be_visible()
+
+
+def push(admin: Visitor, name: str, sandbox: str) -> None:
+    """A template of this name, whose workspaces have this sandbox."""
+    manifest = f'name = "{name}"\n[sandbox]\n{sandbox}\n'.encode()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        entry = tarfile.TarInfo("template.toml")
+        entry.size = len(manifest)
+        archive.addfile(entry, io.BytesIO(manifest))
+    admin.ask("PUT", f"/templates/{name}", packed.getvalue())

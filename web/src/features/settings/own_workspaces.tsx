@@ -2,6 +2,7 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { sentence } from "@/api/errors";
 import { del, get, patch } from "@/api/http";
+import type { ItemsOfTemplateView, TemplatePatchBody } from "@/api/types.gen";
 import { listWorkspaces, startWorkspace, stopWorkspace, type WorkspaceRow } from "@/api/workspaces";
 import { Section } from "@/features/settings/form";
 import { Table } from "@/features/settings/table";
@@ -91,13 +92,20 @@ export function OwnWorkspaces() {
   );
 }
 
-interface TemplateDetail {
-  name: string;
-  display_name: string;
-  description: string;
-  driver: string;
-  enabled?: boolean;
-  agents_allowed?: boolean;
+const NETWORKS: Record<string, string> = { full: "All of it", proxy: "Listed hosts", none: "None" };
+/** More of them are behind a line that opens. */
+const SHOWN_HOSTS = 3;
+
+/** What workspaces of a template reach when its network is a list. */
+function Hosts({ names }: { names: string[] }) {
+  const all = names.join(", ");
+  if (names.length <= SHOWN_HOSTS) return <span className="block text-small text-muted">Reaches {all}</span>;
+  return (
+    <details className="text-small text-muted">
+      <summary>Reaches {names.length} hosts</summary>
+      <p>{all}</p>
+    </details>
+  );
 }
 
 /** What workspaces can be made from. New templates are pushed by `rookery admin`. */
@@ -106,16 +114,19 @@ export function Templates() {
   const isThere = useFeature("workspaces");
   const { data } = useQuery({
     queryKey: ["templates"],
-    queryFn: async () => (await get<{ items: TemplateDetail[] }>("/templates")).items,
+    queryFn: async () => (await get<ItemsOfTemplateView>("/templates")).items,
     enabled: isThere,
   });
-  const change = (name: string, body: Partial<TemplateDetail>) =>
+  const change = (name: string, body: TemplatePatchBody) =>
     void patch(`/templates/${encodeURIComponent(name)}`, body)
       .catch(complain)
       .finally(() => queryClient.invalidateQueries({ queryKey: ["templates"] }));
   if (!isThere) return null;
   return (
-    <Section title="Templates" text="What workspaces can be made from.">
+    <Section
+      title="Templates"
+      text="What workspaces can be made from, and what they may reach. The server's own settings may allow less."
+    >
       <Table
         label="Templates"
         rows={data ?? []}
@@ -128,21 +139,26 @@ export function Templates() {
               <>
                 <span className="font-medium">{one.display_name || one.name}</span>
                 <span className="block text-small text-muted">{one.description}</span>
+                {one.network === "proxy" && <Hosts names={one.hosts} />}
               </>
             ),
           },
           { title: "Driver", cell: (one) => one.driver },
           {
+            title: "Network",
+            cell: (one) => <span className="whitespace-nowrap">{NETWORKS[one.network] ?? one.network}</span>,
+          },
+          {
             title: "Use",
             cell: (one) =>
-              isAdmin && one.enabled !== undefined ? (
+              isAdmin ? (
                 <Switch label="Enabled" checked={one.enabled} onChange={(enabled) => change(one.name, { enabled })} />
               ) : null,
           },
           {
             title: "By agents",
             cell: (one) =>
-              isAdmin && one.agents_allowed !== undefined ? (
+              isAdmin ? (
                 <Switch
                   label="Allowed"
                   checked={one.agents_allowed}
