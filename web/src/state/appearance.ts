@@ -59,21 +59,30 @@ function stored(): Appearance {
 export const appearance = createStore<Appearance>(stored);
 export const useAppearance = <T>(select: (state: Appearance) => T): T => useStore(appearance, select);
 
+let newest = 0;
+
 /** Change members of `display`, on the page at once and on the server. A refusal puts the former ones back. */
 export async function saveDisplay(change: Record<string, unknown>): Promise<void> {
+  newest += 1;
+  const mine = newest;
+  const shown = appearance.getState();
+  appearance.setState(readAppearance({ ...shown, ...change }), true);
+  // What is being loaded was asked for before, and would undo it.
+  await queryClient.cancelQueries({ queryKey: keys.preferences });
   const before = queryClient.getQueryData<PreferencesView>(keys.preferences);
   if (before) {
     const display = { ...before.display, ...change };
     queryClient.setQueryData<PreferencesView>(keys.preferences, { ...before, display });
-    appearance.setState(readAppearance(display), true);
-  } else {
-    appearance.setState(readAppearance({ ...appearance.getState(), ...change }), true);
   }
   try {
-    queryClient.setQueryData(keys.preferences, await patchPreferences({ display: change }));
+    const saved = await patchPreferences({ display: change });
+    if (mine !== newest) return;
+    queryClient.setQueryData(keys.preferences, saved);
+    appearance.setState(readAppearance(saved.display), true);
   } catch (error) {
-    queryClient.setQueryData(keys.preferences, before);
-    appearance.setState(readAppearance(before?.display), true);
+    appearance.setState(shown, true);
+    if (before) queryClient.setQueryData(keys.preferences, before);
+    else loadAppearance().catch(() => {});
     throw error;
   }
 }

@@ -26,10 +26,12 @@ const chosen = new Map<string, Source>();
 /** What a chat changed: in its repositories, and by its own edits. */
 export function ChangesTab({ chat }: { chat: ChatView }) {
   const hasWorkspaces = useFeature("workspaces");
-  const [source, setSource] = useState<Source>(chosen.get(chat.id) ?? (hasWorkspaces ? "tree" : "chat"));
+  const [own, setOwn] = useState(chosen.get(chat.id));
+  // Whether there are workspaces may be known only after this is shown.
+  const source = own ?? (hasWorkspaces ? "tree" : "chat");
   const choose = (next: Source) => {
     chosen.set(chat.id, next);
-    setSource(next);
+    setOwn(next);
   };
   const picker = (
     <select
