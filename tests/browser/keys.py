@@ -15,19 +15,21 @@ RING = """(element) => {
     if (element.matches("[role=combobox]") && edge >= 1.5) return true;
     return shows(element) || (element.matches("input, textarea") && shows(element.parentElement));
 }"""
-# What has the focus: nothing, something else, what had it before, or what is new. New ones must have a ring and must be
+# What has the focus: nothing, what had it before, something else, or what is new. New ones must have a ring and must be
 # seen at all: not beyond an edge, not clear as glass.
 STEP = f"""(within) => {{
     const here = document.activeElement;
     if (here === document.body) return "end";
-    if (!here.closest(within)) return "outside";
     if (here.dataset.reached) return "again";
     here.dataset.reached = "1";
+    if (!here.closest(within)) return "outside";
     const box = here.getBoundingClientRect();
     const isSeen = here.checkVisibility({{ opacityProperty: true, visibilityProperty: true }})
         && box.bottom > 0 && box.right > 0 && box.top < innerHeight && box.left < innerWidth;
     return isSeen && ({RING})(here) ? "new" : `not shown: ${{here.outerHTML.slice(0, 160)}}`;
 }}"""
+# A walk before this one may have marked what is still there.
+FORGET = "() => { for (const one of document.querySelectorAll('[data-reached]')) delete one.dataset.reached; }"
 WAY = """(element) => document.activeElement !== document.body
     && element.compareDocumentPosition(document.activeElement) & Node.DOCUMENT_POSITION_FOLLOWING ? "Shift+Tab" : "Tab"
 """
@@ -96,6 +98,7 @@ class Keys:
         """
         wrong: list[str] = []
         missed: list[str] = []
+        self.page.evaluate(FORGET)
         is_inside = is_around = False
         for _ in range(2 * MOST_TABS):
             self.press("Tab")
