@@ -141,14 +141,17 @@ export function Combobox({
   const [own, setOwn] = useState("");
   const typed = query ?? own;
   const shown = useMemo(() => (query === undefined ? matching(options, own) : options), [options, own, query]);
-  const [active, setActive] = useState(0);
-  const at = Math.min(active, Math.max(0, shown.length - 1));
+  // By name, once somebody went there: answers that arrive later put others above it. Who only types has the best one.
+  const [active, setActive] = useState<{ index: number; id?: string | undefined }>({ index: 0 });
+  const goTo = (index: number) => setActive({ index, id: shown[index]?.id });
+  const kept = shown.findIndex((one) => one.id === active.id);
+  const at = kept >= 0 ? kept : Math.min(active.index, Math.max(0, shown.length - 1));
 
   function onKeyDown(event: KeyboardEvent) {
     if (event.nativeEvent.isComposing) return;
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
-      setActive(step(shown, at, event.key === "ArrowDown" ? 1 : -1));
+      goTo(step(shown, at, event.key === "ArrowDown" ? 1 : -1));
     } else if (event.key === "Enter") {
       event.preventDefault();
       const option = shown[at];
@@ -172,7 +175,7 @@ export function Combobox({
         value={typed}
         placeholder={placeholder ?? label}
         onChange={(event) => {
-          setActive(0);
+          setActive({ index: 0 });
           if (onQuery) onQuery(event.target.value);
           else setOwn(event.target.value);
         }}
@@ -185,7 +188,7 @@ export function Combobox({
         label={label}
         options={shown}
         active={at}
-        onActive={setActive}
+        onActive={goTo}
         onPick={(option) => onPick(option, { newTab: false })}
         empty={empty ?? "Nothing matches."}
         className="min-h-0 flex-1"
