@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Locator, expect
 
-from tests.browser.visit import MOST_TABS, Visitor
+from tests.browser.visit import MOST_TABS, Visitor, step_to
 
 # The edge around what has the focus, or around the box that a field stands in; a menu marks its entry.
 RING = """(element) => {
@@ -62,14 +62,11 @@ class Keys:
     def to(self, target: Locator, key: str | None = None) -> None:
         """Until it has the focus: by the shorter way, as somebody who sees it would go, or by this key."""
         target.wait_for()
-        way = key or target.evaluate(WAY)
-        for _ in range(MOST_TABS):
-            if target.evaluate("(element) => element === document.activeElement"):
-                break
-            if key is None:
-                self.press(way)
-            else:
-                self.step(key)
+        if key is None:
+            way = target.evaluate(WAY)
+            step_to(target, lambda: self.press(way))
+        else:
+            step_to(target, lambda: self.step(key))
         self.at(target)
 
     def step(self, key: str) -> None:

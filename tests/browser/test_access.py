@@ -128,9 +128,9 @@ def test_nothing_moves_for_people_who_asked_for_less_motion(visit: Visit, actor:
         expect(visitor.page.get_by_role("main")).to_contain_text("all of it at once.")
 
 
-def test_colours_of_the_system_leave_states_visible(visit: Visit) -> None:
+def test_colours_of_the_system_leave_states_visible(visit: Visit, actor: Actor) -> None:
     ada = visit(forced_colors="active")
-    chat = ada.chat("hello", title="In the system's colours")
+    chat = ada.chat("hello", title="In the system's colours", model_config_id=actor.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}?panel=info")
     outline = "(element) => getComputedStyle(element).outlineStyle"

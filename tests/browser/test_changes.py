@@ -63,9 +63,11 @@ def wait(visitor: Visitor, condition: Callable[[], bool]) -> None:
         visitor.page.wait_for_timeout(100)
 
 
-def test_changes_of_the_working_tree_are_seen_live_and_commented_on(ada: Visitor, project: tuple[Any, Path]) -> None:
+def test_changes_of_the_working_tree_are_seen_live_and_commented_on(
+    ada: Visitor, actor: Actor, project: tuple[Any, Path]
+) -> None:
     workspace, folder = project
-    chat = ada.chat("hello", title="Changes", workspace_id=workspace["id"])
+    chat = ada.chat("hello", title="Changes", workspace_id=workspace["id"], model_config_id=actor.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}?panel=changes")
     panel = page.get_by_role("complementary", name="Panel")
@@ -155,9 +157,11 @@ def test_file_that_an_answer_names_is_read_beside_it_and_mentioned(
     expect(box).to_be_focused()
 
 
-def test_skills_and_files_of_a_workspace_are_offered_where_one_types(ada: Visitor, project: tuple[Any, Path]) -> None:
+def test_skills_and_files_of_a_workspace_are_offered_where_one_types(
+    ada: Visitor, actor: Actor, project: tuple[Any, Path]
+) -> None:
     workspace, _ = project
-    chat = ada.chat("hello", title="Skills", workspace_id=workspace["id"])
+    chat = ada.chat("hello", title="Skills", workspace_id=workspace["id"], model_config_id=actor.config(ada))
     ada.wait_for_rest(chat["id"])
     wait(ada, lambda: len(ada.ask("PUT", f"/chats/{chat['id']}/context")["items"]) >= 2)
     page = ada.go(f"/c/{chat['id']}?panel=info")

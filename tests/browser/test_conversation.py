@@ -84,8 +84,8 @@ def test_hint_of_a_button_is_not_in_the_way_of_the_button_above(ada: Visitor, ac
     ada.ask("POST", f"/chats/{chat['id']}/interrupt")
 
 
-def test_open_conversation_is_exported_as_a_file(ada: Visitor) -> None:
-    chat = ada.chat("say a word for the file", title="To be exported")
+def test_open_conversation_is_exported_as_a_file(ada: Visitor, actor: Actor) -> None:
+    chat = ada.chat("say a word for the file", title="To be exported", model_config_id=actor.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}")
     expect(page.get_by_role("feed", name="Conversation")).to_contain_text("say a word for the file")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
+from tests.browser.actor import Actor
 from tests.browser.conftest import Visit
 from tests.browser.visit import PASSWORD, Visitor
 
 REASON = "Grace asked me to look, naïve €"
 
 
-def test_administrator_says_why_and_the_owner_sees_it(ada: Visitor, visit: Visit) -> None:
+def test_administrator_says_why_and_the_owner_sees_it(ada: Visitor, visit: Visit, actor: Actor) -> None:
     ada.ask("POST", "/users", {"email": "grace@example.org", "name": "Grace", "password": PASSWORD})
     grace = visit("grace@example.org")
-    chat = grace.chat("a secret of mine", title="Private")
+    chat = grace.chat("a secret of mine", title="Private", model_config_id=actor.config(ada))
     grace.wait_for_rest(chat["id"])
     ada.allow("status of 403|WebSocket connection")
 

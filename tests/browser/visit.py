@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ SETTLED = """
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 MOST_TABS = 150
+IS_THERE = "(element) => element === document.activeElement ? 'there' : element.isConnected ? 'elsewhere' : 'gone'"
 # Fields may show it by their border or by that of the box around them.
 HAS_RING = """(element) => {
     const style = getComputedStyle(element);
@@ -108,16 +109,14 @@ class Visitor:
     def tab_to(self, target: Locator) -> None:
         """By keys alone, as somebody without a mouse gets there; where the focus is must be seen on the way."""
         target.wait_for()
-        for _ in range(MOST_TABS):
-            if target.evaluate("(element) => element === document.activeElement"):
-                break
-            self.page.keyboard.press("Tab")
+        step_to(target, lambda: self.page.keyboard.press("Tab"))
         expect(target).to_be_focused()
         assert target.evaluate(HAS_RING), "The focus is not shown."
 
     def violations(self, *rules: str) -> list[str]:
         """What axe finds wrong with the page as it is shown, by all rules or by these."""
-        self.page.evaluate(AXE.read_text())
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(AXE.read_text())
         self.page.evaluate(SETTLED)
         found = self.page.evaluate(
             "(rules) => axe.run(document, { runOnly: rules }).then((result) => result.violations)", list(rules) or WCAG
@@ -140,6 +139,19 @@ class Visitor:
         asked, own = urlsplit(request.url), urlsplit(self.url)
         if asked.scheme in ("http", "https", "ws", "wss") and asked.netloc != own.netloc:
             self.problems.append(f"request to another origin: {request.url}")
+
+
+def step_to(target: Locator, step: Callable[[], object]) -> None:
+    """Step until it has the focus. Looking for it by its role takes long on a large page: once, unless it is gone."""
+    found = target.element_handle()
+    for _ in range(MOST_TABS):
+        where = found.evaluate(IS_THERE)
+        if where == "there":
+            return
+        if where == "gone":
+            found = target.element_handle()
+        else:
+            step()
 
 
 @contextmanager
