@@ -107,6 +107,7 @@ class ChatStream:
         "_debug_pending",
         "_has_marked",
         "_inbox",
+        "_is_at_rest",
         "_is_lagged",
         "_lagged_at",
         "_later",
@@ -136,6 +137,8 @@ class ChatStream:
         self._reloads = False
         self._target: Target | None = None
         self._subscription: Subscription | None = None
+        # Nothing is under way: only parts can be new, unless somebody rouses it.
+        self._is_at_rest = False
         self._is_lagged = False
         self._lagged_at: float | None = None
         self._later: asyncio.Task[None] | None = None
@@ -152,6 +155,10 @@ class ChatStream:
 
     def take(self) -> Frame | None:
         """The next frame. Synchronization goes first: a part of a new attempt must find the new versions."""
+        if self._is_at_rest:
+            frame = self._take_part()
+            if frame is not None or self._is_at_rest:
+                return frame
         if self._inbox.is_gone:
             # Not even what was read before: nobody may see it any more.
             raise StreamEnded(CloseCode.DELETED, DELETED)
@@ -163,9 +170,25 @@ class ChatStream:
             self._tell_debug()
             self._pump()
         frame = self._outbox.take()
-        if not self._has_marked and frame is None:
-            self._mark_first()
+        if frame is None:
+            if not self._has_marked:
+                self._mark_first()
+            self._is_at_rest = self._reading is None and not self._is_lagged and self._inbox.is_empty
         return frame
+
+    def _take_part(self) -> Frame | None:
+        """The short way of what runs for every few words: one part more, and nothing else to look after."""
+        subscription = self._subscription
+        if subscription is None:
+            return None
+        batch = subscription.pull()
+        is_over = subscription.end is not None
+        if len(batch) == 1 and self._loop.accept_next(batch[0]):
+            return Frame(events.frame((batch[0][2],)), is_all=not is_over and not subscription.has_more)
+        if batch or is_over:
+            self._is_at_rest = False
+            self._show(batch)
+        return None
 
     async def hear(self, frame: Inbound) -> None:
         match frame.type:
@@ -173,7 +196,7 @@ class ChatStream:
                 await self._mark_read(self.chat_id, frame.message_id)
             case "resync":
                 self._reloads = True
-                self._wake()
+                self._rouse()
 
     async def close(self) -> None:
         self._around.registry.remove(self._inbox)
@@ -292,7 +315,7 @@ class ChatStream:
         if source is None:
             return
         try:
-            self._subscription = source.subscribe(self._target.episode, self._loop.last_seq + 1, wake=self._rouse)
+            self._subscription = source.subscribe(self._target.episode, self._loop.last_seq + 1, wake=self._parts_came)
         except PartBufferError:
             # That process is stopping. A preview problem never ends a stream.
             return
@@ -309,16 +332,20 @@ class ChatStream:
         subscription = self._subscription
         if subscription is None:
             return
-        if batch := subscription.pull():
-            accepted: list[PartEvent] = []
-            step = self._loop.accept(batch, accepted)
-            self._outbox.show(accepted)
-            if self._outbox.is_lagged:
-                self._lag()
-            elif step is not Step.ON:
-                self._start_over(step)
+        self._show(subscription.pull())
         if subscription.end is not None and subscription is self._subscription:
             self._ended(subscription.end)
+
+    def _show(self, batch: list[PartEvent]) -> None:
+        if not batch:
+            return
+        accepted: list[PartEvent] = []
+        step = self._loop.accept(batch, accepted)
+        self._outbox.show(accepted)
+        if self._outbox.is_lagged:
+            self._lag()
+        elif step is not Step.ON:
+            self._start_over(step)
 
     def _start_over(self, step: Step) -> None:
         if step is Step.STOP:
@@ -380,7 +407,11 @@ class ChatStream:
             self._outbox.mark(events.encode(update))
         self._debug_pending.clear()
 
+    def _parts_came(self) -> None:
+        self._wake()
+
     def _rouse(self) -> None:
+        self._is_at_rest = False
         self._wake()
 
 

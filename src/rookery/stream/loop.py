@@ -207,6 +207,14 @@ class StreamLoop:
         self.last_seq = last
         return Step.ON
 
+    def accept_next(self, event: PartEvent) -> bool:
+        """`accept` for the one part that everybody waits for; False, and nothing else, when it is not that one."""
+        seq, n, _ = event
+        if seq - n != self.last_seq:
+            return False
+        self.last_seq = seq
+        return True
+
     def restart(self, reason: str) -> bytes:
         """Empty the preview: the same episode is shown again from its first part."""
         assert self.episode is not None, "only a live preview is restarted"

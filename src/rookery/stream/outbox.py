@@ -20,10 +20,14 @@ PREVIEW_MAX_BYTES = 256 * 1024
 
 
 class Frame(NamedTuple):
-    """One frame. `cursor` is set when it ends a synchronization: the id to resume from."""
+    """One frame. `cursor` is set when it ends a synchronization: the id to resume from.
+
+    `is_all`: there is nothing behind it until its source wakes the session again.
+    """
 
     data: bytes
     cursor: int | None = None
+    is_all: bool = False
 
 
 class Outbox:

@@ -180,6 +180,8 @@ class Session:
                 await self._send(Frame(events.frame(replies)))
             elif (frame := source.take()) is not None:
                 await self._send(frame)
+                if frame.is_all:
+                    await wake.wait()
             elif self._beats:
                 await self._beat()
             else:

@@ -157,6 +157,11 @@ class Subscription:
         return self._end
 
     @property
+    def has_more(self) -> bool:
+        """Whether the last `pull` left something; then nobody is woken for it."""
+        return self._pending_since is not None
+
+    @property
     def next_seq(self) -> int:
         """The number of the first part that was not read: where a new subscription would go on."""
         return self._next_seq
