@@ -1,32 +1,21 @@
 import { useEffect, useRef, useState } from "react";
 import { flushSync } from "react-dom";
 import { advance, cut } from "@/chat/smooth";
+import { behindNextKey, showsKey } from "@/features/timeline/typist";
 import { wantsLessMotion } from "@/ui/motion";
 
 /** More than a frame and less than two: text moves on with every second frame of most screens. */
 const PAUSE_MS = 20;
 /** On a slow machine a frame with new text is long. So many times as long nothing of it is rendered: keys go between. */
 const REST = 4;
+/** Where text rests this long its frames are long: then it is rendered before its frame, and right behind a key. */
+const LONG_MS = 60;
 /** Slower than this looks like a stop. */
 const SLOWEST_MS = 160;
 /** Text that nobody can see is not worth a frame; it is there when they come. */
 const UNSEEN_MS = 250;
 /** For so long text may stand still for somebody who types. */
 const GIVE_WAY_MS = 100;
-
-// The frame that shows a key is the typist's: text that arrives can wait for the next one.
-let isKeyWaiting = false;
-let keyFrame = Number.NEGATIVE_INFINITY;
-const keyShown = (at: number) => {
-  isKeyWaiting = false;
-  keyFrame = at;
-};
-const noteKey = () => {
-  if (isKeyWaiting) return;
-  isKeyWaiting = true;
-  requestAnimationFrame(keyShown);
-};
-globalThis.addEventListener?.("keydown", noteKey, { capture: true, passive: true });
 
 /** A text that grows. */
 export interface Arriving {
@@ -41,6 +30,7 @@ export interface Arriving {
 /**
  * Text that follows what was received at an even pace, and all at once for readers who asked for less motion. It is
  * read and rendered within the frame that shows it: what arrives changes nothing between frames, so no key waits for it.
+ * Where that takes long it is rendered in a task before the frame, so that neither of them holds a key for all of it.
  */
 export function useSmoothText(text: string, arriving: Arriving | null): string {
   const [shown, setShown] = useState(text);
@@ -55,31 +45,49 @@ function follow(arriving: Arriving, first: number, show: (text: string) => void)
   let before = performance.now();
   let committed = Number.NEGATIVE_INFINITY;
   let timer: ReturnType<typeof setTimeout> | undefined;
+  let stopWaiting: (() => void) | undefined;
   let frame = 0;
   let pause = PAUSE_MS;
+  let spent = 0;
+  let framed = 0;
   const painted = new MessageChannel();
   // Behind everything that the frame had to do: styles, layout, paint.
   painted.port1.onmessage = () => {
-    pause = Math.min(SLOWEST_MS, Math.max(PAUSE_MS, REST * (performance.now() - committed)));
+    pause = Math.min(SLOWEST_MS, Math.max(PAUSE_MS, REST * (spent + performance.now() - framed)));
+  };
+  const measure = (at: number) => {
+    framed = at;
+    painted.port2.postMessage(null);
   };
 
-  const isRunning = () => timer !== undefined || frame !== 0;
+  const isRunning = () => timer !== undefined || stopWaiting !== undefined || frame !== 0;
   const wait = (ms: number) => {
     timer = setTimeout(() => {
       timer = undefined;
       if (document.hidden) step(performance.now());
-      else frame = requestAnimationFrame(step);
+      else if (pause < LONG_MS) frame = requestAnimationFrame(step);
+      else stopWaiting = behindNextKey(stepBefore, GIVE_WAY_MS);
     }, ms);
   };
   const step = (at: number) => {
     frame = 0;
-    const isTheirs = isKeyWaiting || keyFrame === at;
-    if (isTheirs && at - committed < GIVE_WAY_MS) {
+    if (showsKey(at) && at - committed < GIVE_WAY_MS) {
       frame = requestAnimationFrame(step);
       return;
     }
+    spent = 0;
+    if (render(at)) measure(at);
+  };
+  const stepBefore = () => {
+    stopWaiting = undefined;
+    const at = performance.now();
+    if (!render(at)) return;
+    spent = performance.now() - at;
+    requestAnimationFrame(measure);
+  };
+  const render = (at: number) => {
     const target = arriving.read();
-    if (target === null) return;
+    if (target === null) return false;
     // A new text in the same place begins anew.
     if (place > target.length) place = 0;
     const isStill = document.hidden || !arriving.isSeen() || wantsLessMotion();
@@ -87,8 +95,8 @@ function follow(arriving: Arriving, first: number, show: (text: string) => void)
     before = at;
     committed = at;
     flushSync(() => show(cut(target, place)));
-    painted.port2.postMessage(null);
     if (place < target.length) wait(pause);
+    return true;
   };
   const more = () => {
     if (isRunning() || (arriving.read()?.length ?? place) === place) return;
@@ -103,6 +111,7 @@ function follow(arriving: Arriving, first: number, show: (text: string) => void)
     forget();
     painted.port1.close();
     clearTimeout(timer);
+    stopWaiting?.();
     cancelAnimationFrame(frame);
   };
 }
