@@ -1,4 +1,4 @@
-"""One throw-away PostgreSQL server per test run, and for each test a database with nothing of another test in it.
+"""One throw-away PostgreSQL server per test run, and one database per test.
 
 The server lives as long as somebody holds a shared lock on a file in pytest's temporary root: a small guard
 process waits for the exclusive lock, then stops the server and removes its files. The kernel drops the locks of
@@ -26,14 +26,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import asyncpg
 
 from rookery.store.embedded import account as accounts
-
-if TYPE_CHECKING:
-    from tests.emptying import Made
 
 PASSWORD = "correct horse"  # of role rookery, for logins over TCP; the socket asks for none
 TEMPLATE = "rookery_template"
@@ -75,14 +72,6 @@ class Server:
         return self.url("postgres", role="postgres")
 
 
-@dataclass(frozen=True, slots=True)
-class Lent:
-    """A database that tests get one after the other, and what it was like when it was made."""
-
-    name: str
-    made: Made
-
-
 class Lease:
     """A running server, for as long as this process lives or until `release`."""
 
@@ -120,60 +109,14 @@ def wait_until_stopped(root: Path) -> None:
 
 @asynccontextmanager
 async def fresh_database(server: Server, *, template: str | None = TEMPLATE) -> AsyncIterator[str]:
-    """A database of its own, in which nothing is left of another test."""
-    if template != TEMPLATE:
-        async with _made_database(server, template) as name:
-            yield server.url(name)
-        return
-    async with _lent_database(server) as name:
-        yield server.url(name)
-
-
-@asynccontextmanager
-async def _made_database(server: Server, template: str | None) -> AsyncIterator[str]:
-    """Dropped afterwards together with whoever is still connected to it."""
-    name = await _create(server, template)
-    try:
-        yield name
-    finally:
-        await _drop(server, name)
-
-
-@asynccontextmanager
-async def _lent_database(server: Server) -> AsyncIterator[str]:
-    """One that was emptied after another test of this process, if there is one: five hundred files need not be copied
-    and removed, and connections find the caches of those before. Tests that use little but a database take 15 % less
-    of the processors so."""
-    from tests import emptying  # here, because the server is also started by this file as a script
-
-    idle = _idle.setdefault(server, [])
-    if not idle:
-        name = await _create(server, TEMPLATE)
-        idle.append(Lent(name, await emptying.look_at(server.url(name, role="postgres"))))
-    lent = idle.pop()
-    is_empty = False
-    try:
-        yield lent.name
-        is_empty = await emptying.empty(server.url(lent.name, role="postgres"), lent.made)
-    finally:
-        if is_empty:
-            idle.append(lent)
-        else:
-            await _drop(server, lent.name)
-
-
-_idle: dict[Server, list[Lent]] = {}
-
-
-async def _create(server: Server, template: str | None) -> str:
+    """A database of its own, dropped afterwards together with whoever is still connected to it."""
     name = f"test_{uuid.uuid4().hex}"
     source = f"TEMPLATE {template} STRATEGY {STRATEGY}" if template else ""
     await _administrate(server, f"CREATE DATABASE {name} OWNER rookery {source}")
-    return name
-
-
-async def _drop(server: Server, name: str) -> None:
-    await _administrate(server, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    try:
+        yield server.url(name)
+    finally:
+        await _administrate(server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 async def _administrate(server: Server, *statements: str) -> None:
