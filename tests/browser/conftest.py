@@ -24,6 +24,7 @@ from tests.browser.visit import PASSWORD, Visitor, visiting
 from tests.browser.wire import Backstage, Wire
 from tests.cli.served import Served, serving
 from tests.database import fresh_database, lease_server
+from tests.ending import end_sandboxes
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -82,13 +83,14 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(data_dir: Path, database: str) -> Iterator[Served]:
+def server(data_dir: Path, database: str, backstage: Backstage) -> Iterator[Served]:
     """A server with an administrator, `ada`, and the offline model."""
     options = ("--data-dir", str(data_dir), "--database-url", database, "--secret-keys", RING)
     with serving(data_dir.parent, *options) as served:
         token = served.wait_for_line(re.compile("rk_setup_[0-9a-f]{64}"))[0]
         post(served, "/setup", {"token": token, "email": "ada@example.org", "name": "Ada", "password": PASSWORD})
         yield served
+    backstage.run(end_sandboxes(data_dir))
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,7 @@ from tests.chaos.run import Progress
 from tests.chaos.town import database_server
 from tests.chaos.traces import Result, Trace
 from tests.chaos.watch import Watch
+from tests.ending import end_sandboxes
 from tests.waiting import until
 
 JOBS = 2  # of one chat
@@ -342,7 +343,7 @@ async def _open_yard(
             provider = await providers.create_provider(conn, offline, ring=KeyRing.parse(ring))
             draft = ModelConfigDraft(provider_id=provider.id, model=jobs.MODEL, context_limit=1_000_000)
             model = (await model_configs.create_model_config(conn, draft, by=None)).id
-        stack.push_async_callback(_end_sandboxes, data)
+        stack.push_async_callback(end_sandboxes, data)
         replicas = []
         for number in range(2):
             orders = Orders(
@@ -358,14 +359,6 @@ async def _open_yard(
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-async def _end_sandboxes(data: Path) -> None:
-    """They outlive their server; those of a run must not."""
-    own = data / "workspaces"
-    for directory in own.iterdir() if own.is_dir() else ():
-        for running in await sandboxes.find(directory):
-            await sandboxes.kill(running)
 
 
 def main() -> None:

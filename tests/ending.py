@@ -1,0 +1,15 @@
+"""What outlives a server by design, and must not outlive a test of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rookery.workspaces.drivers import sandboxes
+
+
+async def end_sandboxes(data: Path) -> None:
+    """End the workspaces below a data directory that still run."""
+    own = data / "workspaces"
+    for directory in own.iterdir() if own.is_dir() else ():
+        for running in await sandboxes.find(directory):
+            await sandboxes.kill(running)
