@@ -25,7 +25,7 @@ Say = Callable[[bytes], Awaitable[None]]
 
 @asynccontextmanager
 async def reading(gather_seconds: float) -> AsyncIterator[tuple[HttpStream, Say, asyncio.Event]]:
-    """A stream whose first chunk was read; what to send next; and when the connection is to be closed."""
+    """A stream whose first chunk was read; what to send next; and when to end in the middle of the body."""
     connected: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
     leave = asyncio.Event()
 
@@ -34,7 +34,6 @@ async def reading(gather_seconds: float) -> AsyncIterator[tuple[HttpStream, Say,
         await connection.send(stream_head() + chunk(b"one "))
         connected.set_result(connection)
         await leave.wait()
-        connection.reset()
 
     clients = HttpClients(gather_seconds=gather_seconds)
     async with serving(handle) as server:
@@ -68,7 +67,7 @@ async def test_the_end_is_not_waited_for() -> None:
             await stream.gathered()
 
 
-async def test_who_sends_much_is_not_kept_waiting() -> None:
+async def test_who_sends_much_is_not_kept_waiting_and_keeps_nobody_else_waiting() -> None:
     much = b"x" * 4_000_000
 
     async def handle(connection: Connection) -> None:
@@ -81,9 +80,20 @@ async def test_who_sends_much_is_not_kept_waiting() -> None:
         stream = await clients.client(server.url).open(server.url, headers={}, body=b"{}")
         loop = asyncio.get_running_loop()
         received = len(await stream.gathered())
-        began = loop.time()
+        began, turns = loop.time(), 0
+
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        others = asyncio.create_task(take_turns())
         while received < len(much):
+            before = turns
             received += len(await stream.gathered())
+            assert turns > before
+        others.cancel()
         # It comes in some thirty reads: with a pause between them it would take half a minute.
         assert loop.time() - began < 10
         await clients.close()
@@ -139,6 +149,36 @@ async def test_words_begin_at_once_and_are_gathered_behind_the_first() -> None:
     assert isinstance(parts[-1], Finish)
 
 
+async def test_what_came_before_the_connection_broke_is_not_lost() -> None:
+    """The last words and the end are there; only the body was not ended. Who reads late must not lose them."""
+    shown = asyncio.Event()
+
+    async def handle(connection: Connection) -> None:
+        await connection.read_request()
+        await connection.send(stream_head() + chunk(HELLO))
+        await shown.wait()
+        await connection.send(chunk(HELLO) + chunk(DONE))
+
+    parts = []
+    async with asyncio.timeout(30), _asking(handle, gather_seconds=0.5) as stream:
+        async for part in stream:
+            parts.append(part)
+            shown.set()
+
+    assert [part.text for part in parts if isinstance(part, TextDelta)] == ["hello", "hello"]
+    assert isinstance(parts[-1], Finish)
+
+
+async def test_break_behind_words_is_told_after_them() -> None:
+    async with reading(0.2) as (stream, say, leave), asyncio.timeout(30):
+        await say(chunk(b"two"))
+        leave.set()
+        assert await stream.gathered() == b"two"
+        with pytest.raises(TransportError) as raised:
+            await stream.gathered()
+        assert raised.value.reason is Broken.CUT
+
+
 async def test_whole_answer_is_the_same_however_long_is_gathered() -> None:
     pieces = [chunk(HELLO)] * 50 + [chunk(DONE), END]
 
@@ -191,8 +231,8 @@ def test_joining_keeps_every_character_in_its_block_and_order(parts: list[Stream
 
 
 @asynccontextmanager
-async def _asking(handle: Handler) -> AsyncIterator[AsyncIterator[StreamPart]]:
-    clients = HttpClients(gather_seconds=FOR_EVER)
+async def _asking(handle: Handler, *, gather_seconds: float = FOR_EVER) -> AsyncIterator[AsyncIterator[StreamPart]]:
+    clients = HttpClients(gather_seconds=gather_seconds)
     async with serving(handle) as server:
         yield model_at(server.url, clients).stream(CALL)
         await clients.close()

@@ -11,7 +11,7 @@ from rookery.chat.messages import Role
 from rookery.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.worker import deltas
 from rookery.worker.feeds import MAX_BATCH_BYTES, MERGE_ABOVE_PARTS
-from rookery.worker.parts import FLUSHED_AT_ONCE, EpisodeKey
+from rookery.worker.parts import FLUSHED_AT_ONCE, EpisodeFull, EpisodeKey, PartLimits
 from tests.worker.parts_rig import KEY, START, Rig, read, texts
 
 LATER = START + timedelta(seconds=1)
@@ -56,6 +56,22 @@ async def test_delta_after_a_silence_is_shown_at_once_and_the_window_starts_behi
     rig.timers.fire()
     assert texts(subscription.pull()) == ["de"]
     assert rig.close() == [Text("a"), Text("b"), Text("c"), Text("de")]
+
+
+async def test_full_episode_goes_on_merging_what_an_interruption_keeps() -> None:
+    rig = Rig(PartLimits(episode_max_bytes=200))
+    episode = rig.episode()
+    rig.say("a", episode=episode)
+    with pytest.raises(EpisodeFull):
+        episode.add_part(Role.ASSISTANT, Source("https://example.org/" + "x" * 200))
+    with pytest.raises(EpisodeFull):
+        rig.say("b", episode=episode)
+    await rig.clock.advance(1)
+    for letter in "cdefg":
+        with pytest.raises(EpisodeFull):
+            rig.say(letter, episode=episode)
+
+    assert rig.close()[2:] == [Text("b"), Text("c"), Text("defg")]
 
 
 async def test_one_timer_serves_all_deltas_of_a_window() -> None:

@@ -364,9 +364,19 @@ class _Stream:
             content.on_eof(self._go_on)
         if (seconds := self._read_at + self._gather_seconds - now) > 0 and not content.is_eof():
             await self._wait(seconds)
-        chunk = await self.__anext__()
+        elif self._read_at < 0:
+            # Who sends much always has more: without a break nobody else would have a turn.
+            await asyncio.sleep(0)
+        chunk = self._before_the_break() or await self.__anext__()
         self._read_at = self._loop.time() if len(chunk) < _MAX_GATHERED_BYTES else -math.inf
         return chunk
+
+    def _before_the_break(self) -> bytes:
+        """What arrived before the connection broke. The library would raise, and an answer may end in there."""
+        content = self._response.content
+        if content.exception() is None or self._response.closed:
+            return b""
+        return content._read_nowait(-1)
 
     async def _wait(self, seconds: float) -> None:
         self._pause = self._loop.create_future()

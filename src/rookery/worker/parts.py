@@ -263,6 +263,7 @@ class Episode:
             self._publish(role, part, shown=shown)
 
     def _publish(self, role: Role, part: Part, *, shown: Part) -> None:
+        self._shown_at = self._buffer._clock.monotonic()
         if self._is_full:
             # The draft outlives the preview: it is what an interruption keeps, and the step holds the same words
             # anyway. Only the running output of tools has no end of its own, and no interruption keeps that.
@@ -280,7 +281,6 @@ class Episode:
             return
         self._last_seq = seq
         self._size_bytes = size
-        self._shown_at = self._buffer._clock.monotonic()
         self._feed.append((seq, 1, data))
 
 

@@ -80,8 +80,10 @@ export async function saveDisplay(change: Record<string, unknown>): Promise<void
     queryClient.setQueryData(keys.preferences, saved);
     appearance.setState(readAppearance(saved.display), true);
   } catch (error) {
-    appearance.setState(shown, true);
-    if (before) queryClient.setQueryData(keys.preferences, before);
+    const isNewest = mine === newest;
+    if (isNewest) appearance.setState(shown, true);
+    // What was chosen since must not be undone with it.
+    if (isNewest && before) queryClient.setQueryData(keys.preferences, before);
     else loadAppearance().catch(() => {});
     throw error;
   }

@@ -82,7 +82,8 @@ export const DISPLAY: Display = {
 };
 
 /** What was chosen, or the defaults; `loaded` is false until the server said. */
-export function useDisplay(): Display & { loaded: boolean } {
+/** `loaded`: nothing more is waited for. `known`: the server has said it; else these are what most people have. */
+export function useDisplay(): Display & { loaded: boolean; known: boolean } {
   const { data, isError } = usePreferences();
   const given = (data?.display ?? {}) as Record<string, unknown>;
   const pick = <K extends keyof Display>(key: K): Display[K] => {
@@ -96,6 +97,7 @@ export function useDisplay(): Display & { loaded: boolean } {
     reasoningMode: pick("reasoningMode"),
     fullWidth: pick("fullWidth"),
     loaded: data !== undefined || isError,
+    known: data !== undefined,
   };
 }
 

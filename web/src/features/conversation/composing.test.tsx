@@ -138,6 +138,22 @@ test.each([
   expect(page.box.value).toBe(left);
 });
 
+test("Enter that came before the settings sends nothing when they cannot be had", async () => {
+  const settings = later();
+  page = new ChatPage(({ path }) => (path === "/me/settings" ? settings.answer : undefined), { hasSettings: false });
+  await busy(0);
+  await page.type("one line");
+  page.box.setSelectionRange(8, 8);
+  expect(await page.key("Enter")).toBe(true);
+  await page.type("one line\n");
+  await settings.give(Response.json({ code: "not_found", message: "No." }, { status: 404 }));
+  await act(async () => void (await vi.advanceTimersByTimeAsync(50)));
+  expect([sends(), page.box.value]).toEqual([[], "one line\n"]);
+  // From then on it is known that it is not known: most people's choice holds.
+  expect(await page.key("Enter")).toBe(false);
+  expect(sends()).toHaveLength(1);
+});
+
 test("the Enter right after a composition sends", async () => {
   page = new ChatPage(() => undefined);
   await busy(0);
