@@ -53,14 +53,22 @@ function isSettled(op: PendingOp, data: ChatData): boolean {
     case "delete":
     case "promote":
       return !data.queue.some((one) => one.id === op.queuedId);
-    case "edit_queued":
     case "move":
+      return seen || (op.answered !== undefined && isOrdered(data, op.order));
+    case "edit_queued":
     case "edit":
     case "start":
       return seen;
     case "stop":
       return seen || data.status === "waiting" || data.status === "error";
   }
+}
+
+/** Whether the queue stands in this order. Others may have left it, or come behind it. */
+function isOrdered(data: ChatData, order: readonly number[]): boolean {
+  const ids = data.queue.map((one) => one.id);
+  const left = order.filter((id) => ids.includes(id));
+  return left.every((id, place) => ids[place] === id);
 }
 
 function hasClientId(data: ChatData, id: string): boolean {

@@ -328,12 +328,11 @@ export class ChatSession {
 
   async editQueued(queuedId: number, body: QueuedPatchBody, parts: Part[]): Promise<void> {
     const op: PendingOp = { kind: "edit_queued", id: newId(), queuedId, parts };
-    // The answer has no version; the next one of the chat shows it.
-    const before = this.held.data.snapshot;
+    const version = this.nextVersion();
     await this.run(
       op,
       () => api.editQueued(this.id, queuedId, body),
-      () => before + 1,
+      () => version,
     );
   }
 
@@ -363,12 +362,18 @@ export class ChatSession {
   }
 
   async moveBefore(queuedId: number, before: number | null, order: number[]): Promise<void> {
-    const version = this.held.data.snapshot;
+    const version = this.nextVersion();
     await this.run(
       { kind: "move", id: newId(), order },
       () => api.moveQueued(this.id, queuedId, before),
-      () => version + 1,
+      () => version,
     );
+  }
+
+  /** The version with a change whose answer tells none: behind those that are under way. Theirs do not show it yet. */
+  private nextVersion(): number {
+    const before = this.store.getState().pending.filter((op) => !op.failed);
+    return this.held.data.snapshot + before.length + 1;
   }
 }
 

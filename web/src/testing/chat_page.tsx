@@ -124,10 +124,11 @@ export class ChatPage {
   }
 
   /** Press the button with this name. */
-  async press(name: string): Promise<void> {
-    const button = [...this.element.querySelectorAll("button")].find(
+  /** `place`: which of those of this name, from 0. */
+  async press(name: string, place = 0): Promise<void> {
+    const button = [...this.element.querySelectorAll("button")].filter(
       (one) => (one.getAttribute("aria-label") ?? one.textContent) === name,
-    );
+    )[place];
     if (!button) throw new Error(`no button is called ${name}`);
     await act(async () => button.click());
   }

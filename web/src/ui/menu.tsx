@@ -32,6 +32,9 @@ const CONTENT =
 const ITEM =
   "flex w-full items-center gap-2 rounded-md px-2 py-1.5 text-left outline-none select-none data-highlighted:bg-bg3 data-disabled:opacity-50 pointer-coarse:min-h-11 [&_svg]:size-4 [&_svg]:shrink-0";
 
+/** Whether what was chosen has the focus by now: then nobody else gets it back. */
+const isTaken = () => document.activeElement !== null && document.activeElement !== document.body;
+
 /** A menu at its button. */
 export function Menu({ trigger, items, align = "start", side = "bottom", label }: MenuProps) {
   return (
@@ -45,6 +48,7 @@ export function Menu({ trigger, items, align = "start", side = "bottom", label }
           side={side}
           sideOffset={4}
           className={CONTENT}
+          onCloseAutoFocus={(event) => isTaken() && event.preventDefault()}
         >
           <SheetTitle label={label} />
           <Items items={items} />
@@ -97,7 +101,7 @@ export function MenuAt({ place, items, label, opener, onClose }: MenuAtProps) {
           className={CONTENT}
           onCloseAutoFocus={(event) => {
             event.preventDefault();
-            opener.focus({ preventScroll: true });
+            if (!isTaken()) opener.focus({ preventScroll: true });
           }}
         >
           <SheetTitle label={label} />

@@ -208,6 +208,34 @@ test("a queued message that went out while it was edited comes back before the d
   expect(Object.values(localStorage).join()).toContain("waiting, better");
 });
 
+test("the news of a first move does not undo a second that is under way", async () => {
+  const first = later();
+  const second = later();
+  const answers = [first.answer, second.answer];
+  page = new ChatPage(({ method, path }) =>
+    method === "POST" && path.endsWith("/move") ? answers.shift() : undefined,
+  );
+  const ordered = (...ids: number[]) => {
+    const all = queue(3).queued_messages;
+    return { type: "queue_update", queued_messages: ids.map((id) => all[id - 1]) };
+  };
+  const places = () => rowsOfQueue().map((row) => row.match(/waiting \d/)?.[0].at(-1));
+  await busy(3);
+  await page.press("Move up", 2);
+  expect(places()).toEqual(["1", "3", "2"]);
+  await page.press("Move up", 1);
+  expect(places()).toEqual(["3", "1", "2"]);
+  await first.give(Response.json({ items: [], queue_version: 2 }));
+  await second.give(Response.json({ items: [], queue_version: 3 }));
+  await page.say(ordered(1, 3, 2), synced(2, 1));
+  expect(places()).toEqual(["3", "1", "2"]);
+  await page.say(ordered(3, 1, 2), synced(3, 1));
+  expect(places()).toEqual(["3", "1", "2"]);
+  // Another client has the next word.
+  await page.say(ordered(2, 3, 1), synced(4, 1));
+  expect(places()).toEqual(["2", "3", "1"]);
+});
+
 test("sixty pasted lines become a file, and go back into the text when asked", async () => {
   await idle();
   const lines = Array.from({ length: 60 }, (_, at) => `line ${at + 1}`).join("\n");
