@@ -44,13 +44,13 @@ async def test_delta_after_a_silence_is_shown_at_once_and_the_window_starts_behi
     subscription = rig.buffer.subscribe(KEY)
     rig.say("a", episode=episode)
 
-    await rig.clock.advance(0.0199)
+    await rig.clock.advance(0.0219)
     assert rig.say("b", episode=episode) == [2]
     assert texts(subscription.pull()) == ["a"]
     rig.timers.fire()
     assert texts(subscription.pull()) == ["b"]
 
-    await rig.clock.advance(0.0201)
+    await rig.clock.advance(0.0221)
     assert rig.say("c", "d", "e", episode=episode) == [3, 4, 4]
     assert texts(subscription.pull()) == ["c"]
     rig.timers.fire()

@@ -44,7 +44,7 @@ LIVE = st.builds(LivePart, ROLES, PARTS)
 STREAM = st.lists(st.one_of(LIVE, LIVE, LIVE, st.none()), max_size=40)
 
 # The clock stands still: with the first every delta comes after a silence, with the second none.
-QUIET = st.sampled_from([0.0, 20.0])
+QUIET = st.sampled_from([0.0, 22.0])
 
 
 def rows(live: Sequence[LivePart]) -> tuple[NewMessage, ...]:
