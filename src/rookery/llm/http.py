@@ -364,8 +364,8 @@ class _Stream:
             content.on_eof(self._go_on)
         if (seconds := self._read_at + self._gather_seconds - now) > 0 and not content.is_eof():
             await self._wait(seconds)
-        elif self._read_at < 0:
-            # Who sends much always has more: without a break nobody else would have a turn.
+        else:
+            # Who sends much always has more there: without this nobody else would have a turn.
             await asyncio.sleep(0)
         chunk = self._before_the_break() or await self.__anext__()
         self._read_at = self._loop.time() if len(chunk) < _MAX_GATHERED_BYTES else -math.inf

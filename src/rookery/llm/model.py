@@ -129,11 +129,12 @@ class WireModel:
                     for part in _opening(parts, request):
                         yield part
                     # Here and not in a method: a layer less for every token.
-                    is_done, is_read = reader.is_done, False
+                    is_done, is_writing = reader.is_done, False
                     while not is_done:
-                        is_read = is_read or has_words(parts)
+                        is_writing = is_writing or has_words(parts)
                         try:
-                            parts = joined(reader.feed(await (answer.gathered() if is_read else answer.next_chunk())))
+                            chunk = await (answer.gathered() if is_writing else answer.next_chunk())
+                            parts = joined(reader.feed(chunk))
                         except (StopAsyncIteration, TransportError) as stop:
                             parts = answer.stopped(stop)
                         is_done = reader.is_done

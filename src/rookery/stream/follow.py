@@ -408,6 +408,7 @@ class ChatStream:
         self._debug_pending.clear()
 
     def _parts_came(self) -> None:
+        # Not `_rouse`: it stays at rest, and takes the short way.
         self._wake()
 
     def _rouse(self) -> None:

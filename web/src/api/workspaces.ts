@@ -1,5 +1,5 @@
 import { address, get, post, put } from "@/api/http";
-import type { ContextView, FolderView, WorkspaceFileView } from "@/api/types.gen";
+import type { ContextView, FolderView, ItemsOfTemplateView, WorkspaceFileView } from "@/api/types.gen";
 
 /** As much of a workspace as a picker shows. */
 export interface WorkspaceRow {
@@ -12,12 +12,6 @@ export interface WorkspaceRow {
   stops_at?: string | null;
 }
 
-export interface TemplateRow {
-  name: string;
-  display_name: string;
-  description: string;
-}
-
 interface Items<T> {
   items: T[];
 }
@@ -27,7 +21,7 @@ interface Requested {
 }
 
 export const listWorkspaces = () => get<Items<WorkspaceRow>>("/workspaces", { limit: 100 });
-export const listTemplates = () => get<Items<TemplateRow>>("/templates");
+export const listTemplates = () => get<ItemsOfTemplateView>("/templates");
 export const createWorkspace = (template: string, key: string) =>
   post<Requested>("/workspaces", { template }, { "Idempotency-Key": key });
 export const startWorkspace = (id: string) => post<Requested>(`/workspaces/${encodeURIComponent(id)}/start`);

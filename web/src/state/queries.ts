@@ -81,8 +81,7 @@ export const DISPLAY: Display = {
   fullWidth: false,
 };
 
-/** What was chosen, or the defaults; `loaded` is false until the server said. */
-/** `loaded`: nothing more is waited for. `known`: the server has said it; else these are what most people have. */
+/** What was chosen, or the defaults. `loaded`: nothing more is waited for; `known`: it is what the server said. */
 export function useDisplay(): Display & { loaded: boolean; known: boolean } {
   const { data, isError } = usePreferences();
   const given = (data?.display ?? {}) as Record<string, unknown>;

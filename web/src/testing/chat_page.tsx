@@ -123,8 +123,7 @@ export class ChatPage {
     return !event.defaultPrevented;
   }
 
-  /** Press the button with this name. */
-  /** `place`: which of those of this name, from 0. */
+  /** Press the button with this name; `place` counts those that have it, from 0. */
   async press(name: string, place = 0): Promise<void> {
     const button = [...this.element.querySelectorAll("button")].filter(
       (one) => (one.getAttribute("aria-label") ?? one.textContent) === name,

@@ -118,19 +118,24 @@ test("with a keyboard Enter sends, but not the one that ends a composition", asy
   expect(sends()).toHaveLength(1);
 });
 
-test.each([
-  { enterSends: true, after: "one line\n", sent: 1, left: "" },
-  { enterSends: true, after: "one line\ntwo", sent: 0, left: "one line\ntwo" },
-  { enterSends: false, after: "one line\n", sent: 0, left: "one line\n" },
-])("Enter that comes before the settings is made up for: %o", async ({ enterSends, after, sent, left }) => {
+/** Somebody types a line and Enter, of which the browser makes `after`, while the settings are still to come. */
+async function enterBeforeSettings(after: string) {
   const settings = later();
   page = new ChatPage(({ path }) => (path === "/me/settings" ? settings.answer : undefined), { hasSettings: false });
   await busy(0);
   await page.type("one line");
   page.box.setSelectionRange(8, 8);
-  // The browser writes the line.
   expect(await page.key("Enter")).toBe(true);
   await page.type(after);
+  return settings;
+}
+
+test.each([
+  { enterSends: true, after: "one line\n", sent: 1, left: "" },
+  { enterSends: true, after: "one line\ntwo", sent: 0, left: "one line\ntwo" },
+  { enterSends: false, after: "one line\n", sent: 0, left: "one line\n" },
+])("Enter that comes before the settings is made up for: %o", async ({ enterSends, after, sent, left }) => {
+  const settings = await enterBeforeSettings(after);
   expect(sends()).toEqual([]);
   await settings.give(Response.json({ display: { enter_sends: enterSends }, compaction_thresholds: {} }));
   await act(async () => void (await vi.advanceTimersByTimeAsync(50)));
@@ -139,13 +144,7 @@ test.each([
 });
 
 test("Enter that came before the settings sends nothing when they cannot be had", async () => {
-  const settings = later();
-  page = new ChatPage(({ path }) => (path === "/me/settings" ? settings.answer : undefined), { hasSettings: false });
-  await busy(0);
-  await page.type("one line");
-  page.box.setSelectionRange(8, 8);
-  expect(await page.key("Enter")).toBe(true);
-  await page.type("one line\n");
+  const settings = await enterBeforeSettings("one line\n");
   await settings.give(Response.json({ code: "not_found", message: "No." }, { status: 404 }));
   await act(async () => void (await vi.advanceTimersByTimeAsync(50)));
   expect([sends(), page.box.value]).toEqual([[], "one line\n"]);

@@ -1,9 +1,9 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { sentence } from "@/api/errors";
-import { del, get, patch } from "@/api/http";
-import type { ItemsOfTemplateView, TemplatePatchBody } from "@/api/types.gen";
-import { listWorkspaces, startWorkspace, stopWorkspace, type WorkspaceRow } from "@/api/workspaces";
+import { del, patch } from "@/api/http";
+import type { TemplatePatchBody } from "@/api/types.gen";
+import { listTemplates, listWorkspaces, startWorkspace, stopWorkspace, type WorkspaceRow } from "@/api/workspaces";
 import { Section } from "@/features/settings/form";
 import { Table } from "@/features/settings/table";
 import { queryClient } from "@/state/queries";
@@ -114,7 +114,7 @@ export function Templates() {
   const isThere = useFeature("workspaces");
   const { data } = useQuery({
     queryKey: ["templates"],
-    queryFn: async () => (await get<ItemsOfTemplateView>("/templates")).items,
+    queryFn: listTemplates,
     enabled: isThere,
   });
   const change = (name: string, body: TemplatePatchBody) =>
@@ -129,7 +129,7 @@ export function Templates() {
     >
       <Table
         label="Templates"
-        rows={data ?? []}
+        rows={data?.items ?? []}
         keyOf={(one) => one.name}
         empty="No templates."
         columns={[

@@ -391,12 +391,7 @@ function Tail({ session, isEndSeen }: { session: ChatSession; isEndSeen: () => b
       {isActive(status) && status !== "requires_action" && <LiveRow session={session} isEndSeen={isEndSeen} />}
       {status === "requires_action" && action && (
         <Suspense>
-          {/* The next one may come in the same render, and must not be answered with what was typed for this one. */}
-          <ActionCard
-            key={action.tool_calls.map((call) => call.tool_call_id).join(" ")}
-            action={action}
-            clockSkew={skew}
-          />
+          <ActionCard action={action} clockSkew={skew} />
         </Suspense>
       )}
       {retry && <RetryBanner retry={retry} clockSkew={skew} />}
