@@ -49,16 +49,25 @@ async def test_message_to_a_failed_chat_runs(talk: Talk, busy: str) -> None:
     assert (await talk.get(chat))["last_error"] is None
 
 
-@pytest.mark.parametrize("busy", ["queue", "interrupt"])
-async def test_message_to_a_failed_chat_with_a_queue_lets_the_head_run(talk: Talk, busy: str) -> None:
+async def test_message_to_a_failed_chat_with_a_queue_lets_the_head_run(talk: Talk) -> None:
     chat = await talk.failed("First", "Second")
 
-    answer = (await talk.send(chat, "Third", busy_behavior=busy)).json()
+    answer = (await talk.send(chat, "Third", busy_behavior="queue")).json()
 
     assert (answer["queued"], answer["message"]) == (True, None)
     assert said(answer["queued_message"]) == "Third"
     assert [said(message) for message in answer["messages"]] == ["First"]
     assert await talk.queued(chat) == ["Second", "Third"]
+    assert answer["chat"]["status"] == "running"
+
+
+async def test_interrupting_message_to_a_failed_chat_runs_before_its_queue(talk: Talk) -> None:
+    chat = await talk.failed("First", "Second")
+
+    answer = (await talk.send(chat, "Now", busy_behavior="interrupt")).json()
+
+    assert (answer["queued"], said(answer["message"])) == (False, "Now")
+    assert await talk.queued(chat) == ["First", "Second"]
     assert answer["chat"]["status"] == "running"
 
 
@@ -71,15 +80,16 @@ async def test_message_to_a_running_chat_waits(talk: Talk) -> None:
     assert await talk.queued(chat) == ["Later"]
 
 
-async def test_interrupting_message_stops_a_running_chat(talk: Talk) -> None:
+async def test_interrupting_message_stops_a_running_chat_and_is_the_head_of_its_queue(talk: Talk) -> None:
     chat = await talk.create()
+    await talk.send(chat, "Later")
 
     answer = (await talk.send(chat, "Stop that", busy_behavior="interrupt")).json()
     again = (await talk.send(chat, "And that", busy_behavior="interrupt")).json()
 
     assert (answer["queued"], answer["chat"]["status"]) == (True, "interrupting")
     assert (again["queued"], again["chat"]["status"]) == (True, "interrupting")
-    assert await talk.queued(chat) == ["Stop that", "And that"]
+    assert await talk.queued(chat) == ["And that", "Stop that", "Later"]
 
 
 async def test_steering_message_is_marked(talk: Talk) -> None:
@@ -111,14 +121,15 @@ async def test_interrupting_message_closes_calls_of_the_client(talk: Talk) -> No
     assert (answer["queued"], answer["message"]["id"], answer["chat"]["status"]) == (False, own["id"], "running")
 
 
-async def test_interrupting_message_behind_a_queue_lets_the_head_run(talk: Talk) -> None:
+async def test_interrupting_message_runs_before_a_queue_that_waited_for_the_client(talk: Talk) -> None:
     chat = await talk.asking("First")
 
     answer = (await talk.send(chat, "Second", busy_behavior="interrupt")).json()
 
     assert [message["role"] for message in answer["messages"]] == ["tool", "user"]
-    assert (said(answer["messages"][-1]), said(answer["queued_message"])) == ("First", "Second")
-    assert (answer["queued"], answer["chat"]["status"]) == (True, "running")
+    assert (said(answer["message"]), answer["queued_message"]) == ("Second", None)
+    assert (answer["queued"], answer["chat"]["status"]) == (False, "running")
+    assert await talk.queued(chat) == ["First"]
 
 
 @pytest.mark.parametrize("busy", ["queue", "interrupt", "steer"])

@@ -100,10 +100,20 @@ def _requeue(chat: Chat, queue: tuple[Queued, ...]) -> Chat:
 
 
 def _append(chat: Chat, text: str, *, steer: bool = False) -> Chat:
+    chat, queued = _new_queued(chat, text, steer=steer)
+    return _requeue(chat, (*chat.queue, queued))
+
+
+def _prepend(chat: Chat, text: str) -> Chat:
+    chat, queued = _new_queued(chat, text)
+    return _requeue(chat, (queued, *chat.queue))
+
+
+def _new_queued(chat: Chat, text: str, *, steer: bool = False) -> tuple[Chat, Queued]:
     if len(chat.queue) >= chat.max_queue:
         raise _Refused("QueueFull")
     number = chat.queued_so_far + 1
-    return _requeue(replace(chat, queued_so_far=number), (*chat.queue, Queued(number, text, steer)))
+    return replace(chat, queued_so_far=number), Queued(number, text, steer)
 
 
 def _close(chat: Chat, reason: str, *, only_client: bool = False) -> Chat:
@@ -182,17 +192,16 @@ def _send(chat: Chat, action: Action) -> Chat:
 
 @_starts_in(Transition.SEND_MESSAGE_INTERRUPT, "W E0 E1 R0 R1 I0 I1 A0 A1")
 def _send_interrupting(chat: Chat, action: Action) -> Chat:
+    """The message runs next, whatever is queued."""
     match chat.state:
         case State.R0 | State.R1:
-            return _stop(_append(chat, action.text))
-        case State.A0:
+            return _stop(_prepend(chat, action.text))
+        case State.I0 | State.I1:
+            return _touch(_prepend(chat, action.text))
+        case State.A0 | State.A1:
             return _run_on(_say(chat, action.text, "interrupted_by_message"))
-        case State.A1:
-            # Appended before the head is popped, so a full queue refuses.
-            chat, head = _pop(_append(chat, action.text))
-            return _run_on(_say(chat, head, "interrupted_by_message"))
         case _:
-            return _send(chat, action)
+            return _run_on(_say(chat, action.text, "new_user_message"))
 
 
 @_starts_in(Transition.EDIT_MESSAGE, "W E0 E1 R0 R1 I0 I1 A0 A1")

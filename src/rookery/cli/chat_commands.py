@@ -35,7 +35,7 @@ def add_to(commands: Any, run: Run) -> None:
         "--busy",
         choices=("queue", "steer", "interrupt"),
         default="queue",
-        help="while a turn runs: wait for its end, be heard at its next step, or stop it (default: queue)",
+        help="while a turn runs: wait for its end, be heard at its next step, or stop it and run next (default: queue)",
     )
     attach = _add(tasks, "attach", run, "go on with a chat; without a terminal, follow it until it rests", lines=True)
     _add_chat(attach)

@@ -63,7 +63,8 @@ class AsyncMessages:
         plan_mode: bool | UnsetType = UNSET,
         client_id: str | None = None,
     ) -> SendAnswer:
-        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise.
+        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise:
+        `steer` is heard at the next step, `interrupt` stops the turn and runs next, before the rest of the queue.
 
         `client_id` makes it one message however often it is sent; one is made up when none is given.
         """

@@ -96,7 +96,7 @@ OCCASIONS: list[tuple[State, Occasion, CloseReason, list[str], bool]] = [
     (State.E0, _send(BusyBehavior.QUEUE), CloseReason.NEW_USER_MESSAGE, ALL, True),
     (State.E0, _send(BusyBehavior.STEER), CloseReason.NEW_USER_MESSAGE, ALL, True),
     (State.E1, _send(BusyBehavior.QUEUE), CloseReason.QUEUED_MESSAGE, ALL, True),
-    (State.E1, _send(BusyBehavior.INTERRUPT), CloseReason.QUEUED_MESSAGE, ALL, True),
+    (State.E1, _send(BusyBehavior.INTERRUPT), CloseReason.NEW_USER_MESSAGE, ALL, True),
     (State.E1, _promote, CloseReason.QUEUED_MESSAGE, ALL, True),
     (State.A1, _promote, CloseReason.QUEUED_MESSAGE, ALL, True),
     (State.R1, _finish_turn, CloseReason.QUEUED_MESSAGE, ALL, True),

@@ -56,7 +56,7 @@ async def test_sent_message_keeps_all_it_carries(rig: Rig) -> None:
 
 
 async def test_message_to_a_failed_chat_with_a_backlog_lets_the_head_go_first(rig: Rig) -> None:
-    for busy in BUSY:
+    for busy in (BusyBehavior.QUEUE, BusyBehavior.STEER):
         chat_id = await rig.chat(State.E1, queued=2)
 
         sent = await rig.send(chat_id, "go on", busy)
@@ -80,22 +80,18 @@ async def test_message_to_a_failed_chat_with_one_queued_row_takes_its_place(rig:
 
 
 @pytest.mark.parametrize(
-    ("state", "behaviours", "target"),
+    ("state", "target"),
     [
-        (State.R0, (BusyBehavior.QUEUE, BusyBehavior.STEER), State.R1),
-        (State.R1, (BusyBehavior.QUEUE, BusyBehavior.STEER), State.R1),
-        (State.R0, (BusyBehavior.INTERRUPT,), State.I1),
-        (State.R1, (BusyBehavior.INTERRUPT,), State.I1),
-        (State.I0, BUSY, State.I1),
-        (State.I1, BUSY, State.I1),
-        (State.A0, (BusyBehavior.QUEUE, BusyBehavior.STEER), State.A1),
-        (State.A1, (BusyBehavior.QUEUE, BusyBehavior.STEER), State.A1),
+        (State.R0, State.R1),
+        (State.R1, State.R1),
+        (State.I0, State.I1),
+        (State.I1, State.I1),
+        (State.A0, State.A1),
+        (State.A1, State.A1),
     ],
 )
-async def test_message_to_a_busy_chat_waits_at_the_end_of_the_queue(
-    rig: Rig, state: State, behaviours: tuple[BusyBehavior, ...], target: State
-) -> None:
-    for busy in behaviours:
+async def test_message_to_a_busy_chat_waits_at_the_end_of_the_queue(rig: Rig, state: State, target: State) -> None:
+    for busy in (BusyBehavior.QUEUE, BusyBehavior.STEER):
         chat_id = await rig.chat(state)
         history, queue, before = await rig.history(chat_id), await rig.queue(chat_id), await rig.load(chat_id)
 
@@ -107,6 +103,61 @@ async def test_message_to_a_busy_chat_waits_at_the_end_of_the_queue(
         assert await rig.history(chat_id) == history
         assert after.state is target
         assert after.requires_action_deadline_at == before.requires_action_deadline_at
+
+
+@pytest.mark.parametrize("state", [State.R0, State.R1, State.I0, State.I1])
+async def test_interrupting_message_becomes_the_head_of_the_queue(rig: Rig, state: State) -> None:
+    chat_id = await rig.chat(state, queued=2) if state.has_queue else await rig.chat(state)
+    history, queue = await rig.history(chat_id), await rig.queue(chat_id)
+
+    sent = await rig.send(chat_id, "this first", BusyBehavior.INTERRUPT)
+
+    assert (sent.inserted, sent.repeats) == ((), None)
+    assert await rig.queue(chat_id) == [sent.queued, *queue]
+    assert await rig.history(chat_id) == history
+    assert await rig.state(chat_id) is State.I1
+
+
+async def test_interrupting_message_runs_right_after_the_stop_and_the_backlog_keeps_its_order(rig: Rig) -> None:
+    chat_id = await rig.chat(State.R1, queued=3)
+    await rig.send(chat_id, "this first", BusyBehavior.INTERRUPT)
+
+    await rig.update(chat_id, machine.finish_interruption)
+
+    assert words((await rig.history(chat_id))[-1]) == "this first"
+    assert [words(row) for row in await rig.queue(chat_id)] == ["queued 0", "queued 1", "queued 2"]
+
+
+async def test_last_of_several_interrupting_messages_runs_first_as_with_promotion(rig: Rig) -> None:
+    chat_id = await rig.chat(State.R1)
+    for said in ("one", "two"):
+        await rig.send(chat_id, said, BusyBehavior.INTERRUPT)
+
+    assert [words(row) for row in await rig.queue(chat_id)] == ["two", "one", "queued 0"]
+
+
+@pytest.mark.parametrize("state", [State.E1, State.A1])
+async def test_interrupting_message_that_runs_at_once_needs_no_room_in_the_queue(rig: Rig, state: State) -> None:
+    chat_id = await rig.chat(state, queued=20)
+
+    sent = await rig.send(chat_id, "this first", BusyBehavior.INTERRUPT)
+
+    assert words(sent.inserted[-1]) == "this first"
+    assert len(await rig.queue(chat_id)) == 20
+    assert await rig.state(chat_id) is State.R1
+
+
+async def test_interrupting_message_goes_before_the_backlog_of_a_chat_that_failed(rig: Rig) -> None:
+    chat_id = await rig.chat(State.E1, queued=2)
+    queue = await rig.queue(chat_id)
+
+    sent = await rig.send(chat_id, "this first", BusyBehavior.INTERRUPT)
+
+    assert words(sent.inserted[-1]) == "this first"
+    assert sent.queued is None
+    assert await rig.queue(chat_id) == queue
+    chat = await rig.load(chat_id)
+    assert (chat.state, chat.last_error) == (State.R1, None)
 
 
 async def test_interrupting_message_goes_ahead_when_only_a_client_was_waited_for(rig: Rig) -> None:
@@ -121,25 +172,25 @@ async def test_interrupting_message_goes_ahead_when_only_a_client_was_waited_for
     assert (chat.state, chat.requires_action_deadline_at) == (State.R0, None)
 
 
-async def test_interrupting_message_lines_up_behind_a_backlog_that_waited_for_a_client(rig: Rig) -> None:
-    for queued in (1, 2):
-        chat_id = await rig.chat(State.A1, queued=queued)
+async def test_interrupting_message_goes_before_a_backlog_that_waited_for_a_client(rig: Rig) -> None:
+    chat_id = await rig.chat(State.A1, queued=2)
+    queue = await rig.queue(chat_id)
 
-        sent = await rig.send(chat_id, "never mind", BusyBehavior.INTERRUPT)
+    sent = await rig.send(chat_id, "never mind", BusyBehavior.INTERRUPT)
 
-        assert [message.role for message in sent.inserted] == [Role.TOOL, Role.USER]
-        assert words(sent.inserted[-1]) == "queued 0"
-        assert sent.queued is not None
-        assert [words(row) for row in await rig.queue(chat_id)] == ["queued 1", "never mind"][-queued:]
-        chat = await rig.load(chat_id)
-        assert (chat.state, chat.requires_action_deadline_at) == (State.R1, None)
+    assert [message.role for message in sent.inserted] == [Role.TOOL, Role.USER]
+    assert words(sent.inserted[-1]) == "never mind"
+    assert sent.queued is None
+    assert await rig.queue(chat_id) == queue
+    chat = await rig.load(chat_id)
+    assert (chat.state, chat.requires_action_deadline_at) == (State.R1, None)
 
 
 async def test_only_a_steering_message_that_waits_is_marked_so(rig: Rig) -> None:
     waiting = (State.E1, State.R0, State.R1, State.I0, State.I1, State.A0, State.A1)
     for state, busy in product(waiting, BUSY):
-        if busy is BusyBehavior.INTERRUPT and state is State.A0:
-            continue
+        if busy is BusyBehavior.INTERRUPT and state in (State.E1, State.A0, State.A1):
+            continue  # it runs at once
         sent = await rig.send(await rig.chat(state), "and this", busy)
         assert sent.queued is not None
         assert sent.queued.steer is (busy is BusyBehavior.STEER), (state, busy)
@@ -169,7 +220,8 @@ async def test_full_queue_refuses_another_message_and_nothing_changes(rig: Rig, 
     chat_id = await rig.chat(state, queued=MAX_QUEUE)
     before = await rig.trace(chat_id)
 
-    for busy in BUSY:
+    # One that interrupts a wait for the client runs at once and needs no room.
+    for busy in BUSY[:2] if state is State.A1 else BUSY:
         with pytest.raises(QueueFull) as refusal:
             await rig.send(chat_id, "one too many", busy)
         assert refusal.value.maximum == MAX_QUEUE == 20

@@ -73,6 +73,16 @@ test("the queue hides, changes and reorders at once, and is as before when an op
   expect(edited[1]).toMatchObject({ faint: true, parts: [{ text: "new" }] });
 });
 
+test("a message that interrupts is the head of the queue, and the chat is being stopped", () => {
+  const chat = data({ status: "running", queue: [queued(1), queued(2)] });
+  const now = (id: string) => send({ id, queued: true, body: { content: [], busy_behavior: "interrupt" } });
+  expect(shownQueue(chat, [now("a")]).map((row) => row.key)).toEqual(["a", "q1", "q2"]);
+  const both = shownQueue(chat, [now("a"), send({ id: "later", queued: true }), now("b")]);
+  expect(both.map((row) => row.key)).toEqual(["b", "a", "q1", "q2", "later"]);
+  expect(shownStatus(chat, [now("a")])).toBe("interrupting");
+  expect(shownStatus(chat, [send({ queued: true })])).toBe("running");
+});
+
 test("hiding ends when the stream shows the queue without it", () => {
   const op: PendingOp = { kind: "delete", id: "d", queuedId: 2 };
   expect(settle([op], data({ queue: [queued(2)] }))).toHaveLength(1);

@@ -106,7 +106,14 @@ export function shownQueue(data: ChatData, pending: readonly PendingOp[]): Queue
     rows.sort((a, b) => (places.get(a.id ?? -1) ?? 1e9) - (places.get(b.id ?? -1) ?? 1e9));
   }
   const sends = pending.filter((op): op is PendingSend => op.kind === "send" && op.queued && !op.failed);
-  return [...rows, ...sends.map(pendingRow)];
+  // As the server does: the last one that interrupts is the head.
+  const first = sends.filter(interrupts).reverse();
+  const last = sends.filter((op) => !interrupts(op));
+  return [...first.map(pendingRow), ...rows, ...last.map(pendingRow)];
+}
+
+function interrupts(op: PendingSend): boolean {
+  return op.body.busy_behavior === "interrupt";
 }
 
 function queueRow(one: Queued, parts: Part[] | undefined): QueueRow {
@@ -136,7 +143,7 @@ export function shownStatus(data: ChatData, pending: readonly PendingOp[]): Stat
   let status = data.status;
   for (const op of pending) {
     if (op.failed) continue;
-    if (op.kind === "stop" || op.kind === "promote") {
+    if (op.kind === "stop" || op.kind === "promote" || (op.kind === "send" && op.queued && interrupts(op))) {
       if (status === "running" || status === "requires_action") status = "interrupting";
     } else if (op.kind === "start" || op.kind === "edit" || (op.kind === "send" && !op.queued)) status = "running";
   }

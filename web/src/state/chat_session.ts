@@ -239,7 +239,10 @@ export class ChatSession {
   /** Send a message. Sends of one chat go out one after the other. */
   send(body: SendBody, parts: Part[], clientId: string): Promise<SendOutcome> {
     const { data, pending } = this.store.getState();
-    const busy = isActive(shownStatus(data, pending)) || (data.status === "error" && data.queue.length > 0);
+    const status = shownStatus(data, pending);
+    const busy = isActive(status) || (data.status === "error" && data.queue.length > 0);
+    // One that interrupts waits only for a stop; where nothing is at work it runs at once.
+    const stops = status === "running" || status === "interrupting";
     const interrupts = body.busy_behavior === "interrupt";
     const op: PendingSend = {
       kind: "send",
@@ -247,7 +250,7 @@ export class ChatSession {
       content: body.content as Content,
       parts,
       at: new Date(this.host.now()).toISOString(),
-      queued: busy && !interrupts,
+      queued: interrupts ? stops : busy,
       body: { ...body, client_id: clientId },
     };
     this.begin(op);

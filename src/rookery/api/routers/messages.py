@@ -123,7 +123,8 @@ def router(parts: ApiParts) -> APIRouter:
         takes=[headers.CLIENT_ID],
     )
     async def send(caller: CallerDep, chat: UUID) -> Response:
-        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise.
+        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise:
+        `steer` is heard at the next step, `interrupt` stops the turn and runs next, before the rest of the queue.
 
         A repeat with the same `client_id` (or header `Idempotency-Key`) is answered as the first was.
         """

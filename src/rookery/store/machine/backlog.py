@@ -22,15 +22,18 @@ QUEUE_COLUMNS = """
 
 _LIST_QUEUE = f"SELECT {QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1 ORDER BY position, id"
 
-_APPEND = f"""
+_INSERT = """
     INSERT INTO chat_queued_messages
            (chat_id, position, content, content_version, created_by, model_config_id, reasoning_effort, steer,
             client_id)
-    SELECT $1, coalesce(max(q.position), 0) + 1, $2, $3, $4, $5, $6, $7, $8
+    SELECT $1, {position}, $2, $3, $4, $5, $6, $7, $8
       FROM chat_queued_messages q
      WHERE q.chat_id = $1
-    RETURNING {QUEUE_COLUMNS}
+    RETURNING {columns}
 """
+_APPEND = _INSERT.format(position="coalesce(max(q.position), 0) + 1", columns=QUEUE_COLUMNS)
+# Below the lowest, possibly below zero: gaps and signs do not matter, only the order does.
+_PREPEND = _INSERT.format(position="coalesce(min(q.position), 2) - 1", columns=QUEUE_COLUMNS)
 
 _POP_HEAD = f"""
     DELETE FROM chat_queued_messages
@@ -62,10 +65,19 @@ def require_room(tx: Tx) -> None:
 
 async def append(tx: Tx, message: NewQueuedMessage, *, steer: bool = False) -> QueuedMessage:
     """Put a message at the end of the queue. The caller has made sure that there is room."""
+    return await _insert(tx, _APPEND, message, steer=steer)
+
+
+async def prepend(tx: Tx, message: NewQueuedMessage) -> QueuedMessage:
+    """Put a message at the head of the queue; the others keep their order. The caller has made sure of room."""
+    return await _insert(tx, _PREPEND, message, steer=False)
+
+
+async def _insert(tx: Tx, statement: str, message: NewQueuedMessage, *, steer: bool) -> QueuedMessage:
     if named := parts.file_ids(message.content):
         await files.link_files(tx, named)
     record = await tx.conn.fetchrow(
-        _APPEND,
+        statement,
         tx.chat.id,
         parts.encode(message.content),
         CONTENT_VERSION,

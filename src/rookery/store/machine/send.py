@@ -33,6 +33,7 @@ class Sent(msgspec.Struct, frozen=True):
 async def send_message(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
     """Insert the message when the chat is idle; queue it, or interrupt with it, when it is busy.
 
+    A message that interrupts runs next: at once where nothing has to be stopped, else from the head of the queue.
     A message whose `client_id` is known already is not sent again, whatever state the chat is in by now.
     """
     if message.client_id is not None and (first := await find_sent(tx.conn, tx.chat.id, client_id=message.client_id)):
@@ -41,12 +42,12 @@ async def send_message(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) ->
     match source:
         case State.W | State.E0:
             return await _insert(tx, message, busy.transition, CloseReason.NEW_USER_MESSAGE)
+        case State.E1 if busy is BusyBehavior.INTERRUPT:
+            return await _insert(tx, message, busy.transition, CloseReason.NEW_USER_MESSAGE)
         case State.E1:
             return await _resume_backlog(tx, message, busy)
-        case State.A0 if busy is BusyBehavior.INTERRUPT:
+        case State.A0 | State.A1 if busy is BusyBehavior.INTERRUPT:
             return await _insert(tx, message, busy.transition, CloseReason.INTERRUPTED_BY_MESSAGE)
-        case State.A1 if busy is BusyBehavior.INTERRUPT:
-            return await _interrupt_action(tx, message)
         case _:
             return await _enqueue(tx, message, busy)
 
@@ -72,18 +73,12 @@ async def _resume_backlog(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior)
     return Sent(inserted, queued)
 
 
-async def _interrupt_action(tx: Tx, message: NewQueuedMessage) -> Sent:
-    backlog.require_room(tx)
-    queued = await backlog.append(tx, message)
-    head = await backlog.pop_head(tx)
-    by, reason = Transition.SEND_MESSAGE_INTERRUPT, CloseReason.INTERRUPTED_BY_MESSAGE
-    inserted = await turn.start_turn(tx, by, rows.promoted_row(head), reason)
-    return Sent(inserted, queued)
-
-
 async def _enqueue(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
     backlog.require_room(tx)
-    queued = await backlog.append(tx, message, steer=busy is BusyBehavior.STEER)
+    if busy is BusyBehavior.INTERRUPT:
+        queued = await backlog.prepend(tx, message)
+    else:
+        queued = await backlog.append(tx, message, steer=busy is BusyBehavior.STEER)
     if busy is BusyBehavior.INTERRUPT and tx.chat.status == Status.RUNNING:
         await tx.settle(busy.transition, f"status = 'interrupting', {turn.DROP_COMPACTION}, {turn.TOUCH}")
     else:
