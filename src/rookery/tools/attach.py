@@ -55,9 +55,9 @@ async def attach_file(ctx: ToolContext, given: AttachFile) -> ToolOutput:
     return ToolOutput(value, attachments=(Attachment(stored.id, stored.mime_type, stored.name),))
 
 
-async def read_whole(turn: WorkspaceTurn, path: str, *, max_bytes: int) -> bytes:
-    """All bytes of a file that has some, and not too many."""
-    data = await ask_agent(turn.workspace, lambda conn: conn.read_bytes(path, max_bytes=max_bytes + 1))
+async def read_whole(turn: WorkspaceTurn, path: str, *, max_bytes: int, links: bool = True) -> bytes:
+    """All bytes of a file that has some, and not too many. Without `links`, a path with a symbolic link is refused."""
+    data = await ask_agent(turn.workspace, lambda conn: conn.read_bytes(path, max_bytes=max_bytes + 1, links=links))
     if not data:
         raise Refused(f"{path} is empty.")
     if len(data) > max_bytes:

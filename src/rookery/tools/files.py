@@ -137,7 +137,10 @@ async def write_file(ctx: ToolContext, given: WriteFile) -> ToolOutput:
         raise Refused(f"The content has {len(data)} bytes; at most {MAX_WRITE_BYTES} can be written at once.")
     await check_target(turn, path)
     path = absolute(path)
-    written = await ask_agent(turn.workspace, lambda conn: conn.write_file(path, data, key=ctx.replay_token))
+    links = not turn.is_planning
+    written = await ask_agent(
+        turn.workspace, lambda conn: conn.write_file(path, data, links=links, key=ctx.replay_token)
+    )
     value = {"ok": True, "bytes": written.bytes or len(data), "created": written.created}
     return ToolOutput(with_warning(turn.workspace, value))
 
@@ -147,7 +150,8 @@ async def edit_files(ctx: ToolContext, given: EditFiles) -> ToolOutput:
     files = _checked(given.files)
     for file in files:
         await check_target(turn, file.path)
-    edited = await ask_agent(turn.workspace, lambda conn: conn.edit_files(files, key=ctx.replay_token))
+    links = not turn.is_planning
+    edited = await ask_agent(turn.workspace, lambda conn: conn.edit_files(files, links=links, key=ctx.replay_token))
     shown = [
         {
             "path": each.path,
@@ -216,6 +220,7 @@ async def check_target(turn: WorkspaceTurn, path: str) -> None:
     if turn.is_planning:
         if path != planned:
             raise Refused(f"This is a planning turn: only the plan file {planned} may be written. {NOTHING_CHANGED}")
+        # Agents from before this check was theirs need it; the others refuse links while they open the file.
         resolved = await ask_agent(turn.workspace, lambda conn: conn.resolve_path(planned))
         if resolved != planned:
             raise Refused(f"The plan file {planned} leads to {resolved}, which may not be written. {NOTHING_CHANGED}")

@@ -49,7 +49,7 @@ async def propose_plan(ctx: ToolContext, given: ProposePlan) -> ToolOutput:
         raise Refused(f"The plan file {path} leads to {resolved}. Write the plan itself there.")
     stored = await attach.tool_files_find(turn, ctx)
     if stored is None:
-        data = await attach.read_whole(turn, path, max_bytes=MAX_PLAN_BYTES)
+        data = await attach.read_whole(turn, path, max_bytes=MAX_PLAN_BYTES, links=False)
         if not data.strip():
             raise Refused(f"The plan file {path} is blank. Write the plan first.")
         stored = await attach.store(

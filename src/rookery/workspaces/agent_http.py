@@ -60,7 +60,8 @@ class ChatHeaders:
 class Request:
     """One request. With a key, or as a GET, it may be repeated when a kept connection turns out to be dead.
 
-    `result_name` is what a file with more output than fits an answer is to be called in the workspace.
+    `result_name` is what a file with more output than fits an answer is to be called in the workspace. Without
+    `follows_links` the agent refuses paths that lead through symbolic links.
     """
 
     method: str
@@ -70,6 +71,7 @@ class Request:
     content_type: str = "application/json"
     key: UUID | None = None
     result_name: str | None = None
+    follows_links: bool = True
     seconds: float = REQUEST_SECONDS
     max_bytes: int = MAX_JSON_BYTES
 
@@ -203,6 +205,8 @@ class AgentHttp:
             headers["Idempotency-Key"] = str(request.key)
         if request.result_name is not None:
             headers["X-Rookery-Result"] = request.result_name
+        if not request.follows_links:
+            headers["X-Rookery-Links"] = "refuse"
         return await session.request(
             request.method,
             f"{base}{request.path}",

@@ -95,26 +95,35 @@ class AgentConn:
             while chunk := await body.readany():
                 yield chunk
 
-    async def read_bytes(self, path: str, *, max_bytes: int) -> bytes:
-        """The first `max_bytes` of a file, in one piece."""
+    async def read_bytes(self, path: str, *, max_bytes: int, links: bool = True) -> bytes:
+        """The first `max_bytes` of a file, in one piece. Without `links`, a path with a symbolic link is refused."""
         query = {"path": path, "offset": "0", "limit": str(max_bytes)}
         max_bytes = min(max_bytes, MAX_READ_BYTES)
-        request = Request(method="GET", path="/v1/files", query=query, seconds=UPLOAD_SECONDS, max_bytes=max_bytes)
+        request = Request(
+            method="GET",
+            path="/v1/files",
+            query=query,
+            seconds=UPLOAD_SECONDS,
+            max_bytes=max_bytes,
+            follows_links=links,
+        )
         return (await self._http.call(request, self._chat)).body
 
     async def read_lines(self, path: str, offset: int = 1, limit: int | None = None) -> Lines:
         query = {"path": path, "offset": str(offset)} | ({} if limit is None else {"limit": str(limit)})
         return await self._json(Request(method="GET", path="/v1/files/lines", query=query), Lines)
 
-    async def write_file(self, path: str, data: bytes, *, key: UUID | None = None) -> Written:
-        return await self._json(_put("/v1/files", {"path": path}, data, key=key), Written)
+    async def write_file(self, path: str, data: bytes, *, links: bool = True, key: UUID | None = None) -> Written:
+        request = _put("/v1/files", {"path": path}, data, key=key)
+        request.follows_links = links
+        return await self._json(request, Written)
 
     async def edit_files(
-        self, files: Sequence[FileEdits], *, diff: bool = True, key: UUID | None = None
+        self, files: Sequence[FileEdits], *, diff: bool = True, links: bool = True, key: UUID | None = None
     ) -> tuple[Edited, ...]:
-        body = {"files": files, "include_diff": diff}
-        answer = await self._json(self._post("/v1/files/edit", body, key=key, seconds=UPLOAD_SECONDS), _EditedFiles)
-        return answer.files
+        request = self._post("/v1/files/edit", {"files": files, "include_diff": diff}, key=key, seconds=UPLOAD_SECONDS)
+        request.follows_links = links
+        return (await self._json(request, _EditedFiles)).files
 
     async def keep_result(
         self, name: str, data: bytes, *, key: UUID | None = None, seconds: float = UPLOAD_SECONDS

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rookery.workspaces.agent import handles
 from rookery.workspaces.agent import spill as spills
 from rookery.workspaces.agent.config import Config
 from rookery.workspaces.agent.disk import Disk
@@ -152,7 +153,8 @@ def test_oldest_files_make_room_and_nothing_else_is_touched(tmp_path: Path, monk
         (folder / f"old{number}").write_text("x")
         os.utime(folder / f"old{number}", (number, number))
 
-    spills.make_room(str(folder))
+    with handles.directory(str(folder)) as handle:
+        spills.make_room(handle)
 
     assert sorted(path.name for path in folder.iterdir()) == ["inner", "link", "old3", "old4"]
     assert outside.read_text() == "keep me"

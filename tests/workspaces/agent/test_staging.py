@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,12 @@ class FailingRename:
     """Renames like the system until the one it was told to refuse."""
 
     def __init__(self, refuse: Path) -> None:
-        self.refuse = str(refuse)
+        self.refuse = refuse.name
 
-    def __call__(self, source: str, target: str) -> None:
+    def __call__(self, folder: int, source: str, target: str) -> None:
         if target == self.refuse:
             raise OSError(errno.EBUSY, "busy")
-        os.replace(source, target)
+        staging.replace(folder, source, target)
 
 
 def test_failing_rename_restores_the_files_before_it(tmp_path: Path) -> None:

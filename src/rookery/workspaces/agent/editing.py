@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rookery.workspaces.agent import diff, edit, journal, paths, staging
+from rookery.workspaces.agent import diff, edit, handles, journal, paths, staging
 from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.edit import Applied, Edit
@@ -69,7 +69,7 @@ class Editor:
         wanted = parse(body.get("files"))
 
         async def run(attempt: Attempt) -> Response:
-            targets = await asyncio.to_thread(_resolve_all, wanted)
+            targets = await asyncio.to_thread(_resolve_all, wanted, links=request.follows_links)
             async with self._agent.locks.hold(target.real for target in targets):
                 computed = await asyncio.to_thread(self._make, targets, attempt, include_diff)
             for target in targets:
@@ -97,7 +97,7 @@ class Editor:
                 staged.append(staging.stage(one.target.real, data, version=one.version))
             staging.check_unchanged(staged)
         except AgentError as error:
-            staging.discard([one.temporary for one in staged])
+            staging.discard(staged)
             raise _unchanged(error) from error
         staging.commit(staged)
 
@@ -163,11 +163,11 @@ def _unchanged(error: AgentError) -> AgentError:
     return AgentError(error.status, error.code, message, error.detail, error.fields)
 
 
-def _resolve_all(wanted: Sequence[FileEdits]) -> list[Target]:
+def _resolve_all(wanted: Sequence[FileEdits], *, links: bool) -> list[Target]:
     targets: dict[str, Target] = {}
     for one in wanted:
         try:
-            real = paths.resolve(one.path)
+            real = handles.resolved(one.path, links=links)
         except AgentError as error:
             raise _unchanged(error) from error
         if real in targets:
@@ -234,7 +234,8 @@ def _answer(wanted: FileEdits, text: str, after: str, applied: Sequence[Applied]
 
 
 def _read(target: Target) -> tuple[Version, bytes]:
-    descriptor = paths.open_regular(target.real)
+    # The path is real: a link in it appeared after it was resolved, and is not followed.
+    descriptor = handles.open_regular(target.real, links=False)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
         if status.st_size > MAX_FILE_BYTES:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from io import FileIO
 from typing import Any
 
-from rookery.workspaces.agent import journal, lines, paths, staging
+from rookery.workspaces.agent import handles, journal, lines, paths, staging
 from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.errors import AgentError, invalid
@@ -40,7 +40,8 @@ class Files:
         offset = request.number("offset", 0)
         limit = request.optional_number("limit")
         # A file object, not its number: it is closed also when the client leaves before the first byte.
-        file = os.fdopen(await asyncio.to_thread(paths.open_regular, path), "rb", buffering=0)
+        opened = await asyncio.to_thread(handles.open_regular, path, links=request.follows_links)
+        file = os.fdopen(opened, "rb", buffering=0)
         length = max(os.fstat(file.fileno()).st_size - offset, 0)
         if limit is not None:
             length = min(length, limit)
@@ -69,7 +70,7 @@ class Files:
         data = await self._upload(request)
 
         async def run(attempt: Attempt) -> Response:
-            real = await asyncio.to_thread(paths.resolve, path)
+            real = await asyncio.to_thread(handles.resolved, path, links=request.follows_links)
             async with self._agent.locks.hold([real]):
                 created = await asyncio.to_thread(self._write, real, data)
             self._agent.touched.record(request.chat, real)
@@ -91,9 +92,9 @@ class Files:
     def _write(self, real: str, data: bytes) -> bool:
         """Replace one file; gives whether it is new."""
         self._disk.require(len(data) - _size_of(real))
-        created = staging.target_mode(real) is None
-        staging.commit([staging.stage(real, data)])
-        return created
+        staged = staging.stage(real, data)
+        staging.commit([staged])
+        return staged.is_new
 
     def _folder(self, body: dict[str, Any]) -> str:
         if body.get("path") is not None:
@@ -143,9 +144,15 @@ def _size_of(path: str) -> int:
 
 def _list(path: str) -> dict[str, Any]:
     try:
-        with os.scandir(path) as found:
-            # Only as many as are shown are kept: a folder may hold millions.
-            entries = heapq.nsmallest(MAX_ENTRIES + 1, _entries(found), key=lambda entry: (not entry[1], entry[0]))
+        with handles.directory(paths.resolve(path)) as handle:
+            listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
+        try:
+            # Entries are looked at by the handle, so it stays open until the end.
+            with os.scandir(listed) as found:
+                # Only as many as are shown are kept: a folder may hold millions.
+                entries = heapq.nsmallest(MAX_ENTRIES + 1, _entries(found), key=lambda entry: (not entry[1], entry[0]))
+        finally:
+            os.close(listed)
     except OSError as error:
         raise paths.refusal(error, path) from error
     shown = [

@@ -208,6 +208,11 @@ class Request:
             raise invalid("Idempotency-Key", f"must be 1 to {MAX_KEY_CHARS} printable ASCII characters without spaces")
         return key
 
+    @property
+    def follows_links(self) -> bool:
+        """Whether paths of this request may lead through symbolic links: `X-Rookery-Links: refuse` forbids it."""
+        return self.headers.get("x-rookery-links") != "refuse"
+
     def text(self, name: str) -> str:
         """A query parameter that must be there."""
         if not self.query.get(name):

@@ -88,18 +88,3 @@ def require_regular(mode: int, path: str) -> None:
         raise AgentError(400, "wrong_kind", f"{path} is a directory, not a file.")
     if not stat.S_ISREG(mode):
         raise AgentError(400, "wrong_kind", f"{path} is not a regular file.")
-
-
-def open_regular(path: str) -> int:
-    """A descriptor of a regular file, for reading. The caller closes it."""
-    try:
-        # Without O_NONBLOCK the open of a named pipe waits for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError as error:
-        raise refusal(error, path) from error
-    try:
-        require_regular(os.fstat(descriptor).st_mode, path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor

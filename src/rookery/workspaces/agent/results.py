@@ -37,15 +37,13 @@ class Results:
 
     def _write(self, name: str, data: bytes) -> str:
         self._disk.require(len(data))
-        folder = os.path.join(self._agent.config.home, spill.FOLDER)
+        home = self._agent.config.home
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            spill.make_room(folder)
-            descriptor, path = spill.new_file(folder, name)
+            descriptor, path = spill.new_file(home, name)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
         except OSError as error:
-            raise paths.refusal(error, folder) from error
+            raise paths.refusal(error, os.path.join(home, spill.FOLDER)) from error
         return path
 
 

@@ -8,11 +8,14 @@ in the way, the command goes on without it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Callable
 
+from rookery.workspaces.agent import handles, paths
 from rookery.workspaces.agent import output as outputs
+from rookery.workspaces.agent.errors import AgentError
 from rookery.workspaces.agent.output import Kept, Output
 
 FOLDER = ".rookery/results"
@@ -36,7 +39,7 @@ class Spill:
     """The file of one command. `claim` says whether so many bytes more fit the workspace's disk."""
 
     def __init__(self, home: str, name: str, claim: Claim) -> None:
-        self._folder = os.path.join(home, FOLDER)
+        self._home = home
         self._name = name
         self._claim = claim
         self._descriptor = -1
@@ -69,10 +72,8 @@ class Spill:
 
     def _begin(self) -> None:
         try:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            make_room(self._folder)
-            self._descriptor, self._path = new_file(self._folder, self._name)
-        except OSError:
+            self._descriptor, self._path = new_file(self._home, self._name)
+        except (OSError, AgentError):
             self._end()
 
     def _write(self, data: bytes) -> None:
@@ -106,32 +107,43 @@ class Spill:
             self._path = None
 
 
-def new_file(folder: str, name: str) -> tuple[int, str]:
-    """A file that was not there before: two chats may have calls of one name, and each marker means its own file."""
-    for number in range(1, _MAX_SAME_NAME + 1):
-        path = os.path.join(folder, name if number == 1 else f"{name}-{number}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            return os.open(path, flags, 0o600), path
-        except FileExistsError:
-            continue
-    raise FileExistsError(name)
+def new_file(home: str, name: str) -> tuple[int, str]:
+    """A file for one result, with room made for it: its descriptor and its path.
+
+    It was not there before: two chats may have calls of one name, and each marker means its own file. The folder is
+    reached without following links below the home, because old results in it are deleted.
+    """
+    folder = handles.open_directory(os.path.join(paths.resolve(home), FOLDER), create=True, mode=0o700)
+    try:
+        make_room(folder)
+        for number in range(1, _MAX_SAME_NAME + 1):
+            numbered = name if number == 1 else f"{name}-{number}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with contextlib.suppress(FileExistsError):
+                return os.open(numbered, flags, 0o600, dir_fd=folder), os.path.join(home, FOLDER, numbered)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+    finally:
+        os.close(folder)
 
 
-def make_room(folder: str) -> None:
+def make_room(folder: int) -> None:
     """Delete the oldest results until there is room for one more. Only files that are directly in the folder."""
     found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                if entry.is_file(follow_symlinks=False):
-                    status = entry.stat(follow_symlinks=False)
-                    found.append((status.st_mtime, status.st_size, entry.path))
+    listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        with os.scandir(listed) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append((status.st_mtime, status.st_size, entry.name))
+    finally:
+        os.close(listed)
     found.sort()
     count, size = len(found), sum(each[1] for each in found)
-    for _, length, path in found:
+    for _, length, name in found:
         if count < MAX_KEPT_FILES and size + MAX_BYTES <= MAX_KEPT_BYTES:
             return
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            os.unlink(name, dir_fd=folder)
         count, size = count - 1, size - length

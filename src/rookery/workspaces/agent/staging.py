@@ -1,12 +1,14 @@
 """Files replaced as a whole or not at all: written beside their target, flushed, then renamed over it.
 
-Several files are replaced together: if one rename fails, those before it get their originals back. All of this blocks
-and runs in a thread; the caller holds the locks of the paths.
+Several files are replaced together: if one rename fails, those before it get their originals back. Every step is done
+relative to a handle of the file's directory, so a link that appears in its path leads no write to another place. All of
+this blocks and runs in a thread; the caller holds the locks of the paths.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -14,14 +16,14 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rookery.workspaces.agent import paths
+from rookery.workspaces.agent import handles, paths
 from rookery.workspaces.agent.errors import AgentError
 
 NEW_FILE_MODE = 0o644
-NEW_DIRECTORY_MODE = 0o755
 _NAME_BYTES = 200
 
-Rename = Callable[[str, str], None]
+# Renames the first name to the second within the directory of a handle.
+Rename = Callable[[int, str, str], None]
 
 
 class Version(NamedTuple):
@@ -34,42 +36,46 @@ class Version(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """New content that waits beside its target. `version` is None for a file that was not read before."""
+    """New content that waits beside its target. `version` is None for a file that was not read before.
+
+    `folder` is the handle of the directory of both names. `commit` and `discard` close it.
+    """
 
     target: str
+    folder: int
+    name: str
     temporary: str
     version: Version | None
+    is_new: bool
 
 
 def version_of(status: os.stat_result) -> Version:
     return Version(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def target_mode(target: str) -> int | None:
-    """The mode of the file to be replaced, None if there is none. Refuses what may not be written."""
+def stage(target: str, data: bytes, *, version: Version | None = None) -> Staged:
+    """Write the content beside its target, with the target's mode, and flush it. Makes missing parents.
+
+    `target` is a real path: a symbolic link in it, or in its place, is refused.
+    """
+    folder_path, name = os.path.split(target)
     try:
-        status = os.stat(target)
-    except FileNotFoundError:
-        return None
+        folder = handles.open_directory(folder_path, create=True)
     except OSError as error:
         raise paths.refusal(error, target) from error
-    paths.require_regular(status.st_mode, target)
-    # A rename asks only for the right to change the directory; a file marked read-only is to stay as it is.
-    if not os.access(target, os.W_OK):
-        raise AgentError(403, "forbidden", f"{target} cannot be written: permission denied.")
-    return stat.S_IMODE(status.st_mode)
-
-
-def stage(target: str, data: bytes, *, version: Version | None = None) -> Staged:
-    """Write the content beside its target, with the target's mode, and flush it. Makes missing parents."""
-    mode = target_mode(target)
-    folder, name = os.path.split(target)
-    temporary = os.path.join(folder, _temporary_name(name))
     try:
-        if mode is None:
-            os.makedirs(folder, NEW_DIRECTORY_MODE, exist_ok=True)
+        return _stage(folder, name, target, data, version)
+    except BaseException:
+        os.close(folder)
+        raise
+
+
+def _stage(folder: int, name: str, target: str, data: bytes, version: Version | None) -> Staged:
+    mode = _mode(folder, name, target)
+    temporary = _temporary_name(name)
+    try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(temporary, flags, 0o600)
+        descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
     except OSError as error:
         raise paths.refusal(error, target) from error
     try:
@@ -80,9 +86,26 @@ def stage(target: str, data: bytes, *, version: Version | None = None) -> Staged
             os.fchmod(descriptor, NEW_FILE_MODE if mode is None else mode)
             os.fsync(descriptor)
     except OSError as error:
-        discard([temporary])
+        _unlink(folder, temporary)
         raise paths.refusal(error, target) from error
-    return Staged(target, temporary, version)
+    return Staged(target, folder, name, temporary, version, is_new=mode is None)
+
+
+def _mode(folder: int, name: str, target: str) -> int | None:
+    """The mode of the file to be replaced, None if there is none. Refuses what may not be written."""
+    try:
+        status = os.stat(name or ".", dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise paths.refusal(error, target) from error
+    if stat.S_ISLNK(status.st_mode):
+        raise handles.changed(target)
+    paths.require_regular(status.st_mode, target)
+    # A rename asks only for the right to change the directory; a file marked read-only is to stay as it is.
+    if not os.access(name, os.W_OK, dir_fd=folder):
+        raise AgentError(403, "forbidden", f"{target} cannot be written: permission denied.")
+    return stat.S_IMODE(status.st_mode)
 
 
 def check_unchanged(staged: Sequence[Staged]) -> None:
@@ -91,63 +114,93 @@ def check_unchanged(staged: Sequence[Staged]) -> None:
         if one.version is None:
             continue
         try:
-            now: Version | None = version_of(os.stat(one.target))
+            now: Version | None = version_of(os.stat(one.name, dir_fd=one.folder, follow_symlinks=False))
         except OSError:
             now = None
         if now != one.version:
             message = f"{one.target} changed on disk while it was edited. Nothing was changed; read it and try again."
-            raise AgentError(409, "changed_on_disk", message)
+            raise AgentError(409, handles.CHANGED, message)
 
 
-def commit(staged: Sequence[Staged], *, rename: Rename = os.replace) -> None:
+def replace(folder: int, name: str, target: str) -> None:
+    os.replace(name, target, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def commit(staged: Sequence[Staged], *, rename: Rename = replace) -> None:
     """Rename all of them over their targets, or none: a failure restores the originals."""
-    kept: list[tuple[str, str]] = []
-    lost: list[tuple[str, str]] = []
+    kept: list[tuple[Staged, str]] = []
+    lost: list[tuple[Staged, str]] = []
     done = 0
     try:
         # One rename happens or does not; only several need a way back.
         for one in staged if len(staged) > 1 else ():
-            kept.append((one.target, _keep(one.target)))  # noqa: PERF401 - those made before a failure are to be removed
+            kept.append((one, _keep(one)))  # noqa: PERF401 - those made before a failure are to be removed
         for one in staged:
-            rename(one.temporary, one.target)
+            rename(one.folder, one.temporary, one.name)
             done += 1
     except OSError as error:
         lost = [pair for pair in kept[:done] if not _restored(*pair)]
         raise _not_committed(error, staged[done].target, lost) from error
     finally:
-        discard([one.temporary for one in staged[done:]])
-        discard([original for target, original in kept if (target, original) not in lost])
+        for one, original in kept:
+            if (one, original) not in lost:
+                _unlink(one.folder, original)
+        discard(staged[done:])
+        for one in staged[:done]:
+            os.close(one.folder)
 
 
-def _not_committed(error: OSError, failing: str, lost: Sequence[tuple[str, str]]) -> AgentError:
+def _not_committed(error: OSError, failing: str, lost: Sequence[tuple[Staged, str]]) -> AgentError:
     refused = paths.refusal(error, failing)
     if lost:
-        places = ", ".join(f"{target} (its original is {original})" for target, original in lost)
+        places = ", ".join(
+            f"{one.target} (its original is {os.path.join(os.path.dirname(one.target), original)})"
+            for one, original in lost
+        )
         return AgentError(500, "half_written", f"{refused.message} Not restored: {places}.")
     return AgentError(refused.status, refused.code, f"{refused.message} Nothing was changed.")
 
 
-def discard(temporaries: Sequence[str]) -> None:
-    for temporary in temporaries:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+def discard(staged: Sequence[Staged]) -> None:
+    """Remove what was staged, and let go of the directories."""
+    for one in staged:
+        _unlink(one.folder, one.temporary)
+        os.close(one.folder)
 
 
-def _keep(target: str) -> str:
+def _unlink(folder: int, name: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _keep(one: Staged) -> str:
     """A second name for the original, so that it outlives the rename. A copy where names cannot be shared."""
-    folder, name = os.path.split(target)
-    original = os.path.join(folder, _temporary_name(name))
+    original = _temporary_name(one.name)
     try:
-        os.link(target, original, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(target, original)
+        os.link(one.name, original, src_dir_fd=one.folder, dst_dir_fd=one.folder, follow_symlinks=False)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise
+        _copy(one.folder, one.name, original)
     return original
 
 
-def _restored(target: str, original: str) -> bool:
+def _copy(folder: int, name: str, copy: str) -> None:
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(name, os.O_RDONLY | flags, dir_fd=folder), "rb") as source:
+        status = os.fstat(source.fileno())
+        made = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, 0o600, dir_fd=folder)
+        with os.fdopen(made, "wb") as target:
+            shutil.copyfileobj(source, target)
+            target.flush()
+            os.fchmod(made, stat.S_IMODE(status.st_mode))
+            os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _restored(one: Staged, original: str) -> bool:
     """Put an original back. If that fails, its second name is to stay."""
     try:
-        os.replace(original, target)
+        replace(one.folder, original, one.name)
     except OSError:
         return False
     return True

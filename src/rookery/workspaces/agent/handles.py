@@ -1,0 +1,132 @@
+"""Directory handles: a directory is opened one component at a time, and no component may be a symbolic link.
+
+Every file tool checks a path first and uses it afterwards. A command in the workspace can swap a directory of that path
+for a link in between. A handle keeps leading to the directory that was opened, so all further work is done relative to
+it. `openat2` with RESOLVE_NO_SYMLINKS would save system calls, but Python has no binding for it, and old kernels and
+system call filters do not have it at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from rookery.workspaces.agent import paths
+from rookery.workspaces.agent.errors import AgentError
+
+NEW_DIRECTORY_MODE = 0o755
+# A handle for lookups needs no right to list the directory. Systems other than Linux have no O_PATH.
+_SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A reader follows a path again that changed under it; a program that swaps links all the time is told so.
+_READ_TRIES = 3
+
+
+def open_directory(path: str, *, create: bool = False, mode: int = NEW_DIRECTORY_MODE) -> int:
+    """Open a directory by its real path. The caller closes the descriptor; `create` makes what is missing.
+
+    Raises OSError as the system does; a component that is a link counts as one that changed on disk (`AgentError` 409).
+    """
+    handle = os.open("/", _SEARCH)
+    try:
+        for name in path.split("/"):
+            if name:
+                below = _open_below(handle, name, path, create=create, mode=mode)
+                os.close(handle)
+                handle = below
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+@contextlib.contextmanager
+def directory(path: str) -> Iterator[int]:
+    """The handle of a directory, for the time of a `with`."""
+    handle = open_directory(path)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _open_below(handle: int, name: str, path: str, *, create: bool, mode: int) -> int:
+    try:
+        return _open_component(handle, name, path)
+    except FileNotFoundError:
+        if not create:
+            raise
+    with contextlib.suppress(FileExistsError):  # another writer made it meanwhile
+        os.mkdir(name, mode, dir_fd=handle)
+    return _open_component(handle, name, path)
+
+
+def _open_component(handle: int, name: str, path: str) -> int:
+    try:
+        return os.open(name, _SEARCH, dir_fd=handle)
+    except OSError as error:
+        # With O_PATH the kernel reports a link as "not a directory". It may be a directory again by now.
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link_or_directory(name, handle):
+            raise changed(path) from error
+        raise
+
+
+def open_regular(path: str, *, links: bool = True) -> int:
+    """A descriptor of a regular file, for reading; the caller closes it. Without `links`, links are refused."""
+    for tries_left in reversed(range(_READ_TRIES)):
+        real = resolved(path, links=links)
+        try:
+            return _open_file(real)
+        except AgentError as error:
+            if error.code != CHANGED or not tries_left:
+                raise
+        except OSError as error:
+            raise paths.refusal(error, path) from error
+    raise AssertionError("the last try returns or raises")
+
+
+def _open_file(real: str) -> int:
+    folder, name = os.path.split(real)
+    with directory(folder) as handle:
+        try:
+            # Without O_NONBLOCK the open of a named pipe waits for a writer.
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+            descriptor = os.open(name or ".", flags, dir_fd=handle)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise changed(real) from error
+            raise
+    try:
+        paths.require_regular(os.fstat(descriptor).st_mode, real)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def resolved(path: str, *, links: bool = True) -> str:
+    """The real path behind an absolute one. Without `links`, the path must be real already (409)."""
+    real = paths.resolve(path)
+    if not links and real != path:
+        message = f"{path} leads through a symbolic link to {real}, which may not be used here. Nothing was changed."
+        raise AgentError(409, "link", message)
+    return real
+
+
+CHANGED = "changed_on_disk"
+
+
+def changed(path: str) -> AgentError:
+    """A symbolic link appeared in a path that had none."""
+    message = f"{path} was replaced by a symbolic link while it was used. Nothing was changed; check it and try again."
+    return AgentError(409, CHANGED, message)
+
+
+def _is_link_or_directory(name: str, handle: int) -> bool:
+    try:
+        mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
+    except OSError:
+        return False
+    return stat.S_ISLNK(mode) or stat.S_ISDIR(mode)
