@@ -45,6 +45,9 @@ def server() -> Iterator[int]:
         # Addresses of IPv4 in clothes of IPv6: mapped, compatible, NAT64, 6to4.
         *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::127.0.0.1", "64:ff9b::a00:1"),
         *("2002:7f00:1::", "2002:a00:1::1", "2002:c0a8:101::"),
+        # Metadata of clouds, also where the address is a public one.
+        *("168.63.129.16", "::ffff:168.63.129.16", "192.80.8.124", "100.100.100.200", "192.0.0.192", "169.254.170.2"),
+        *("169.254.42.42", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fd00:c1::a9fe:a9fe"),
     ],
 )
 def test_special_addresses_are_blocked(address: str) -> None:
@@ -65,6 +68,64 @@ def test_operators_exempt_networks_in_every_form_of_their_addresses() -> None:
     assert [each for each in free if exempt.is_blocked(ip_address(each))] == []
     assert exempt.is_blocked(ip_address("10.2.0.1"))
     assert exempt.is_blocked(ip_address("127.0.0.1"))
+
+
+WIDE = ("0.0.0.0/0", "::/0", "0.0.0.0/1", "100.64.0.0/10", "169.254.0.0/16", "fd00::/8", "::/1")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "127.0.0.2", "::ffff:127.0.0.1", "::1", "0.0.0.0", "::", "169.254.169.254", "fe80::1"),
+        *("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254"),
+    ],
+)
+def test_wide_exemption_does_not_include_this_machine_or_the_metadata_of_clouds(address: str) -> None:
+    assert Guard(WIDE).is_blocked(ip_address(address))
+    # Nobody names a single address by accident.
+    assert not Guard([f"{_plain(address)}/{ip_address(_plain(address)).max_prefixlen}"]).is_blocked(ip_address(address))
+
+
+def _plain(address: str) -> str:
+    return address.removeprefix("::ffff:")
+
+
+def test_exemption_that_holds_an_address_of_this_machine_does_not_include_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "is_own", lambda address: str(address) == "10.1.2.3")
+
+    exempt = Guard(["10.0.0.0/8"])
+
+    assert exempt.is_blocked(ip_address("10.1.2.3"))
+    assert not exempt.is_blocked(ip_address("10.1.2.4"))
+    assert not Guard(["10.1.2.3/32"]).is_blocked(ip_address("10.1.2.3"))
+
+
+def test_networks_within_the_loopback_are_meant_when_they_are_named() -> None:
+    exempt = Guard(["127.0.0.0/24"])
+
+    assert not exempt.is_blocked(ip_address("127.0.0.9"))
+    assert exempt.is_blocked(ip_address("127.0.1.9"))
+
+
+async def test_ports_of_the_server_itself_are_never_exempt() -> None:
+    exempt = Guard(["127.0.0.0/8", "::1/128", "10.0.0.0/8"], resolve=answers(["127.0.0.1"]), own_ports=[7117])
+    exempt.add_own_port(7118)
+
+    for port in (7117, 7118):
+        for host in ("here.test", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"):
+            with pytest.raises(Blocked):
+                await exempt.find(host, port)
+    assert await exempt.find("here.test", 8081) == [ip_address("127.0.0.1")]
+    assert await exempt.find("10.1.2.3", 7117) == [ip_address("10.1.2.3")]  # another machine's
+
+
+async def test_addresses_are_not_looked_up() -> None:
+    asked = answers(["10.0.0.1"])
+
+    assert await Guard(resolve=asked).find(PUBLIC, 80) == [ip_address(PUBLIC)]
+    assert await Guard(resolve=asked).find("2606:4700::1111", 80) == [ip_address("2606:4700::1111")]
+    with pytest.raises(Blocked):
+        await Guard(resolve=asked).find("192.168.0.1", 80)
 
 
 def test_public_address_of_this_machine_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:

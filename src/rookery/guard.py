@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 
 CONNECT_SECONDS = 10.0
@@ -38,6 +38,22 @@ _BLOCKED_V4 = tuple(
 _GLOBAL_V6 = ip_network("2000::/3")
 _BLOCKED_V6 = tuple(ip_network(each) for each in ("2001::/23", "2001:db8::/32", "3fff::/20"))
 _NAT64 = ip_network("64:ff9b::/96")
+_LOOPBACK_V4 = IPv4Network("127.0.0.0/8")
+_LOOPBACK = (_LOOPBACK_V4, IPv6Network("::1/128"))
+# Where clouds answer questions about the machine, with its credentials among the answers. Some are public addresses.
+_METADATA = tuple(
+    ip_network(each)
+    for each in (
+        *("169.254.0.0/16", "fe80::/10"),  # link-local: most clouds
+        *("168.63.129.16/32", "192.80.8.124/32"),  # Azure, Equinix Metal
+        *("100.100.100.200/32", "fd00:100::100:200/128"),  # Alibaba
+        *("192.0.0.192/32", "fd00:c1::a9fe:a9fe/128"),  # Oracle
+        *("fd00:ec2::/32", "fd20:ce::254/128"),  # Amazon, Google
+        *("fd00:42::42/128", "fd00:a9fe:a9fe::1/128"),  # Scaleway, Linode
+    )
+)
+# These lead to the machine itself, too.
+_UNSPECIFIED = (ip_network("0.0.0.0/8"), ip_network("::/128"))
 # Belongs to no machine: who may bind to it may bind to anything, and learns nothing by it.
 _NOWHERE = ip_address("192.0.2.1")
 
@@ -56,22 +72,35 @@ class Unreachable(Exception):
 
 
 class Guard:
-    """`allow` are networks that operators exempt (`net_allow_private`); `resolve` replaces the system's resolver."""
+    """`allow` are networks that operators exempt (`net_allow_private`); `resolve` replaces the system's resolver.
 
-    def __init__(self, allow: Iterable[str] = (), *, resolve: Resolve | None = None) -> None:
+    An exempt network does not include this machine, link-local addresses or those of a cloud's metadata: whoever
+    exempts `10.0.0.0/8` for a company's forge does not think of the address that the server has in it. They are exempt
+    only when an entry names the single address, or lies in the loopback network. `own_ports`, on which the server
+    itself listens, are never exempt on this machine.
+    """
+
+    def __init__(
+        self, allow: Iterable[str] = (), *, resolve: Resolve | None = None, own_ports: Iterable[int] = ()
+    ) -> None:
         self._allow = tuple(ip_network(each, strict=False) for each in allow)
         self._resolve = resolve or _look_up
+        self._own_ports = set(own_ports)
+
+    def add_own_port(self, port: int) -> None:
+        """The server listens there, which is known only now."""
+        self._own_ports.add(port)
 
     async def find(self, host: str, port: int) -> list[Address]:
         """The addresses of a host, all of them checked. Raises `Blocked`, or `Unreachable` when there are none."""
         try:
-            texts = list(dict.fromkeys(await self._resolve(host, port)))
+            texts = [host] if is_literal(host) else list(dict.fromkeys(await self._resolve(host, port)))
             found = [ip_address(text) for text in texts]
         except (OSError, UnicodeError, ValueError) as error:
             # A name that cannot be encoded is as unknown as one that is not registered.
             raise Unreachable("its name is not known") from error
         for address in found:
-            if self.is_blocked(address):
+            if self.is_blocked(address, port):
                 raise Blocked(host, address)
         if not found:
             raise Unreachable("its name has no address")
@@ -95,11 +124,38 @@ class Guard:
             pass
         raise Unreachable(why)
 
-    def is_blocked(self, address: Address) -> bool:
+    def is_blocked(self, address: Address, port: int | None = None) -> bool:
         inner = _unwrapped(address)
-        if any(each in network for network in self._allow for each in (address, inner)):
-            return False
-        return _is_special(inner) or is_own(inner)
+        if not self._is_exempt(address, inner):
+            return _is_special(inner) or is_own(inner)
+        return port in self._own_ports and _is_here(inner)
+
+    def _is_exempt(self, address: Address, inner: Address) -> bool:
+        if _is_here(inner) or _is_in(inner, _METADATA):
+            return any(inner in network and _names_machines(network) for network in self._allow)
+        return any(each in network for network in self._allow for each in (address, inner))
+
+
+def is_literal(host: str) -> bool:
+    """Whether this is an address and no name, in the one form that everybody reads the same way."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return "%" not in host
+
+
+def _names_machines(network: IPv4Network | IPv6Network) -> bool:
+    """Whether whoever wrote this network can have meant nothing else than the addresses in it."""
+    return network.num_addresses == 1 or (network.version == 4 and network.subnet_of(_LOOPBACK_V4))
+
+
+def _is_here(address: Address) -> bool:
+    return _is_in(address, _LOOPBACK) or _is_in(address, _UNSPECIFIED) or is_own(address)
+
+
+def _is_in(address: Address, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
+    return any(address in network for network in networks)
 
 
 def _unwrapped(address: Address) -> Address:
@@ -116,9 +172,11 @@ def _unwrapped(address: Address) -> Address:
 
 
 def _is_special(address: Address) -> bool:
+    if _is_in(address, _METADATA):
+        return True
     if isinstance(address, IPv4Address):
-        return any(address in network for network in _BLOCKED_V4)
-    return address not in _GLOBAL_V6 or any(address in network for network in _BLOCKED_V6)
+        return _is_in(address, _BLOCKED_V4)
+    return address not in _GLOBAL_V6 or _is_in(address, _BLOCKED_V6)
 
 
 def is_own(address: Address) -> bool:

@@ -84,9 +84,9 @@ def test_test_of_the_machine_ends_with_its_parent_and_a_workspace_does_not() -> 
     assert "--die-with-parent" not in arguments.build(plan())
 
 
-def answer(program: bytes, *, arch: int, number: int, first: int = 0) -> int:
+def answer(program: bytes, *, arch: int, number: int, first: int = 0, third: int = 0) -> int:
     """What the kernel would answer to a call: the few instructions that the filter is made of."""
-    data = struct.pack("<IIQQ", number, arch, 0, first)
+    data = struct.pack("<IIQQQQ", number, arch, 0, first, 0, third)
     lines = list(struct.iter_unpack("<HBBI", program))
     at, held = 0, 0
     while True:
@@ -122,6 +122,29 @@ def test_filter_refuses_what_it_lists_and_nothing_else(machine: str) -> None:
     assert answer(tight, arch=abi.audit, number=abi.numbers["clone"], first=17) == seccomp.ALLOW
     assert answer(tight, arch=abi.audit, number=abi.numbers["clone"], first=0x10000011) == seccomp.EPERM
     assert answer(tight, arch=abi.audit, number=abi.numbers["clone3"]) == seccomp.ENOSYS
+
+
+@pytest.mark.parametrize("call", ["socket", "socketpair"])
+@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("machine", seccomp.ABIS)
+def test_filter_lets_four_families_of_sockets_pass(machine: str, nested: bool, call: str) -> None:
+    abi = seccomp.ABIS[machine]
+    program = seccomp.program(machine, nested=nested)
+    assert program is not None
+
+    def passes(family: int, protocol: int) -> bool:
+        # The upper half of a register is nothing to the kernel, and must be nothing to the filter.
+        answers = {
+            answer(program, arch=abi.audit, number=abi.numbers[call], first=family + upper, third=protocol + upper)
+            for upper in (0, 1 << 32, 0xFFFFFFFF << 32)
+        }
+        assert answers in ({seccomp.ALLOW}, {seccomp.EAFNOSUPPORT})
+        return answers == {seccomp.ALLOW}
+
+    families = [*range(64), 0x7FFFFFFF, 0xFFFFFFFF, 1 << 31, *(each + (1 << 16) for each in (1, 2, 10, 16))]
+    assert [family for family in families if passes(family, 0)] == [1, 2, 10, 16]
+    assert [family for family in families if passes(family, 6)] == [1, 2, 10]
+    assert [protocol for protocol in range(64) if passes(16, protocol)] == [0]
 
 
 def test_machine_without_known_calls_has_no_filter() -> None:

@@ -18,6 +18,7 @@ ABSENT = "No such file or directory"
 READ_ONLY = "Read-only file system"
 DENIED = "Permission denied"
 FORBIDDEN = "Operation not permitted"
+UNSUPPORTED = "Address family not supported"
 
 
 class Attempt(NamedTuple):
@@ -44,6 +45,15 @@ def system_call(number: int, *arguments: int) -> str:
     given = ", ".join(str(value) for value in (number, *arguments))
     return python(
         f"import ctypes, os; libc = ctypes.CDLL(None, use_errno=True); print('done' if libc.syscall({given}) >= 0 "
+        "else os.strerror(ctypes.get_errno()))"
+    )
+
+
+def family(call: str, number: int, kind: int, protocol: int = 0) -> str:
+    """By the system call itself: libraries look at families, too."""
+    return python(
+        f"import ctypes, os; libc = ctypes.CDLL(None, use_errno=True); made = (ctypes.c_int * 2)(); "
+        f"print('MADE' if libc.syscall({NUMBERS[call]}, ctypes.c_ulong({number}), {kind}, {protocol}, made) >= 0 "
         "else os.strerror(ctypes.get_errno()))"
     )
 
@@ -175,7 +185,32 @@ NETWORK = [
     ),
     Attempt("reach the container engine", connect("AF_UNIX", "'/var/run/docker.sock'"), ABSENT),
     Attempt("reach a socket without a path", connect("AF_UNIX", "b'\\0rookery-{outside}'"), "Connection refused"),
-    Attempt("read the network", python("import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)"), FORBIDDEN),
+    Attempt("read the network", family("socket", 17, 3), UNSUPPORTED),
+]
+
+# Every family that a kernel may have, by its number: Python does not know all of them.
+FAMILIES = {
+    **{"ax25": 3, "ipx": 4, "appletalk": 5, "x25": 9, "key": 15, "packet": 17, "rds": 21, "llc": 26, "can": 29},
+    **{"tipc": 30, "bluetooth": 31, "rxrpc": 33, "phonet": 35, "alg": 38, "nfc": 39, "vsock": 40, "kcm": 41},
+    **{"qipcrtr": 42, "smc": 43, "xdp": 44, "mctp": 45},
+}
+SOCKETS = [
+    *(
+        Attempt(f"make {call} of {name}", family(call, number, kind), UNSUPPORTED)
+        for name, number in FAMILIES.items()
+        for call, kind in (("socket", 1), ("socketpair", 5))
+    ),
+    Attempt("make a socket of datagrams to the hypervisor", family("socket", 40, 2), UNSUPPORTED),
+    Attempt("make a vsock where nesting is off", family("socket", 40, 1), UNSUPPORTED, TIGHT),
+    Attempt("make a vsock behind the upper half of a register", family("socket", 40 + (1 << 32), 1), UNSUPPORTED),
+    Attempt("read the kernel's firewall", family("socket", 16, 3, 12), UNSUPPORTED),
+    Attempt("hear of devices", family("socket", 16, 3, 15), UNSUPPORTED),
+    Attempt("list sockets by netlink", family("socket", 16, 3, 4), UNSUPPORTED),
+    Attempt("make a packet socket in a network of one's own", "unshare -Urn " + family("socket", 17, 3), UNSUPPORTED),
+    Attempt("enter the network of a process outside", "nsenter -t {outside} -n true", ABSENT),
+    Attempt("enter the network of the machine", "nsenter --net=/proc/1/ns/net true", FORBIDDEN),
+    Attempt("find another network in /var/run", "ls /var/run/netns /run/netns", ABSENT),
+    Attempt("add a way out", "unshare -Ur ip link add out type dummy", "not permitted|not found"),
 ]
 
 PAST_THE_PROXY = [
@@ -221,4 +256,15 @@ SYSTEM_CALLS += [
     for name in CALLS_OF_NESTED
 ]
 
-ATTEMPTS = [*FILES, *DEVICES, *MOUNTS, *NAMESPACES, *PROCESSES, *NETWORK, *PAST_THE_PROXY, *LIMITS, *SYSTEM_CALLS]
+ATTEMPTS = [
+    *FILES,
+    *DEVICES,
+    *MOUNTS,
+    *NAMESPACES,
+    *PROCESSES,
+    *NETWORK,
+    *SOCKETS,
+    *PAST_THE_PROXY,
+    *LIMITS,
+    *SYSTEM_CALLS,
+]

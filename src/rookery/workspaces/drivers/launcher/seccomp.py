@@ -1,7 +1,8 @@
 """The filter of system calls that a workspace runs under, as a program of the kernel's packet filter.
 
-It refuses what no build tool needs and kernels get wrong; all else stays, ptrace too (a workspace sees its own
-processes only). Calls of another ABI than the machine's own are refused as a whole: they would pass by number.
+It refuses what no build tool needs and kernels get wrong, and all families of sockets but four; all else stays, ptrace
+too (a workspace sees its own processes only). Calls of another ABI than the machine's own are refused as a whole: they
+would pass by number.
 """
 
 from __future__ import annotations
@@ -10,11 +11,18 @@ import struct
 from typing import NamedTuple
 
 LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-NUMBER, ARCH, FIRST_ARGUMENT = 0, 4, 16
+# The lower halves of arguments: the kernel reads no more of a family or a protocol.
+NUMBER, ARCH, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32
 ALLOW = 0x7FFF0000
-EPERM, ENOSYS = 0x00050000 | 1, 0x00050000 | 38
+EPERM, ENOSYS, EAFNOSUPPORT = 0x00050000 | 1, 0x00050000 | 38, 0x00050000 | 97
 NAMESPACE_FLAGS = 0x00000080 | 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 X32 = 0x40000000
+
+# Families of sockets. The others lead past the network namespace (vsock), to the network card (packet), or into parts
+# of the kernel that few have looked at. Of netlink only what programs ask about their own addresses.
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+FAMILIES = (AF_UNIX, AF_INET, AF_INET6)
+NETLINK_ROUTE = 0
 
 REFUSED = [
     "keyctl",
@@ -70,6 +78,8 @@ _SINCE_2019 = {
     "quotactl_fd": 443,
 }
 _X86_64 = {
+    "socket": 41,
+    "socketpair": 53,
     "clone": 56,
     "pivot_root": 155,
     "settimeofday": 164,
@@ -107,6 +117,8 @@ _AARCH64 = {
     "clock_settime": 112,
     "reboot": 142,
     "settimeofday": 170,
+    "socket": 198,
+    "socketpair": 199,
     "add_key": 217,
     "request_key": 218,
     "keyctl": 219,
@@ -150,6 +162,9 @@ def program(machine: str, *, nested: bool) -> bytes | None:
     ]
     for number in refused:
         lines += _answer_if(JUMP_EQUAL, number, EPERM)
+    for name in ("socket", "socketpair"):
+        families = _families()
+        lines += [(JUMP_EQUAL, 0, len(families), abi.numbers[name]), *families]
     if not nested:
         # Flags of clone3 are in memory, where a filter cannot look; callers fall back to clone.
         lines += _answer_if(JUMP_EQUAL, abi.numbers["clone3"], ENOSYS)
@@ -160,6 +175,17 @@ def program(machine: str, *, nested: bool) -> bytes | None:
 
 
 Line = tuple[int, int, int, int]
+
+
+def _families() -> list[Line]:
+    """Answers in every case. As if the kernel did not know the other families: programs expect that of some."""
+    lines: list[Line] = [(LOAD, 0, 0, FIRST_ARGUMENT)]
+    for family in FAMILIES:
+        lines += _answer_if(JUMP_EQUAL, family, ALLOW)
+    lines += _answer_unless(JUMP_EQUAL, AF_NETLINK, EAFNOSUPPORT)
+    lines.append((LOAD, 0, 0, THIRD_ARGUMENT))
+    lines += _answer_unless(JUMP_EQUAL, NETLINK_ROUTE, EAFNOSUPPORT)
+    return [*lines, (RETURN, 0, 0, ALLOW)]
 
 
 def _answer_if(jump: int, value: int, answer: int) -> list[Line]:
