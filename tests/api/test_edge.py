@@ -277,3 +277,23 @@ async def test_database_that_is_away_is_said_to_be(house: House, ada: Person) ->
 
     assert broken.status_code == 500
     assert (away.status_code, away.json()["code"], away.headers["retry-after"]) == (503, "unavailable", "1")
+
+
+STRICT = "strict-transport-security"
+
+
+async def test_browsers_are_told_to_stay_with_https(house: House) -> None:
+    """The page and the API, answers and refusals. Not over http, nor for a name of the reader's own machine."""
+    secure = Origins(external_url="https://rook.example", allowed_hosts=["rook.example"])
+    async with open_door(house, origins=secure) as url:
+        door = house.client(None)
+        for path in ("/", ME, "/healthz"):
+            found = await door.get(f"{url}{path}", headers={"Host": "rook.example"})
+            assert found.headers[STRICT] == "max-age=31536000", path
+        loopback = await door.get(f"{url}/healthz", headers={"Host": "localhost"})
+    plain = Origins(external_url="http://rook.example")
+    async with open_door(house, origins=plain) as url:
+        over_http = await house.client(None).get(f"{url}/healthz", headers={"Host": "rook.example"})
+
+    assert STRICT not in loopback.headers
+    assert STRICT not in over_http.headers

@@ -134,6 +134,26 @@ async def test_queued_messages_are_deleted_one_by_one_or_all(talk: Talk) -> None
     assert (empty.status_code, empty.json()["code"]) == (409, "queue_empty")
 
 
+async def test_queued_message_that_is_gone_is_not_found_whatever_else_is_queued(talk: Talk) -> None:
+    """The last one, too: an empty queue is no other answer than one without this message."""
+    chat = await talk.create()
+    first, second = await talk.queue(chat, "a", "b")
+    path = f"{CHATS}/{chat}/queue"
+
+    async def answers(gone: int) -> set[tuple[int, str]]:
+        asked = [
+            await talk.http.delete(f"{path}/{gone}"),
+            await talk.http.post(f"{path}/{gone}/promote"),
+            await talk.http.post(f"{path}/{gone}/move", json={"before": None}),
+            await talk.http.patch(f"{path}/{gone}", json={"content": text("c")}),
+        ]
+        return {(each.status_code, each.json()["code"]) for each in asked}
+
+    for gone in (first, second):
+        assert (await talk.http.delete(f"{path}/{gone}")).status_code == 204
+        assert await answers(gone) == {(404, "queued_message_not_found")}
+
+
 async def test_queued_message_moves_before_another_and_to_the_end(talk: Talk) -> None:
     chat = await talk.create()
     first, second, third = await talk.queue(chat, "a", "b", "c")

@@ -164,9 +164,9 @@ async def test_running_chat_is_interrupted_and_its_queue_is_kept_in_order(quiet:
     promoted = await quiet.queue.promote(chat.id, one)
     assert promoted.chat.status == "interrupting"
     await quiet.queue.clear(chat.id)
-    with pytest.raises(errors.Conflict) as empty:
+    with pytest.raises(errors.NotFound) as gone:
         await quiet.queue.delete(chat.id, one)
-    assert empty.value.code == "queue_empty"
+    assert gone.value.code == "queued_message_not_found"
 
 
 async def test_interrupt_of_a_chat_at_rest_is_a_conflict(client: AsyncRookery) -> None:

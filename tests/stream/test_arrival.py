@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -20,7 +20,8 @@ HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class Hasty(TimelyRequests):
-    _arrival_seconds = 0.3
+    _head_seconds = 0.3
+    _body_seconds = 0.3
 
 
 class Reserved(TimelyRequests):
@@ -33,11 +34,30 @@ class Counter:
     def __init__(self) -> None:
         self.bodies: list[int | None] = []
         self.got = 0
+        self.begun = 0
+        # Requests for /held that wait for `go_on`; and those for /long whose client does not read.
+        self.held = 0
+        self.go_on = asyncio.Event()
+        self.stuck = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.got = 0
-        if scope["path"] == "/known":
-            scope["rookery.known"]()
+        self.begun += 1
+        if scope["path"] == "/held":
+            self.held += 1
+            await self.go_on.wait()
+        if scope["path"] == "/known" or (scope["type"] == "websocket" and scope["path"] == "/held"):
+            # Absent on a connection that was known before.
+            scope.get("rookery.known", lambda: None)()
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close" if scope["path"] == "/refused" else "websocket.accept"})
+            return await self._until_gone(receive)
+        if scope["path"] == "/long":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            # More than the buffers of both ends take; the next send waits for the client to read.
+            await send({"type": "http.response.body", "body": bytes(32 * 1024 * 1024), "more_body": True})
+            self.stuck += 1
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -49,6 +69,10 @@ class Counter:
         self.bodies.append(self.got)
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
+
+    async def _until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
 
 
 class Client:
@@ -65,6 +89,10 @@ class Client:
         length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         return int(head.split()[1]), await self._reader.readexactly(length)
 
+    async def head(self) -> bytes:
+        async with asyncio.timeout(10):
+            return await self._reader.readuntil(b"\r\n\r\n")
+
     async def rest(self) -> bytes:
         """Everything until the server hangs up."""
         async with asyncio.timeout(10):
@@ -79,7 +107,8 @@ class Client:
         client = Client(*await asyncio.open_connection(*self._writer.get_extra_info("peername")))
         yield client
         client.close()
-        await client._writer.wait_closed()
+        with suppress(ConnectionError):
+            await client._writer.wait_closed()
 
 
 @asynccontextmanager
@@ -141,7 +170,10 @@ async def test_head_that_does_not_end_is_given_up() -> None:
 
 
 async def test_connection_that_says_nothing_is_closed() -> None:
-    async with open_door(Counter(), http=Hasty) as client:
+    class Silent(TimelyRequests):
+        _head_seconds = 0.3  # its body would have the time that it always has
+
+    async with open_door(Counter(), http=Silent) as client:
         assert await client.rest() == b""
 
 
@@ -159,7 +191,7 @@ async def test_long_body_may_take_longer_if_it_keeps_coming(monkeypatch: pytest.
     async with open_door(counter := Counter(), http=Hasty) as client:
         began = loop.time()
         await client.send(HEAD + b"Content-Length: 2001\r\n\r\n" + b"a" * 2000)
-        await until(lambda: counter.got == 2000 and loop.time() - began > 2 * Hasty._arrival_seconds)
+        await until(lambda: counter.got == 2000 and loop.time() - began > 2 * Hasty._body_seconds)
         await client.send(b"b")
 
         assert await client.answer() == (200, b"ok")
@@ -167,28 +199,129 @@ async def test_long_body_may_take_longer_if_it_keeps_coming(monkeypatch: pytest.
     assert counter.bodies == [2001]
 
 
-async def test_address_has_room_for_so_many_connections_of_strangers() -> None:
-    options: dict[str, Any] = {"http": Reserved, "forwarded_allow_ips": []}
-    known = b"GET /known HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    async with open_door(Counter(), **options) as first:
-        await first.send(known.replace(b"known", b"x"))
-        await first.answer()
-        async with first.beside() as second, first.beside() as third:
-            await third.send(known)
-            refused = await third.rest()
-            await second.send(known)
+async def test_head_that_comes_byte_by_byte_gets_no_longer_for_it() -> None:
+    async with open_door(counter := Counter(), http=Hasty) as client:
+        said = asyncio.ensure_future(client.head())
+        while not said.done():
+            with suppress(ConnectionError):
+                await client.send(b"G")
+            await asyncio.wait([said], timeout=0.02)
+
+        assert (await said).startswith(b"HTTP/1.1 408 ")
+    assert counter.bodies == []
+
+
+async def fill(first: Client, stack: AsyncExitStack, sent: bytes) -> list[Client]:
+    """As many further connections as there is room for, each of which has sent this."""
+    others = [await stack.enter_async_context(first.beside()) for _ in range(Reserved._max_guests - 1)]
+    for client in (first, *others):
+        await client.send(sent)
+    return others
+
+
+# What a stranger has sent, and how much of it was answered, when another one comes.
+IDLE_WITH = {
+    "nothing": b"",
+    "half_a_head": HEAD,
+    "an_answered_request": b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "half_a_body": HEAD + b"Content-Length: 10\r\n\r\nabc",
+}
+
+
+@pytest.mark.parametrize("sent", IDLE_WITH.values(), ids=IDLE_WITH)
+async def test_new_stranger_takes_the_place_of_the_oldest_idle_one(sent: bytes) -> None:
+    counter = Counter()
+    async with open_door(counter, http=Reserved, forwarded_allow_ips=[]) as first, AsyncExitStack() as stack:
+        (second,) = await fill(first, stack, sent)
+        if b"GET" in sent:
+            for client in (first, second):
+                await client.answer()
+        elif sent:
+            # The server has read what was sent, before it hears of the next one.
+            await until(lambda: counter.begun == 2 if b"abc" in sent else True)
+        third = await stack.enter_async_context(first.beside())
+        await third.send(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        assert (await third.answer())[0] == 200
+        assert await first.rest() == b""
+        if b"GET" in sent:
+            await second.send(sent)
             assert (await second.answer())[0] == 200
-            async with first.beside() as fourth:
-                await fourth.send(known)
-                assert (await fourth.answer())[0] == 200
-            async with first.beside() as fifth:
-                await fifth.send(known)
-                assert (await fifth.answer())[0] == 200
+
+
+async def test_stranger_who_does_not_read_the_answer_gives_way() -> None:
+    counter = Counter()
+    async with open_door(counter, http=Reserved, forwarded_allow_ips=[]) as first, AsyncExitStack() as stack:
+        await fill(first, stack, b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await until(lambda: counter.stuck == 2)
+        third = await stack.enter_async_context(first.beside())
+        await third.send(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        assert (await third.answer())[0] == 200
+
+
+async def test_stranger_is_refused_where_all_others_wait_for_an_answer() -> None:
+    counter = Counter()
+    async with open_door(counter, http=Reserved, forwarded_allow_ips=[]) as first, AsyncExitStack() as stack:
+        (second,) = await fill(first, stack, b"GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await until(lambda: counter.held == 2)
+        third = await stack.enter_async_context(first.beside())
+        refused = await third.rest()
+        counter.go_on.set()
+        for client in (first, second):
+            assert (await client.answer())[0] == 200
 
     head, _, body = refused.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 429 ")
     assert b"retry-after: 5" in head.lower()
     assert json.loads(body)["code"] == "rate_limited"
+
+
+async def test_connection_with_a_credential_counts_no_more_and_is_never_evicted() -> None:
+    known = b"GET /known HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with open_door(Counter(), http=Reserved, forwarded_allow_ips=[]) as first, AsyncExitStack() as stack:
+        members = [first]
+        await first.send(known)
+        assert (await first.answer())[0] == 200
+        for _ in range(4):
+            members.append(await stack.enter_async_context(first.beside()))
+            await members[-1].send(known)
+            assert (await members[-1].answer())[0] == 200
+        for client in members:
+            await client.send(known)
+            assert (await client.answer())[0] == 200
+
+
+UPGRADE = (
+    b"GET /%s HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+async def test_websocket_counts_until_its_credential_was_found_good() -> None:
+    counter = Counter()
+    async with open_door(counter, http=Reserved, forwarded_allow_ips=[]) as first, AsyncExitStack() as stack:
+        (second,) = await fill(first, stack, UPGRADE % b"held")
+        await until(lambda: counter.held == 2)
+        third = await stack.enter_async_context(first.beside())
+        assert (await third.rest()).startswith(b"HTTP/1.1 429 ")
+        counter.go_on.set()  # both are known now
+        for client in (first, second):
+            assert (await client.head()).startswith(b"HTTP/1.1 101 ")
+        (fifth,) = await fill(await stack.enter_async_context(first.beside()), stack, UPGRADE % b"known")
+        assert (await fifth.head()).startswith(b"HTTP/1.1 101 ")
+
+
+async def test_websocket_that_was_refused_leaves_its_place() -> None:
+    counter = Counter()
+    async with open_door(counter, http=Reserved, forwarded_allow_ips=[]) as first, AsyncExitStack() as stack:
+        (second,) = await fill(first, stack, UPGRADE % b"refused")
+        for client in (first, second):
+            assert (await client.rest()).startswith(b"HTTP/1.1 403 ")
+        await fill(await stack.enter_async_context(first.beside()), stack, UPGRADE % b"held")
+
+        await until(lambda: counter.held == 2)
+        counter.go_on.set()
 
 
 async def test_trusted_proxy_speaks_for_many() -> None:

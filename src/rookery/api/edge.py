@@ -23,6 +23,7 @@ from rookery.api import cookies
 from rookery.api.caller import Caller
 from rookery.api.errors import NO_STORE, ApiError, explain, internal
 from rookery.api.limits import Limit
+from rookery.api.origins import host_name, is_loopback
 from rookery.api.parts import ApiParts
 from rookery.chat.rights import UserActor
 from rookery.http_stats import HttpStats
@@ -46,6 +47,8 @@ SHARED_HEADERS = (
 SHOWN_HEADERS = "X-Request-Id, Retry-After, Location, Idempotency-Replayed"
 MAX_URL_BYTES = 8 * 1024
 MAX_HEADER_BYTES = 32 * 1024
+# A year. Subdomains are not included: they may belong to other servers.
+STRICT_TRANSPORT = "max-age=31536000"
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # The signature in its URL is the credential; and the page that shows the API asks for one itself.
@@ -83,6 +86,7 @@ class Edge:
         answer = _Answer(scope, send, request_id, is_head=is_head)
         if scope["path"].startswith(f"{PREFIX}/"):
             answer.build = self.parts.web.build
+        answer.strict_transport = _is_strict(connection, self.parts)
         scope["rookery.refuse"] = answer.refuse
         started = time.perf_counter()
         with bind(request_id=request_id):
@@ -263,6 +267,7 @@ class _Answer:
         self.varies_by_origin = False
         self.cookie: str | None = None
         self.build: str | None = None
+        self.strict_transport = False
         self.status: int | None = None
         self.size = 0
 
@@ -316,6 +321,8 @@ class _Answer:
         headers.setdefault("X-Content-Type-Options", "nosniff")
         headers.setdefault("Cache-Control", NO_STORE)
         headers.setdefault("Referrer-Policy", "no-referrer")
+        if self.strict_transport:
+            headers["Strict-Transport-Security"] = STRICT_TRANSPORT
         if self.cookie is not None and "set-cookie" not in headers:
             headers.append("Set-Cookie", self.cookie)
         if self.varies_by_origin:
@@ -328,6 +335,15 @@ class _Answer:
 
 def is_secure(connection: HTTPConnection, parts: ApiParts) -> bool:
     return parts.origins.is_secure or connection.scope.get("scheme") in ("https", "wss")
+
+
+def _is_strict(connection: HTTPConnection, parts: ApiParts) -> bool:
+    """Whether browsers should use https alone from now on.
+
+    Not under a loopback name: the rule would hold for every other program on the reader's own machine.
+    """
+    name = host_name(connection.headers.get("host", ""))
+    return name is not None and not is_loopback(name) and is_secure(connection, parts)
 
 
 def _check_size(scope: Scope) -> None:

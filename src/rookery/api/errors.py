@@ -32,6 +32,8 @@ from rookery.workspaces.problems import Invalid
 NO_STORE = "no-store"
 SOON = {"Retry-After": "1"}
 LINGER_SECONDS = 2.0
+# A body may break rules in thousands of places. The answer to it stays small.
+MAX_FIELDS = 20
 
 # The database is away, restarting or too slow. What else it complains about is a bug of ours.
 _DATABASE_AWAY = (
@@ -128,12 +130,12 @@ class _Lingering(Response):
 
 
 class BadFields(ApiError):
-    """A request whose values break rules: all of them at once."""
+    """A request whose values break rules: all of them at once, up to `MAX_FIELDS`. The message says how many more."""
 
     def __init__(self, fields: Sequence[FieldError], *, code: str = "invalid") -> None:
         first = fields[0]
         more = f" ({len(fields) - 1} more)" if len(fields) > 1 else ""
-        super().__init__(400, code, f"{first.field}: {first.message}{more}", fields=fields)
+        super().__init__(400, code, f"{first.field}: {first.message}{more}", fields=fields[:MAX_FIELDS])
 
 
 def internal() -> ApiError:

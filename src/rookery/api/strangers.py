@@ -16,6 +16,9 @@ from rookery.store.audit import RequestInfo
 from rookery.store.sessions import NewSession
 from rookery.store.users import User
 
+# A login, a link or the set-up needs a few hundred bytes. Strangers send no more.
+MAX_BODY_BYTES = 16 * 1024
+
 B = TypeVar("B", bound=Body)
 
 
@@ -26,7 +29,7 @@ async def read(request: Request, model: type[B], parts: ApiParts) -> B:
 
 async def read_bytes(request: Request, parts: ApiParts) -> bytes:
     bodies.require_json(request)
-    return await bodies.read(request, limit=parts.max_body, seconds=parts.read_seconds)
+    return await bodies.read(request, limit=min(parts.max_body, MAX_BODY_BYTES), seconds=parts.read_seconds)
 
 
 def info(request: Request) -> RequestInfo:

@@ -2,24 +2,29 @@
 
 A client that opens connections and sends a byte now and then would otherwise keep them all. What the application does
 with a request, and how fast it reads it, is not counted: only what the client owes. Nor may one address have any number
-of connections on which nobody has said who they are: the application says who has, by `rookery.known` of the scope.
+of connections on which nobody has logged in (`guests`): the application says who has, by `rookery.known` of the scope.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import h11
 import msgspec
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from rookery.stream import guests
 from rookery.stream.guests import Guests
 
-ARRIVAL_SECONDS = 30.0
+# From the connection, or from the first byte after an answer, until the end of the header block.
+HEAD_SECONDS = 10.0
+# From the end of the header block until the end of the body.
+BODY_SECONDS = 30.0
 # Behind those seconds a body must come at least this fast; chosen, slower than any line people work on.
 BYTES_PER_SECOND = 32 * 1024
 MAX_HEAD_BYTES = 32 * 1024
@@ -39,17 +44,20 @@ _GUESTS: WeakKeyDictionary[Any, Guests] = WeakKeyDictionary()
 class TimelyRequests(H11Protocol):
     """HTTP of the public port. Its options bound what may gather: `h11_max_incomplete_event_size`."""
 
-    _arrival_seconds = ARRIVAL_SECONDS
+    _head_seconds = HEAD_SECONDS
+    _body_seconds = BODY_SECONDS
     _max_guests = guests.MAX_GUESTS
     _guest_key: str | None = None
+    _is_upgraded = False
     _timer: asyncio.TimerHandle | None = None
+    _is_for_head = True
     _since = 0.0
     _received = 0
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if self._is_guest():
+        if self._is_admitted():
             self._expect()
         else:
             self._refuse(429, "rate_limited", _TOO_MANY, retry_after=_RETRY_SECONDS)
@@ -65,15 +73,36 @@ class TimelyRequests(H11Protocol):
             # The request runs in a task, which has not begun yet.
             self.scope["rookery.known"] = self._become_known  # type: ignore[typeddict-unknown-key]
 
-    def _is_guest(self) -> bool:
-        """Count the connection. False when its address has too many of them already."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether the server waits for the client: for a request, for the rest of one, or to read its answer.
+
+        A request whose body does not come is idle, too: else a hundred such requests would keep everybody out.
+        """
+        if self._is_upgraded:
+            return False
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete or self.flow.write_paused:
+            return True
+        return self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
+
+    def evict(self) -> None:
+        self._guest_key = None
+        self._expect_nothing()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # a close would wait until the client has read the rest
+        else:
+            self.transport.close()
+
+    def _is_admitted(self) -> bool:
+        """Count the connection. False when its address has too many of them, all of which are busy."""
         address, config = self.client[0] if self.client else None, self.config
         is_proxy = config.proxy_headers and guests.is_trusted(address, config.forwarded_allow_ips)
         if address is None or is_proxy:
             return True  # a unix socket, or somebody who speaks for many
         known = _GUESTS.setdefault(self.server_state, Guests(self._max_guests))
         key = guests.address_key(address)
-        if not known.admit(key):
+        if not known.admit(key, self):
             return False
         self._guest_key = key
         return True
@@ -82,7 +111,7 @@ class TimelyRequests(H11Protocol):
         """Somebody on it is logged in, or it is gone. May be called more than once."""
         key, self._guest_key = self._guest_key, None
         if key is not None:
-            _GUESTS[self.server_state].leave(key)
+            _GUESTS[self.server_state].leave(key, self)
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
@@ -98,8 +127,16 @@ class TimelyRequests(H11Protocol):
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._expect_nothing()
-        self._become_known()  # or refused: either way it does not stay as it is
+        self._is_upgraded = True
         super().handle_websocket_upgrade(event)
+        if self._guest_key is None:
+            return
+        socket = self.transport.get_protocol()
+        assert isinstance(socket, CountedWebSocket), "the option `ws` of the server names another protocol"
+        # It stays counted until its credential was found good, or it is closed. Its task has not begun yet.
+        socket.on_lost = self._become_known
+        if socket.handshake_initiated and not socket.handshake_complete:
+            socket.scope["rookery.known"] = self._become_known  # type: ignore[typeddict-unknown-key]
 
     def send_400_response(self, msg: str) -> None:
         if self._head_bytes > MAX_HEAD_BYTES:
@@ -114,15 +151,28 @@ class TimelyRequests(H11Protocol):
             self._expect_nothing()
         elif self._timer is None:
             self._expect()
+        elif self._is_for_head and not self._owes_head:
+            self._expect(received=self._received)  # some of the body came with its head
 
-    def _expect(self) -> None:
-        self._since, self._received = self.loop.time(), 0
-        self._timer = self.loop.call_later(self._arrival_seconds, self._judge)
+    @property
+    def _owes_head(self) -> bool:
+        return self.conn.their_state is h11.IDLE
+
+    def _expect(self, *, received: int = 0) -> None:
+        self._expect_nothing()
+        self._since, self._received, self._is_for_head = self.loop.time(), received, self._owes_head
+        self._timer = self.loop.call_later(self._seconds(), self._judge)
 
     def _expect_nothing(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _seconds(self) -> float:
+        """How long what is expected may take, given what has come of it. A head is short, whatever the line."""
+        if self._is_for_head:
+            return self._head_seconds
+        return self._body_seconds + self._received / BYTES_PER_SECOND
 
     def _judge(self) -> None:
         self._timer = None
@@ -131,10 +181,10 @@ class TimelyRequests(H11Protocol):
         now = self.loop.time()
         if self.flow.read_paused:
             self._since = now  # the application is the slow one
-        left = self._since + self._arrival_seconds + self._received / BYTES_PER_SECOND - now
+        left = self._since + self._seconds() - now
         if left > 0:
             self._timer = self.loop.call_later(left, self._judge)
-        elif self.conn.our_state is h11.IDLE and self._received:
+        elif self.conn.our_state is h11.IDLE and self._head_bytes:
             self._refuse(408, "too_slow", _TOO_SLOW)
         else:
             self.transport.close()
@@ -158,3 +208,14 @@ class TimelyRequests(H11Protocol):
         ):
             self.transport.write(self.conn.send(part) or b"")
         self.transport.close()
+
+
+class CountedWebSocket(WebSocketsSansIOProtocol):
+    """A WebSocket of the public port, which was a guest as an HTTP connection and may still be one."""
+
+    on_lost: Callable[[], None] | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.on_lost is not None:
+            self.on_lost()
+        super().connection_lost(exc)

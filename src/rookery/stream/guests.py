@@ -1,42 +1,64 @@
-"""Connections on which nobody has said yet who they are: so many for each address, so that no one takes them all.
+"""Connections on which nobody has logged in yet: so many for each address, so that no one takes them all.
 
-A connection is a guest until a request on it was authenticated. Proxies that are trusted speak for many addresses, and
-are not counted.
+A connection is a guest until a request on it was authenticated. When an address has as many guests as it may have, a
+new one takes the place of the oldest one for which the server does not work. Proxies that are trusted speak for many
+addresses, and are not counted.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Protocol
 
 MAX_GUESTS = 100
 
 
+class Guest(Protocol):
+    """A connection on which nobody has logged in."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the server waits for this client, rather than the client for the server."""
+
+    def evict(self) -> None:
+        """Close it. It does not count any more."""
+
+
 class Guests:
-    """Of one server: how many there are, by address."""
+    """Of one server: the guests of each address, the oldest first."""
 
     __slots__ = ("_by_key", "_limit")
 
     def __init__(self, limit: int = MAX_GUESTS) -> None:
         self._limit = limit
-        self._by_key: Counter[str] = Counter()
+        self._by_key: dict[str, dict[Guest, None]] = {}
 
     def __len__(self) -> int:
-        return sum(self._by_key.values())
+        return sum(map(len, self._by_key.values()))
 
-    def admit(self, key: str) -> bool:
-        """Whether there is room for one more. Who was admitted has to `leave`."""
-        if self._by_key[key] >= self._limit:
-            return False
-        self._by_key[key] += 1
+    def admit(self, key: str, guest: Guest) -> bool:
+        """Take one more, in the place of an idle one if need be. False when all are busy.
+
+        A guest who was admitted has to `leave`.
+        """
+        present = self._by_key.setdefault(key, {})
+        if len(present) >= self._limit:
+            oldest = next((each for each in present if each.is_idle), None)
+            if oldest is None:
+                return False
+            del present[oldest]
+            oldest.evict()
+        present[guest] = None
         return True
 
-    def leave(self, key: str) -> None:
-        self._by_key[key] -= 1
-        if not self._by_key[key]:
-            del self._by_key[key]
+    def leave(self, key: str, guest: Guest) -> None:
+        """May be called for a guest who was evicted."""
+        present = self._by_key.get(key, {})
+        present.pop(guest, None)
+        if not present:
+            self._by_key.pop(key, None)
 
 
 def address_key(address: str | None) -> str:

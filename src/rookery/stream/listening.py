@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from rookery.stream.arrival import MAX_HEAD_BYTES, TimelyRequests
+from rookery.stream.arrival import MAX_HEAD_BYTES, CountedWebSocket, TimelyRequests
 
 USER_TIMEOUT_MS = 30_000
 PING_SECONDS = 20.0
@@ -29,7 +29,7 @@ BACKLOG = 1024
 PUBLIC_OPTIONS: dict[str, Any] = {
     "http": TimelyRequests,
     "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
-    "ws": "websockets-sansio",
+    "ws": CountedWebSocket,
     "ws_max_size": PUBLIC_MAX_BYTES,
     "ws_ping_interval": PING_SECONDS,
     "ws_ping_timeout": PING_SECONDS,

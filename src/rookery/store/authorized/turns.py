@@ -29,6 +29,7 @@ from rookery.chat.messages import (
 )
 from rookery.chat.parts import Part as ContentPart
 from rookery.chat.rights import Action, OwnerActor, Relation, Resource
+from rookery.chat.states import State
 from rookery.chat.toolcalls import SubmittedResult
 from rookery.chat.transitions import BusyBehavior
 from rookery.store import chat_reads, chat_views, chats, idempotency, machine, messages, shares, spending, workspaces
@@ -356,7 +357,9 @@ class Turns(Part):
 
     @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def delete_queued(self, at: Grant, chat_id: ChatId, queued_id: QueuedMessageId) -> QueuedMessage:
-        return await machine.delete_queued_message(await at.bundle.open(chat_id), queued_id)
+        tx = await at.bundle.open(chat_id)
+        _require_queue(tx, queued_id)
+        return await machine.delete_queued_message(tx, queued_id)
 
     @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def clear_queue(self, at: Grant, chat_id: ChatId) -> list[QueuedMessage]:
@@ -365,6 +368,7 @@ class Turns(Part):
     @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def promote_queued(self, at: Grant, chat_id: ChatId, queued_id: QueuedMessageId) -> PromotedIn:
         tx = await at.bundle.open(chat_id)
+        _require_queue(tx, queued_id)
         return PromotedIn(await machine.promote_queued_message(tx, queued_id), tx.chat)
 
     @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
@@ -373,6 +377,7 @@ class Turns(Part):
     ) -> Queue:
         """Put a queued message before another, or at the end."""
         tx = await at.bundle.open(chat_id)
+        _require_queue(tx, queued_id)
         moved = await _moved(tx, queued_id, before=before)
         try:
             queue = await machine.reorder_queue(tx, moved)
@@ -395,6 +400,7 @@ class Turns(Part):
         if content is not None:
             await _check_files(at, content)
         tx = await at.bundle.open(chat_id)
+        _require_queue(tx, queued_id)
         return await machine.edit_queued_message(
             tx,
             queued_id,
@@ -408,6 +414,16 @@ async def _sent_before(at: Grant, sent: Sent, chat: Chat) -> SentTo:
     """The answer of the first send, with the chat as it is now."""
     records = [] if sent.repeats is None else await at.conn.fetch(INSERTED_WITH, chat.id, sent.repeats)
     return SentTo(sent, chat, [messages.prompt_row(record).message for record in records])
+
+
+def _require_queue(tx: Tx, queued_id: QueuedMessageId) -> None:
+    """An empty queue holds no message that a request could name: such a message is gone.
+
+    An archived or invalid chat says that about itself instead.
+    """
+    state = tx.chat.state
+    if not state.has_queue and not state.is_archived and state is not State.INVALID:
+        raise tx.bundle.refuse(QueuedMessageNotFound(queued_id))
 
 
 async def _moved(tx: Tx, queued_id: QueuedMessageId, *, before: QueuedMessageId | None) -> list[QueuedMessageId]:
