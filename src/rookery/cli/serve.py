@@ -8,7 +8,6 @@ import resource
 import socket
 
 from rookery import __version__, app, installation, log
-from rookery.app import Replica
 from rookery.cli import first_run, metrics, parent, port
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
@@ -59,6 +58,8 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
                 await installation.prepare_schema(settings, database)
                 ring = await installation.prepare_models(settings, database, os.environ, with_offline=True)
                 await installation.apply_pins(database, os.environ, clock=SystemClock())
+                # Before the port is served: whoever sees that the server is ready may set it up at once.
+                token = await first_run.find_token(settings, database)
                 choices = app.Choices(
                     ring=ring,
                     environ=os.environ,
@@ -69,15 +70,14 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
 
                     async def on_ready() -> None:
                         lock.change_use(Use.SERVING)
-                        await _say_ready(settings, replica, listening, out=out)
+                        _say_ready(settings, listening, token, out=out)
                         metrics.show(scraped, out)
 
                     async with metrics.served(settings, replica.metrics, scraped):
                         await port.serve_until_stopped(settings, replica, listening, stop=stop, on_ready=on_ready)
 
 
-async def _say_ready(settings: Settings, replica: Replica, listening: socket.socket, *, out: Output) -> None:
-    token = await first_run.find_token(settings, replica.database)
+def _say_ready(settings: Settings, listening: socket.socket, token: str | None, *, out: Output) -> None:
     url = port.address_for_people(settings, listening)
     out.line(f"Rookery {__version__} is ready at {url} (Ctrl-C stops it)")
     first_run.show(url, token, out)
