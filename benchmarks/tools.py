@@ -6,7 +6,9 @@ moment hits both. The claim is the median of one over the median of the other, a
 The same operations through a replica of another machine (the relay), against the agent asked directly. Then: the
 memory of the agent while a command prints 200 MB, the memory of idle workspaces (as shares, so that pages of the
 interpreter that all have in common count once), and the time from a stopped workspace to the end of its first command,
-over a bare sandbox that imports what the agent imports.
+over a bare sandbox that imports what the agent imports. Last, what approval rules take: 200 of them against a command
+of 1 MB and against one of 16 KiB, and a hostile set (patterns that come as far as they can before they fail, in all
+arguments), with the longest time for which the event loop got nowhere else.
 
     python benchmarks/tools.py [--quick]
 
@@ -35,11 +37,14 @@ from uuid import UUID, uuid4
 
 import uvloop
 
+from rookery.chat import approvals
+from rookery.chat.approvals import Policy, Rule, RuleAction
 from rookery.clock import SystemClock
 from rookery.stream.listening import serving
 from rookery.stream.relay import tokens
 from rookery.stream.relay.agents import AgentGate
 from rookery.stream.relay.tokens import TokenCheck
+from rookery.worker import gate
 from rookery.workspaces import bundle
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import Edit, FileEdits, StartProcess
@@ -66,6 +71,10 @@ OVER_BARE = {"read_file": 8.0, "edit_files": 3.0, "execute": 4.0}
 LOG_MEMORY_MIB = 8.0
 IDLE_MIB = 20.0
 START_SECONDS, START_OVER_BARE = 2.0, 4.0
+# 200 rules stand between the model's answer and the call; the loop serves everybody else meanwhile.
+RULES_MS, RULES_LAG_MS = 20.0, 5.0
+# Judging stops there and counts what is left as too long; the clock of a busy machine runs on.
+HOSTILE_MS = 60.0
 
 Call = Callable[[], Awaitable[object]]
 
@@ -320,6 +329,48 @@ def bare_sandbox() -> None:
     subprocess.run(command, check=True)
 
 
+def rule_sets() -> dict[str, tuple[tuple[Rule, ...], dict[str, str]]]:
+    """Rules and the arguments they are tried with. None of the rules matches what it can read, so all are tried."""
+    plain = tuple(
+        Rule(tool="execute", action=RuleAction.DENY, match={"command": f"*git push origin release-{place}*"})
+        for place in range(200)
+    )
+    long = "*".join(["a" * 15] * 15)
+    hostile = tuple(
+        Rule(tool="*", action=RuleAction.DENY, match={f"a{at}": f"{long}{place:03}b" for at in range(16)})
+        for place in range(200)
+    )
+    words = "echo 'one two' | grep x; cd /srv/app && make all\n"
+    return {
+        "1 MB": (plain, {"command": (words * 30_000)[:1_000_000]}),
+        "16 KiB": (plain, {"command": (words * 400)[:16_384]}),
+        "hostile": (hostile, {f"a{at}": "a" * 16_384 for at in range(16)}),
+    }
+
+
+async def judged(rules: tuple[Rule, ...], args: dict[str, str], rounds: int) -> tuple[float, float]:
+    """The median time of judging one call as the worker does, and the longest time without a turn of the loop; ms."""
+    times, lags = [], []
+    for _ in range(rounds):
+        done = asyncio.Event()
+
+        async def tick(done: asyncio.Event = done) -> float:
+            longest, last = 0.0, time.perf_counter()
+            while not done.is_set():
+                await asyncio.sleep(0)
+                longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+            return longest
+
+        ticking = asyncio.create_task(tick())
+        await asyncio.sleep(0)
+        began = time.perf_counter()
+        await gate.in_pieces(approvals.judging(Policy(rules=rules), ("execute",), args))
+        times.append(time.perf_counter() - began)
+        done.set()
+        lags.append(await ticking)
+    return 1000 * statistics.median(times), 1000 * statistics.median(lags)
+
+
 def memory_mib(pid: int, field: str) -> float:
     return _kib(f"/proc/{pid}/status", field) / 1024
 
@@ -372,6 +423,12 @@ async def run(*, quick: bool) -> int:
         share, resident = await idle_memory(workshop, idle)
         print(f"\n{idle} idle workspaces: {share:.1f} MiB each (resident pages of one agent: {resident:.1f} MiB)")
         claims["idle workspace, MiB"] = claim(share, IDLE_MIB)
+        print(f"\n{'approval rules, ms':24}{'judged':>9}{'lag':>9}")
+        for name, (rules, args) in rule_sets().items():
+            taken, lag = await judged(rules, args, rounds)
+            print(f"  {name:22}{taken:9.2f}{lag:9.2f}")
+            claims[f"200 rules, {name}: judged, ms"] = claim(taken, HOSTILE_MS if name == "hostile" else RULES_MS)
+            claims[f"200 rules, {name}: loop held, ms"] = claim(lag, RULES_LAG_MS)
     finally:
         await end_all(data_dir)
         await asyncio.to_thread(shutil.rmtree, data_dir, ignore_errors=True)

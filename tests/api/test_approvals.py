@@ -6,8 +6,10 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
+from rookery.chat import approvals as rules_of_approvals
 from rookery.chat import parts, rights
 from rookery.chat.approvals import Offers
 from rookery.chat.messages import NewMessage, Role
@@ -328,3 +330,72 @@ async def test_what_no_column_can_hold_is_replaced_in_rules(talk: Talk, house: H
         "match": {"a": "\ufffd"},
         "reason": "",
     }
+
+
+WILD = {"tool": "execute", "match": {"command": "*a" * 17}, "action": "deny"}
+LONG = {"tool": "execute", "match": {"command": "a" * 257}, "action": "allow"}
+FORMLESS = {"tool": "mcp:docs", "action": "allow"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [
+        (WILD, "match.command"),
+        (LONG, "match.command"),
+        (FORMLESS, "tool"),
+        ({"tool": "?" * 17, "action": "ask"}, "tool"),
+    ],
+)
+async def test_a_rule_over_the_bounds_is_refused_wherever_rules_are_kept(
+    talk: Talk, admin: Person, rule: dict[str, object], field: str
+) -> None:
+    chat, good = await talk.create(), {"tool": "execute", "action": "ask"}
+    for name, refused in (
+        ("rules", await talk.http.put(f"{CHATS}/{chat}/approval-rules", json={"rules": [good, rule]})),
+        ("approval_rules", await talk.http.patch(ME, json={"approval_rules": [good, rule]})),
+        ("rules", await admin.http.put(SETTINGS, json={"rules": [good, rule]})),
+    ):
+        assert refused.status_code == 400, refused.text
+        assert list(fields(refused)) == [f"{name}[1].{field}"]
+
+
+async def test_stored_rules_over_the_bounds_are_shown_with_what_is_wrong_and_new_ones_can_be_added(
+    talk: Talk, house: House
+) -> None:
+    chat = await asking(talk)
+    stored = [{"tool": "execute", "match": {"command": "*a" * 300}, "action": "deny"}]
+    await house.database.api.execute(
+        "INSERT INTO chat_approval_rules (chat_id, rules) VALUES ($1, $2)",
+        UUID(chat),
+        msgspec.json.encode(stored).decode(),
+    )
+
+    shown = (await talk.http.get(f"{CHATS}/{chat}/approval-rules")).json()["rules"]
+    answered = await answer(talk, chat, yes(always="chat"))
+    after = (await talk.http.get(f"{CHATS}/{chat}/approval-rules")).json()["rules"]
+    back = await talk.http.put(f"{CHATS}/{chat}/approval-rules", json={"rules": after})
+
+    assert shown[0]["problem"].startswith("match.command: A pattern has at most ")
+    assert answered[0] == 204
+    assert ["problem" in rule for rule in after] == [True, False]
+    assert back.status_code == 400
+    kept = await talk.http.put(f"{CHATS}/{chat}/approval-rules", json={"rules": [{**after[1], "problem": None}]})
+    assert kept.status_code == 200
+
+
+async def test_always_for_a_call_longer_than_a_pattern_says_what_to_do_instead(talk: Talk) -> None:
+    chat = await talk.create()
+    args = {"command": "x" * 300}
+    content = (ToolCall("1", "execute", args=parts.json_raw(args)),)
+
+    async def park(tx: Tx) -> None:
+        await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=content)])
+        offers = rules_of_approvals.offers(None, ("execute",), args)
+        await machine.ask_approvals(tx, [Question(call, offers) for call in await machine.calls.turn_calls(tx)])
+
+    await talk.act(chat, park)
+
+    refused = await talk.http.post(f"{CHATS}/{chat}/approvals", json={"answers": [yes(always="user")]})
+    assert refused.status_code == 400
+    assert "Approve it once" in fields(refused)["answers.match"]
+    assert (await answer(talk, chat, yes(always="user", match={"command": "xxx*"})))[0] == 204

@@ -10,6 +10,7 @@ from rookery.store import model_configs, providers
 from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.model_options import ProviderType
 from rookery.store.providers import ProviderDraft, ProviderPatch
+from rookery.tools import registry
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, TOOL, Talk, fields, text
 from tests.waiting import until
@@ -124,6 +125,17 @@ async def test_chat_with_an_invalid_member_is_refused_by_its_place(talk: Talk) -
         refused = await talk.http.post(CHATS, json={"content": text("Hello"), member: value})
 
         assert list(fields(refused)) == [field], refused.text
+    assert await talk.count("chats") == 0
+
+
+async def test_a_client_tool_with_the_name_of_a_built_in_one_is_refused_by_name(talk: Talk) -> None:
+    for name in (*registry.ACTIVE, *registry.ALIASES, "Execute"):
+        refused = await talk.http.post(CHATS, json={"content": text("x"), "dynamic_tools": [{**TOOL, "name": name}]})
+
+        assert refused.status_code == 400
+        assert fields(refused) == {
+            "dynamic_tools[0].name": f"{name} is the name of a tool of the server. Give yours another."
+        }
     assert await talk.count("chats") == 0
 
 

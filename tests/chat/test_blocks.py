@@ -68,8 +68,44 @@ def test_a_subagent_is_not_told_to_start_others() -> None:
     assert "\n\n\n" not in stored
 
 
+@pytest.mark.parametrize(
+    ("tool", "word"),
+    [
+        ("spawn_agent", "<subagents>"),
+        ("create_workspace", "## Workspaces"),
+        ("create_workspace", "call list_templates"),
+        ("propose_plan", "write it to the plan file"),
+    ],
+)
+def test_a_block_about_a_capability_is_there_exactly_when_its_tool_is(tool: str, word: str) -> None:
+    stored = blocks.chat_blocks(
+        deployment_prompt=blocks.deployment_prompt("ours", include_default=True),
+        system_prompt=None,
+        awareness=Awareness.DETACHED,
+    )
+    everything = {name for _, name in default_prompt.CAPABILITIES}
+
+    with_it = "\n\n".join(blocks.for_tools(text, everything) for text in stored)
+    without = "\n\n".join(filter(None, (blocks.for_tools(text, everything - {tool}) for text in stored)))
+
+    assert with_it == "\n\n".join(stored)
+    assert word in with_it
+    assert word not in without
+    assert "\n\n\n" not in without
+    assert "ours" in without
+
+
+def test_planning_without_the_tool_that_proposes_plans_is_told_of_no_plan_file() -> None:
+    (with_file,) = blocks.turn_blocks(TurnContext(mode=Mode.PLAN, tools=frozenset({"propose_plan"})))
+    (without,) = blocks.turn_blocks(TurnContext(mode=Mode.PLAN, tools=frozenset()))
+
+    assert "call propose_plan" in with_file
+    assert "propose_plan" not in without
+    assert "plan file" not in without
+
+
 def test_built_in_texts_are_clean_and_small() -> None:
-    texts = [text for name, text in vars(default_prompt).items() if name.isupper() and not name.startswith("_")]
+    texts = [text for name, text in vars(default_prompt).items() if name.isupper() and isinstance(text, str)]
 
     assert len(texts) >= 10
     assert all(sanitise.clean(text) == text for text in texts)

@@ -332,7 +332,7 @@ async def test_chats_of_every_kind_get_the_tools_of_their_column_and_no_other(li
     await life.run("create_workspace", template_id="plain")
     begun = await life.begin_turn()
     step = await life.step()
-    meta = msgspec.structs.replace(step.meta, dynamic_tools='[{"name": "pick"}]')
+    meta = msgspec.structs.replace(step.meta, dynamic_tools='[{"name": "pick"}, {"name": "propose_plan"}]')
     child = msgspec.structs.replace(step.chat, parent_chat_id=life.chat_id, root_chat_id=life.chat_id)
 
     assert begun.trace is not None

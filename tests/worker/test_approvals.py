@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from rookery.chat.approvals import Answer, Decision
+from rookery.chat import approvals
+from rookery.chat.approvals import Answer, Decision, Policy, Rule, RuleAction
 from rookery.chat.messages import ChatId
 from rookery.chat.parts import ToolCall
 from rookery.chat.states import Status
@@ -19,6 +21,7 @@ from rookery.loop import scripted
 from rookery.loop.scripted import ScriptedTool
 from rookery.loop.tools import Replay
 from rookery.store import machine
+from rookery.worker import gate
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house
 
@@ -232,6 +235,45 @@ async def test_rules_that_cannot_be_read_leave_every_call_to_be_asked(database_u
         await asked(house)
 
         assert tool.runs == []
+
+
+async def test_a_stored_rule_over_the_bounds_denies_its_tool_and_stops_no_chat(database_url: str) -> None:
+    tool = scripted.echo("run")
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
+        rule = {"tool": "run", "match": {"command": "*a" * 300}, "action": "deny", "reason": "too wild"}
+        await house.set("approvals", {"rules": [rule]})
+
+        chat_id = await house.ask("hello")
+        await house.rested(chat_id)
+
+        assert tool.inputs == []
+        assert "too wild" in (await errors(house, chat_id))[0]
+
+
+async def test_the_event_loop_goes_on_while_a_hostile_rule_set_judges_a_long_command(database_url: str) -> None:
+    """Turns of the loop are counted, not moments: the judgement of one call is given up in many pieces."""
+    policy = Policy(
+        rules=tuple(
+            Rule(tool="*", action=RuleAction.DENY, match={f"a{at}": "*".join(["a" * 15] * 15) + f"{place:03}b"})
+            for place in range(200)
+            for at in (place % 16,)
+        )
+    )
+    args = {f"a{at}": "a" * 16_384 for at in range(16)}
+    turns, is_over = 0, False
+
+    async def count() -> None:
+        nonlocal turns
+        while not is_over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await gate.in_pieces(approvals.judging(policy, ("tool",), args))
+    is_over = True
+    await counting
+
+    assert turns >= 5
 
 
 async def test_a_rule_that_denies_is_stronger_than_an_approval(database_url: str) -> None:

@@ -20,6 +20,7 @@ from rookery.chat.attachments import StoredFile
 from rookery.chat.errors import InvalidInput
 from rookery.chat.parts import File, FileReference, Part, Text
 from rookery.store.files import FileInfo, Origin
+from rookery.tools import registry
 from rookery.worker import titling
 
 MAX_PARTS = 100
@@ -120,6 +121,9 @@ def _check_tools(tools: list[DynamicTool]) -> list[DynamicTool]:
     for place, tool in enumerate(tools):
         if tool.name in seen:
             found.append((f"tools[{place}].name", f"There are two tools named {tool.name}."))
+        if registry.is_reserved(tool.name):
+            message = f"{tool.name} is the name of a tool of the server. Give yours another."
+            found.append((f"tools[{place}].name", message))
         seen.add(tool.name)
     if found:
         raise faults(*found)

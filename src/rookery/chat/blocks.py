@@ -7,7 +7,7 @@ Blocks of the turn are made anew for every generation; the order of both is fixe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -65,6 +65,8 @@ class TurnContext(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = Mode.NORMAL
     plan_instructions: str = ""
     has_advisor: bool = False
+    # What the model can call in this step; None if that is not known.
+    tools: frozenset[str] | None = None
 
 
 _AWARENESS = {
@@ -130,7 +132,9 @@ def _overlay(context: TurnContext) -> str:
             return default_prompt.PLAN_SUBAGENT
         case Mode.PLAN:
             extra = sanitise.clean(context.plan_instructions)
-            return f"{default_prompt.PLAN}\n\n{extra}" if extra else default_prompt.PLAN
+            has_file = context.tools is None or "propose_plan" in context.tools
+            plan = default_prompt.PLAN if has_file else default_prompt.PLAN_WITHOUT_FILE
+            return f"{plan}\n\n{extra}" if extra else plan
 
 
 def user_instructions(text: str) -> str:
@@ -181,6 +185,14 @@ def _alias(skill: Skill, *, is_shared: bool) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(sanitise.clean(text).split())
+
+
+def for_tools(text: str, tools: Collection[str]) -> str:
+    """The text without the built-in blocks about something that none of these tools does."""
+    for block, tool in default_prompt.CAPABILITIES:
+        if tool not in tools and block in text:
+            text = text.replace(f"\n\n{block}", "").replace(f"\n{block}", "").replace(block, "").strip()
+    return text
 
 
 def with_plan_path(text: str, path: str | None) -> str:

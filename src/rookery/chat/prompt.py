@@ -8,7 +8,7 @@ bind their thinking to what came before it, depend on that. Wires add only what 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -169,11 +169,18 @@ class PromptBuilder:
         self._files |= {file_id: files.get(file_id) for file_id in list_files(added)}
         self._writers |= {config_id: writers.get(config_id) for config_id in model_config_ids(added)}
 
-    def prompt(self, turn_blocks: Sequence[str] = (), *, plan_path: str | None = None) -> Prompt:
-        """The prompt of all rows so far."""
+    def prompt(
+        self,
+        turn_blocks: Sequence[str] = (),
+        *,
+        plan_path: str | None = None,
+        tools: Collection[str] | None = None,
+    ) -> Prompt:
+        """The prompt of all rows so far. With the names of its `tools`, it has no built-in block about others."""
         repaired = self._repairing.result()
         leading = _count_leading_system(repaired.messages)
-        head = _with_blocks(repaired.messages[:leading], turn_blocks, plan_path=plan_path)
+        own = repaired.messages[:leading] if tools is None else _for_tools(repaired.messages[:leading], tools)
+        head = _with_blocks(own, turn_blocks, plan_path=plan_path)
         rest = repaired.messages[leading:]
         if self._system_count > leading:
             rest = _with_plan_paths(rest, plan_path)
@@ -449,6 +456,15 @@ def _words(value: parts.Json) -> Iterator[str]:
 
 def _count_leading_system(messages: Sequence[PromptMessage]) -> int:
     return next((place for place, each in enumerate(messages) if each.role is not Role.SYSTEM), len(messages))
+
+
+def _for_tools(leading: Sequence[PromptMessage], tools: Collection[str]) -> list[PromptMessage]:
+    told = []
+    for message in leading:
+        texts = [blocks.for_tools(part.text, tools) for part in message.parts if isinstance(part, PromptText)]
+        if any(texts):
+            told.append(msgspec.structs.replace(message, parts=tuple(PromptText(text) for text in texts if text)))
+    return told
 
 
 def _with_blocks(

@@ -74,6 +74,10 @@ def _show(at: Terminal, found: tuple[Rule, ...]) -> None:
         return
     rows = [[rule.action, rule.tool, _matched(rule), rule.reason] for rule in found]
     at.out.table(["action", "tool", "match", "reason"], rows)
+    for place, rule in enumerate(found, 1):
+        if rule.problem:
+            counts = "holds for every call of its tool" if rule.action in ("deny", "ask") else "permits nothing"
+            at.out.line(f"Rule {place} is not valid, so it {counts}. {rule.problem}")
 
 
 def _matched(rule: Rule) -> str:

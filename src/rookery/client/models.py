@@ -347,11 +347,13 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
     """What "always" would permit: in this chat whatever the question was about, for the user this very call.
 
-    None where no pattern says it exactly; then one has to be given.
+    None where no pattern says it exactly, because the call is too long for one, say; then one has to be given. `tool`
+    is what the rule names instead of the tool's own name, for tools of MCP servers.
     """
 
     chat: dict[str, str] | None = None
     user: dict[str, str] | None = None
+    tool: str | None = None
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -495,16 +497,19 @@ class RequestedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """`tool` is a glob over the tool's name. Every path in `match` has to match; arguments it does not name may be
-    anything. `reason` is told to the model when the rule denies.
+    """`tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to
+    match; arguments it does not name may be anything. `reason` is told to the model when the rule denies.
 
-    A field that this version does not know may narrow the rule: such a rule cannot be read.
+    `problem` is there for a stored rule that is not valid any more: it counts for every call of its tool if it
+    restricts, and for none if it permits. A field that this version does not know may narrow the rule: such a rule
+    cannot be read.
     """
 
     tool: str
     action: str
     match: dict[str, str] = {}
     reason: str = ""
+    problem: str | None = None
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,7 +75,8 @@ class Replay(StrEnum):
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A tool as models and the loop see it. `deadline_seconds`: how long a call may take, unless it asks for more.
 
-    `shell_argument` names the argument that is shell text: people are shown which programs it runs.
+    `shell_argument` names the argument that is shell text: people are shown which programs it runs. `rule_name` is what
+    approval rules call the tool, where that is not its name.
     """
 
     name: str
@@ -91,6 +92,7 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     replay: Replay = Replay.SAFE
     deadline_seconds: float | None = None
     shell_argument: str | None = None
+    rule_name: str = ""
 
     @property
     def label(self) -> str:

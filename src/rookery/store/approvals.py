@@ -5,14 +5,14 @@ Rules are read strictly: what cannot be read might have forbidden something, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated
 from uuid import UUID
 
 import msgspec
 
 from rookery.chat import parts, toolcalls
-from rookery.chat.approvals import MAX_RULES, UNREADABLE, Default, Offers, Policy, Rule, Rules
+from rookery.chat.approvals import MAX_RULES, UNREADABLE, Default, Offers, Policy, Rule, Rules, find_problem
 from rookery.chat.errors import InvalidInput
 from rookery.chat.messages import ChatId
 from rookery.chat.toolcalls import OpenCall
@@ -113,7 +113,10 @@ async def list_rules(conn: Connection, root_id: UUID) -> tuple[Rule, ...]:
 
 async def write_rules(conn: Connection, root_id: UUID, rules: Iterable[Rule]) -> bool:
     """Replace them. False when they were so already."""
-    kept = checked(rules)
+    return await _write(conn, root_id, checked(rules))
+
+
+async def _write(conn: Connection, root_id: UUID, kept: Sequence[Rule]) -> bool:
     return await conn.fetchval(WRITE_RULES, root_id, msgspec.json.encode(kept).decode()) is not None
 
 
@@ -122,7 +125,7 @@ async def add_rule(conn: Connection, root_id: UUID, rule: Rule) -> None:
     await conn.execute(BEGIN_RULES, root_id)
     known = _rules.decode(await conn.fetchval(f"{READ_RULES} FOR UPDATE", root_id))
     if rule not in known:
-        await write_rules(conn, root_id, (*known, rule))
+        await _write(conn, root_id, checked((*known, rule), known=known))
 
 
 async def add_user_rule(conn: Connection, user_id: UUID, rule: Rule) -> None:
@@ -130,14 +133,20 @@ async def add_user_rule(conn: Connection, user_id: UUID, rule: Rule) -> None:
     stored = await settings.find_user_setting(conn, user_id, key=OF_USER)
     known = () if stored is None else msgspec.convert(stored, Rules)
     if rule not in known:
-        await settings.write_user_setting(conn, user_id, key=OF_USER, value=checked((*known, rule)))
+        await settings.write_user_setting(conn, user_id, key=OF_USER, value=checked((*known, rule), known=known))
 
 
-def checked(rules: Iterable[Rule], *, field: str = "rules") -> tuple[Rule, ...]:
-    """Rules as they can be stored: no more than fit, without what jsonb refuses."""
+def checked(rules: Iterable[Rule], *, field: str = "rules", known: Collection[Rule] = ()) -> tuple[Rule, ...]:
+    """Rules as they can be stored: no more than fit, within the bounds of patterns, without what jsonb refuses.
+
+    Those that are `known` are stored already, and stay whatever they are.
+    """
     kept = tuple(_storable(rule) for rule in rules)
     if len(kept) > MAX_RULES:
         raise InvalidInput(field, f"At most {MAX_RULES} rules can be kept. Remove some first.")
+    for place, rule in enumerate(kept):
+        if rule not in known and (problem := find_problem(rule)) is not None:
+            raise InvalidInput(f"{field}[{place}].{problem[0]}", problem[1])
     return kept
 
 

@@ -59,6 +59,7 @@ ACTIVE: dict[str, frozenset[Column]] = {
     "read_skill_file": _ALL,
     "advisor": frozenset({Column.ROOT}),
 }
+_RESERVED = frozenset(name.casefold() for name in (*ACTIVE, *ALIASES))
 # Where a process may look and not touch (tools.md, "Beyond"): what a model is only asked elsewhere is enforced here.
 READ_ONLY = frozenset({Column.ROOT_PLAN, Column.CHILD_PLAN, Column.EXPLORE})
 
@@ -71,6 +72,11 @@ def column(*, mode: Mode, is_root: bool) -> Column:
             return Column.ROOT_PLAN if is_root else Column.CHILD_PLAN
         case Mode.NORMAL:
             return Column.ROOT if is_root else Column.CHILD
+
+
+def is_reserved(name: str) -> bool:
+    """Whether clients cannot give this name to a tool of theirs: it is, was or will be a built-in tool's."""
+    return name.casefold() in _RESERVED
 
 
 def ordered(tools: Iterable[Tool]) -> list[Tool]:

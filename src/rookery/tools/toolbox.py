@@ -119,7 +119,7 @@ class WorkspaceToolbox:
         pinned = await self._pinned(step, kept, row)
         tools = registry.ordered(await self._tools(step, pinned))
         of_workspace = workspace_mcp.tools(pinned.resources) if pinned is not None and at in registry.NORMAL else []
-        declared = dynamic_tools(step, mode=mode) if at is Column.ROOT else ()
+        declared = _declared(step, mode) if at is Column.ROOT else ()
         active = registry.active_names(tools, at) | {each.name for each in (*_specs(of_workspace), *declared)}
         turn = WorkspaceTurn(
             chat_id=step.chat.id,
@@ -236,6 +236,12 @@ class WorkspaceToolbox:
             return False
         async with self._parts.pool.acquire() as conn:
             return (await workspace_context.read_pin(conn, step.chat.id)).dirty_since is not None
+
+
+def _declared(step: Step, mode: Mode) -> tuple[ToolSpec, ...]:
+    """The tools of the chat's client. Chats of older versions may have some with the name of a built-in tool: such a
+    name must not make the built-in one active."""
+    return tuple(spec for spec in dynamic_tools(step, mode=mode) if not registry.is_reserved(spec.name))
 
 
 def _specs(tools: Sequence[Tool]) -> list[ToolSpec]:

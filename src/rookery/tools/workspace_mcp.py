@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rookery.chat import parts
+from rookery.chat import approvals, parts
 from rookery.loop.tools import Media, Replay, ToolCall, ToolContext, ToolOutput, ToolSource, ToolSpec, object_schema
 from rookery.store.workspace_context import ContextResource
 from rookery.tools.workspace_turn import Refused, ask_agent, turn_of
@@ -73,6 +73,7 @@ def tools(resources: Iterable[ContextResource]) -> list[WorkspaceMcpTool]:
             needs_workspace=True,
             replay=Replay.TOKEN,
             deadline_seconds=MCP_SECONDS + 15,
+            rule_name=approvals.mcp_name(server, definition["name"]),
         )
         made.append(WorkspaceMcpTool(spec, server, definition["name"]))
     return sorted(made, key=lambda tool: tool.spec.name)

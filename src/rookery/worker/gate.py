@@ -6,8 +6,11 @@ and what was approved is known to whichever process goes on with the chat.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import time
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import asyncpg
 from msgspec import UNSET
@@ -22,6 +25,11 @@ from rookery.loop import messages, tool_input
 from rookery.loop.tools import ToolSet
 from rookery.store import approvals as stored_approvals
 from rookery.store.generation import Step
+
+# How long the event loop judges without a pause.
+PIECE_SECONDS = 0.001
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +54,8 @@ async def judge(pool: asyncpg.Pool, step: Step, past: History, tools: ToolSet) -
     for call, made in zip(past.open_calls, past.call_parts(past.open_calls), strict=True):
         if _cannot_run(made, tools):
             continue  # the batch says why, and nobody has to be asked about it
-        names, args = (made.tool_name, tools.canonical(made.tool_name)), _arguments(made)
-        judged = approvals.judge(known.policy, names, args)
+        names, args = _names(made, tools), _arguments(made)
+        judged = await in_pieces(approvals.judging(known.policy, names, args))
         if judged.verdict is Verdict.DENY:
             refused[call] = approvals.denied_by_rule(judged.rule)
         elif judged.verdict is Verdict.ASK:
@@ -56,6 +64,28 @@ async def judge(pool: asyncpg.Pool, step: Step, past: History, tools: ToolSet) -
             if token not in known.approved:
                 offers[call] = approvals.offers(judged.rule, names, args)
     return Judged(Gate(frozenset(offers), refused), offers, known.timeout_seconds)
+
+
+async def in_pieces(steps: Generator[None, None, T]) -> T:
+    """What the steps come to. Others get their turn in between: a thread would keep them from it, by the GIL."""
+    began = time.perf_counter()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if time.perf_counter() - began > PIECE_SECONDS:
+            await asyncio.sleep(0)
+            began = time.perf_counter()
+
+
+def _names(call: ToolCall, tools: ToolSet) -> tuple[str, ...]:
+    """What rules may call the tool: by its names as called and as it is now, or by the one it has in rules alone."""
+    spec = tools.find_spec(call.tool_name)
+    if spec is not None and spec.rule_name:
+        return spec.rule_name, spec.name
+    return call.tool_name, tools.canonical(call.tool_name)
 
 
 def _cannot_run(call: ToolCall, tools: ToolSet) -> bool:

@@ -187,6 +187,7 @@ class Preparer:
             mode=mode,
             plan_instructions=planned.result(),
             has_advisor=turn_tools.has_advisor,
+            tools=turn_tools.tools.active,
         )
         rows = assessed_rows(step.history)
         limit = compaction.effective_limit(asked.ready.config.context_limit, summary_limit)
@@ -195,7 +196,7 @@ class Preparer:
             step=step,
             mode=mode,
             asked=asked,
-            write_prompt=lambda: self._prompt(step, asked, stored, turn_blocks, turn_tools.plan_path),
+            write_prompt=lambda: self._prompt(step, asked, stored, turn_blocks, turn_tools),
             turn_tools=turn_tools,
             assessment=compaction.assess(rows, files=stored, threshold_percent=threshold.result(), limit_tokens=limit),
             summary=summary,
@@ -294,7 +295,7 @@ class Preparer:
         asked: Asked,
         stored: Mapping[UUID, StoredFile],
         turn_blocks: tuple[str, ...],
-        plan_path: str | None,
+        turn_tools: TurnTools,
     ) -> Prompt:
         ready, rows, chat_id = asked.ready, step.history.prompt, step.chat.id
         max_image = _ANTHROPIC_IMAGE_BYTES if ready.provider.type in _ANTHROPIC_TYPES else None
@@ -307,7 +308,7 @@ class Preparer:
 
         def build() -> Prompt:
             builder.add(rows, writers=writers, files=stored)
-            return builder.prompt(turn_blocks, plan_path=plan_path)
+            return builder.prompt(turn_blocks, plan_path=turn_tools.plan_path, tools=turn_tools.tools.active)
 
         told = await asyncio.to_thread(build) if _is_long(rows[len(builder) :]) else build()
         self._prompts.keep(chat_id, builder, size_bytes=step.history.size_bytes)

@@ -892,10 +892,11 @@ export interface NewUserBody {
   password?: string | null;
 }
 
-/** What "always" would permit: in this chat whatever the question was about, for the user this very call. None where no pattern says it exactly; then one has to be given. */
+/** What "always" would permit: in this chat whatever the question was about, for the user this very call. None where no pattern says it exactly, because the call is too long for one, say; then one has to be given. `tool` is what the rule names instead of the tool's own name, for tools of MCP servers. */
 export interface Offers {
   chat?: Record<string, string> | null;
   user?: Record<string, string> | null;
+  tool?: string;
 }
 
 /** How a user chooses a password, once. `url` has the token behind its #. */
@@ -1289,23 +1290,25 @@ export interface RetryView {
   status_code?: number | null;
 }
 
-/** `tool` is a glob over the tool's name. Every path in `match` has to match; arguments it does not name may be anything. `reason` is told to the model when the rule denies. A field that this version does not know may narrow the rule: such a rule cannot be read. */
+/** `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to match; arguments it does not name may be anything. `reason` is told to the model when the rule denies. `problem` is there for a stored rule that is not valid any more: it counts for every call of its tool if it restricts, and for none if it permits. A field that this version does not know may narrow the rule: such a rule cannot be read. */
 export interface Rule {
   tool: string;
   action: RuleAction;
   match?: Record<string, string>;
   reason?: string;
+  problem?: string | null;
 }
 
 /** What a rule does with a call that it matches, the strongest first. `always` answers beforehand what would be asked; it is what "do not ask again" leaves behind. */
 export type RuleAction = "allow" | "always" | "ask" | "deny";
 
-/** A rule: `tool` and the values in `match` are globs, over the tool's name and over arguments by their path. */
+/** A rule: `tool` and the values in `match` are globs, over the tool's name and over arguments by their path. A glob has at most 256 characters and 16 wildcards. Tools of MCP servers are named `mcp:SERVER/TOOL`. */
 export interface RuleBody {
   tool: string;
   action: RuleAction;
   match?: Record<string, string>;
   reason?: string;
+  problem?: null;
 }
 
 /** All rules of the chat: they take the place of those it had. */

@@ -27,12 +27,17 @@ MatchBody = Annotated[
 
 
 class RuleBody(Body):
-    """A rule: `tool` and the values in `match` are globs, over the tool's name and over arguments by their path."""
+    """A rule: `tool` and the values in `match` are globs, over the tool's name and over arguments by their path.
+
+    A glob has at most 256 characters and 16 wildcards. Tools of MCP servers are named `mcp:SERVER/TOOL`.
+    """
 
     tool: Annotated[str, Field(min_length=1, max_length=200)]
     action: RuleAction
     match: MatchBody = Field(default_factory=dict)
     reason: Annotated[str, Field(max_length=approvals.MAX_REASON)] = ""
+    # So that rules can be sent back as they were read. One that has a problem cannot.
+    problem: None = None
 
     def rule(self) -> Rule:
         return Rule(tool=self.tool, action=self.action, match=dict(self.match), reason=self.reason)
@@ -105,7 +110,7 @@ def router(parts: ApiParts) -> APIRouter:
     )
     async def list_rules(caller: CallerDep, chat: UUID) -> Response:
         """The rules of the chat and its subagents; those of its owner and of the deployment count as well."""
-        return answer(RulesView(await caller.store.approvals.list_rules(ChatId(chat))))
+        return answer(RulesView(approvals.shown(await caller.store.approvals.list_rules(ChatId(chat)))))
 
     @routes.put("/chats/{chat}/approval-rules", "approvals.put_rules", body=RulesBody, returns=RulesView, errors=(404,))
     async def put_rules(caller: CallerDep, chat: UUID) -> Response:

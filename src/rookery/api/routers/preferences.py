@@ -15,6 +15,7 @@ from rookery.api.caller import Caller, CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
+from rookery.chat import approvals
 from rookery.chat.approvals import Rule
 from rookery.chat.messages import Effort
 from rookery.store.preferences import PersonalOverride, Preferences, PreferencesPatch
@@ -98,7 +99,7 @@ async def _answer(caller: Caller, found: Preferences) -> Response:
             model_overrides=OverridesView(found.model_overrides.get("root")),
             overrides_allowed=allowed,
             compaction_thresholds=dict(found.compaction_thresholds),
-            approval_rules=found.approval_rules,
+            approval_rules=approvals.shown(found.approval_rules),
             display=dict(found.display),
         )
     )

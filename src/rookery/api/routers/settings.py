@@ -23,12 +23,13 @@ from rookery.api.errors import BadFields, FieldError
 from rookery.api.parts import ApiParts
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
+from rookery.chat import approvals
 from rookery.chat.approvals import Rule
 from rookery.chat.default_prompt import DEFAULT_PROMPT
 from rookery.chat.messages import Effort
 from rookery.chat.rights import Action, Resource, Role, has_scope
 from rookery.llm.directory import Snapshot
-from rookery.store.setting_groups import GROUPS, MAX_NUMBER, PROMPTS, Group, GroupState, ModelOverride
+from rookery.store.setting_groups import APPROVALS, GROUPS, MAX_NUMBER, PROMPTS, Group, GroupState, ModelOverride
 
 T = TypeVar("T")
 IfMatch = Annotated[
@@ -185,6 +186,8 @@ def _view(name: str, state: GroupState, snapshot: Snapshot) -> GroupView[Any]:
         key: _override(value, snapshot) if isinstance(value, ModelOverride) else value
         for key, value in state.values.items()
     }
+    if name == APPROVALS.name and "rules" in values:
+        values["rules"] = approvals.shown(values["rules"])
     if name == PROMPTS.name:
         values["default_system_prompt"] = DEFAULT_PROMPT
     return GroupView(VALUES[name](**values), state.pinned, state.updated_at)

@@ -25,7 +25,12 @@ export function Approvals() {
         }}
       >
         {({ values, set, error }) => (
-          <RulesEditor rules={values.rules} onChange={(rules) => set("rules", rules)} error={error} />
+          <RulesEditor
+            rules={values.rules}
+            onChange={(rules) => set("rules", rules)}
+            error={error}
+            field="approval_rules"
+          />
         )}
       </Form>
     </Section>

@@ -14,6 +14,7 @@ export interface DraftRule {
   pattern: string;
   reason: string;
   rest: Record<string, string>;
+  problem?: string | undefined;
 }
 
 interface StoredRule {
@@ -21,6 +22,7 @@ interface StoredRule {
   action: RuleAction;
   match?: Record<string, string>;
   reason?: string;
+  problem?: string | null;
 }
 
 const ACTIONS: { value: RuleAction; label: string }[] = [
@@ -41,6 +43,7 @@ export function readRules(stored: readonly StoredRule[]): DraftRule[] {
       pattern: first?.[1] ?? "",
       reason: rule.reason ?? "",
       rest: Object.fromEntries(others),
+      ...(rule.problem ? { problem: rule.problem } : {}),
     };
   });
 }
@@ -58,10 +61,12 @@ interface Props {
   rules: DraftRule[];
   onChange: (rules: DraftRule[]) => void;
   error: (name: string) => string | undefined;
+  /** What the API calls the list. */
+  field?: string;
 }
 
 /** Rules about calls of tools, one under the other; the strongest one that matches decides. */
-export function RulesEditor({ rules, onChange, error }: Props) {
+export function RulesEditor({ rules, onChange, error, field = "rules" }: Props) {
   const id = useId();
   const change = (at: number, part: Partial<DraftRule>) =>
     onChange(rules.map((rule, index) => (index === at ? { ...rule, ...part } : rule)));
@@ -73,6 +78,13 @@ export function RulesEditor({ rules, onChange, error }: Props) {
       {rules.map((rule, index) => (
         <fieldset key={rule.key} className="rounded-lg border border-line p-3">
           <legend className="sr-only">Rule {index + 1}</legend>
+          {rule.problem && (
+            <p role="alert" className="mb-3 break-words text-danger">
+              This rule is not valid, so it{" "}
+              {rule.action === "deny" || rule.action === "ask" ? "holds for every call of its tool" : "permits nothing"}
+              . {rule.problem}
+            </p>
+          )}
           <div className="grid gap-3 sm:grid-cols-2">
             <Select
               label="Then"
@@ -85,7 +97,7 @@ export function RulesEditor({ rules, onChange, error }: Props) {
               placeholder="execute"
               value={rule.tool}
               onChange={(e) => change(index, { tool: e.target.value })}
-              error={error(`rules[${index}].tool`)}
+              error={error(`${field}[${index}].tool`)}
             />
             <TextField
               label="Argument"
@@ -99,6 +111,7 @@ export function RulesEditor({ rules, onChange, error }: Props) {
               value={rule.pattern}
               disabled={!rule.argument}
               onChange={(e) => change(index, { pattern: e.target.value })}
+              error={error(`${field}[${index}].match.${rule.argument.trim()}`)}
             />
             {rule.action === "deny" && (
               <TextField

@@ -1,0 +1,184 @@
+"""Globs over texts, matched in a time that depends on lengths alone, never on what the texts hold.
+
+A set of positions is an integer with one bit for each character of all texts together, so a step of the pattern is one
+operation on integers for every position at once: m steps over n characters take m * n / 64 operations of the machine.
+`*` stands for any run of characters, `?` for one, and a backslash before a character makes it stand for itself. A
+pattern matches a whole text.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+MAX_CHARS = 256
+MAX_WILDCARDS = 16
+# What no wildcard of a narrow match stands for: control characters, line ends, and what a shell acts on.
+_UNSAFE = "\x00-\x1f\x7f-\x9f\u2028\u2029;&|<>$`(){}\\\\"
+_unsafe = re.compile(f"[{_UNSAFE}]")
+_special = re.compile(r"([*?\\])")
+_escaped = re.compile(r"\\.", re.DOTALL)
+
+
+class _Wild(Enum):
+    ONE = "?"
+    RUN = "*"
+
+
+class _Glob(msgspec.Struct, frozen=True):
+    tokens: tuple[str | _Wild, ...]
+    has_wildcard: bool
+
+
+@functools.lru_cache(maxsize=8192)
+def find_problem(pattern: str) -> str | None:
+    """Why a pattern is not taken: what it would take to match is bounded by its length and its wildcards."""
+    if len(pattern) > MAX_CHARS:
+        return f"A pattern has at most {MAX_CHARS} characters; this one has {len(pattern)}."
+    wildcards = count_wildcards(pattern)
+    if wildcards > MAX_WILDCARDS:
+        return f"A pattern has at most {MAX_WILDCARDS} wildcards (* and ?); this one has {wildcards}."
+    return None
+
+
+def count_wildcards(pattern: str) -> int:
+    plain = _escaped.sub("", pattern)
+    return plain.count("*") + plain.count("?")
+
+
+def literal(text: str) -> str:
+    """The glob that matches this text and no other."""
+    return _special.sub(r"\\\1", text)
+
+
+def has_wildcard(pattern: str) -> bool:
+    return _compiled(pattern).has_wildcard
+
+
+def fold(text: str) -> str:
+    """The text without the difference of capitals, character by character: its length stays."""
+    if text.isascii():
+        return text.lower()
+    text = text.replace("\u0130", "i").replace("\u0131", "i")
+    folded = text.casefold()
+    return folded if len(folded) == len(text) else "".join(map(_folded, text))
+
+
+def _folded(character: str) -> str:
+    return next((each for each in (character.casefold(), character.lower()) if len(each) == 1), character)
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> _Glob:
+    tokens: list[str | _Wild] = []
+    characters = iter(pattern)
+    for character in characters:
+        if character == "*":
+            if not tokens or tokens[-1] is not _Wild.RUN:
+                tokens.append(_Wild.RUN)
+        elif character == "?":
+            tokens.append(_Wild.ONE)
+        else:
+            tokens.append(next(characters, "\\") if character == "\\" else character)
+    return _Glob(tuple(tokens), any(isinstance(token, _Wild) for token in tokens))
+
+
+class Texts:
+    """Some texts, for patterns to be matched against all of them together.
+
+    A broad match ignores capitals, and its wildcards stand for anything. The wildcards of a narrow one stand for no
+    character that a shell acts on and for no control character.
+    """
+
+    # How many bits a step gets through in about a nanosecond, and what it takes beside; measured.
+    BITS: Final = 30
+    BASE: Final = 150
+
+    def __init__(self, texts: Sequence[str], *, is_narrow: bool) -> None:
+        kept = texts if is_narrow else [fold(text) for text in texts]
+        # Each text is followed by one position for its end, whatever character stands there.
+        joined = "".join([f"{text}\n" for text in kept])
+        self.count = len(kept)
+        self.size = len(joined)
+        self._is_narrow = is_narrow
+        places = bytearray(b"0" * self.size)
+        place = self.size
+        for text in kept:
+            place -= len(text) + 1
+            places[place] = 49  # "1"; the first position is the last digit
+        self.ends = int(bytes(places), 2) if kept else 0
+        everything = (1 << self.size) - 1
+        self._starts = ((self.ends << 1) | 1) & everything if kept else 0
+        self._inner = everything ^ self.ends
+        self._planes = _planes(joined[::-1])
+        self._masks: dict[str, int] = {}
+        self._wild = self._inner & ~self._marked(_unsafe, joined) if is_narrow else self._inner
+
+    def match(self, pattern: str, spend: Callable[[int], None]) -> int:
+        """The ends of the texts that match. `spend` is told what the work comes to, in about nanoseconds."""
+        states = self._starts
+        step = self.BASE + self.size // self.BITS
+        for token in _compiled(pattern if self._is_narrow else fold(pattern)).tokens:
+            if not states:
+                return 0
+            spend(step)
+            if token is _Wild.RUN:
+                # The carry of an addition runs from each state to the end of its run of wild characters.
+                states |= ((states & self._wild) + self._wild) ^ self._wild
+            elif token is _Wild.ONE:
+                states = (states & self._wild) << 1
+            else:
+                states = (states & self._mask(token, spend)) << 1
+        return states & self.ends
+
+    def _mask(self, character: str, spend: Callable[[int], None]) -> int:
+        """The positions of a character."""
+        found = self._masks.get(character)
+        if found is None:
+            spend(2 * self.size)
+            code = ord(character)
+            found = self._inner
+            for plane, byte in zip(self._planes, (code & 255, code >> 8 & 255, code >> 16), strict=True):
+                if plane:
+                    found &= int(plane.translate(_only(byte)), 2)
+                elif byte:
+                    found = 0
+            self._masks[character] = found
+        return found
+
+    def _marked(self, unwanted: re.Pattern[str], joined: str) -> int:
+        if unwanted.search(joined) is None:
+            return 0
+        places = bytearray(b"0" * self.size)
+        for found in unwanted.finditer(joined):
+            places[self.size - 1 - found.start()] = 49
+        return int(bytes(places), 2)
+
+
+def _planes(text: str) -> tuple[bytes, bytes, bytes]:
+    """The lowest, the middle and the highest byte of each character; nothing for bytes that are all zero."""
+    if text.isascii():
+        return text.encode(), b"", b""
+    data = text.encode("utf-32-le", "surrogatepass")
+    low, middle, high = (data[byte::4] for byte in range(3))
+    return low, middle if middle.strip(b"\0") else b"", high if high.strip(b"\0") else b""
+
+
+@functools.lru_cache(maxsize=256)
+def _only(byte: int) -> bytes:
+    """A table that makes "1" of this byte and "0" of all others."""
+    return bytes(49 if each == byte else 48 for each in range(256))
+
+
+def _free(units: int) -> None:
+    pass
+
+
+def matches(pattern: str, text: str, *, is_narrow: bool) -> bool:
+    """Whether one short text matches."""
+    return bool(Texts((text,), is_narrow=is_narrow).match(pattern, _free))
