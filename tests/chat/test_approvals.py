@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import approvals, patterns
+from rookery.chat import approvals, call_values, patterns
 from rookery.chat.approvals import (
     UNREADABLE,
     Answer,
@@ -239,7 +239,7 @@ def test_all_named_arguments_have_to_match() -> None:
     ("value", "text"), [(True, "true"), (None, "null"), (3, "3"), ({"b": 1, "a": [2]}, '{"a":[2],"b":1}'), ("x", "x")]
 )
 def test_every_value_has_one_text(value: object, text: str) -> None:
-    assert approvals.text_of(value) == text
+    assert call_values.text_of(value) == text
     assert verdict(rule("deny", argument=text), args={"argument": value}) is Verdict.DENY
 
 
@@ -401,7 +401,7 @@ def test_judging_never_fails_and_what_is_offered_covers_the_call(args: dict[str,
 # Bounds
 
 
-LONGEST = approvals.MAX_VALUE_BYTES
+LONGEST = call_values.MAX_VALUE_BYTES
 
 
 @pytest.mark.parametrize("size", [LONGEST + 1, 1_000_000])
