@@ -33,6 +33,7 @@ class FakeDriver:
     context: dict[str, Any] = field(default_factory=lambda: {"version": 0, "hash": "", "resources": []})
     context_changed: asyncio.Event = field(default_factory=asyncio.Event)
     polled: asyncio.Event = field(default_factory=asyncio.Event)  # somebody waits for a change of the context
+    floods: bool = False  # answers every request with interim answers, without end
     fails: DriverError | None = None
     starts: list[WorkspaceSpec] = field(default_factory=list)
     stops: list[tuple[str, int]] = field(default_factory=list)
@@ -99,6 +100,8 @@ class FakeDriver:
 
     async def _serve(self, ws: WorkspaceSpec) -> None:
         async def handle(request: web.Request) -> web.StreamResponse:
+            if self.floods:
+                await _flood(request)
             if request.headers.get("Authorization") != f"Bearer {ws.token}":
                 return web.json_response({"code": "unauthenticated", "message": "No."}, status=401)
             if request.path == "/v1/git/watch":
@@ -169,3 +172,10 @@ class FakeDriver:
         path = self._row(workspace_id)
         found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
         return found
+
+
+async def _flood(request: web.Request) -> None:
+    assert request.transport is not None
+    while not request.transport.is_closing():
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+        await asyncio.sleep(0)

@@ -315,6 +315,7 @@ async def test_chat_that_keeps_moving_is_an_error() -> None:
         ({"operation": "stop"}, Situation.BUSY, "being stopped"),
         ({"reach": Reach.OUT_OF_REACH}, Situation.OUT_OF_REACH, "cannot reach workspaces there"),
         ({"reach": Reach.OFFLINE}, Situation.NODE_OFFLINE, "offline"),
+        ({"agent_state": "unreachable", "error": "It was cut off."}, Situation.CUT_OFF, "It was cut off. Use stop"),
     ],
 )
 async def test_status_decides_what_the_model_reads(fields: dict[str, Any], situation: Situation, words: str) -> None:

@@ -11,7 +11,9 @@ import pytest
 from rookery.store import settings, workspace_idle, workspace_settings
 from rookery.store.workspace_settings import WorkspaceSettings
 from rookery.testing import FakeClock
+from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.drivers.protocol import DriverError, Found, Probe, WorkspaceSpec
+from rookery.workspaces.errors import AgentCutOff
 from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.waiting import until
 from tests.workspaces.fake_driver import FakeDriver
@@ -146,6 +148,44 @@ async def test_agent_that_is_silent_for_half_a_minute_is_unreachable_until_it_an
     await driver._serve(driver.starts[0])
     await replica.reconciler.reconcile()
     assert (await yard.load(place.id)).agent_state == "ready"
+
+
+async def test_agent_that_floods_the_server_is_cut_off_until_the_next_start(yard: Yard) -> None:
+    replica, driver = await started(yard)
+    workspace = await yard.running(replica)
+    place = await replica.places.find(workspace.id)
+    assert place is not None
+    driver.floods = True
+    with pytest.raises(AgentCutOff, match="before an answer"):
+        await replica.places.connect(place, ChatHeaders()).health()
+
+    async def is_marked() -> bool:
+        return (await yard.load(workspace.id)).error_code == "agent_misbehaved"
+
+    await until(is_marked)
+    driver.floods = False
+    await replica.reconciler.reconcile()
+
+    marked = await yard.load(workspace.id)
+    assert (marked.status, marked.agent_state) == ("running", "unreachable")
+    assert marked.error is not None
+    assert "more than 64 KiB before an answer" in marked.error
+    assert replica.parts.stats.cut_off == 1
+
+    await yard.settled(await replica.service.request_stop(yard.as_user(), workspace.id), "stopped")
+    again = await yard.settled(await replica.service.request_start(yard.as_user(), workspace.id), "running")
+    assert (again.agent_state, again.error) == ("ready", None)
+    await replica.places.close()
+
+
+async def test_flood_in_answer_to_the_reconciler_is_cut_off_too(yard: Yard) -> None:
+    replica, driver = await started(yard)
+    workspace = await yard.running(replica)
+    driver.floods = True
+
+    await replica.reconciler.reconcile()
+
+    assert (await yard.load(workspace.id)).error_code == "agent_misbehaved"
 
 
 async def test_idle_workspace_is_stopped_and_its_files_stay(yard: Yard) -> None:

@@ -22,6 +22,11 @@ WORKSPACES: tuple[Family[WorkspaceStats], ...] = (
         labels=("driver", "result"),
     ),
     counter(
+        "workspace_agents_cut_off_total",
+        "Workspace agents that broke the protocol and were cut off until the next start.",
+        lambda stats: stats.cut_off,
+    ),
+    counter(
         "egress_requests_total",
         "Requests of workspaces to the outside, by what became of them.",
         lambda stats: stats.egress.requests,

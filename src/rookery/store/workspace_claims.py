@@ -121,6 +121,7 @@ READ_LOG = "SELECT log, log_dropped FROM workspace_operations WHERE id = $1 FOR 
 WRITE_LOG = "UPDATE workspace_operations SET log = $2, log_dropped = $3 WHERE id = $1"
 # What the agent tells. Only of the generation it belongs to, and only while the workspace counts as running.
 # Who was not seen says nothing about its disk: what it said last stays.
+# A workspace that was cut off stays so until its next start, whatever its agent answers.
 OBSERVE = """
     UPDATE workspaces w
        SET agent_state = $3, startup_exit_code = coalesce($4, w.startup_exit_code),
@@ -134,7 +135,16 @@ OBSERVE = """
      WHERE w.id = before.id
        AND w.generation = $2
        AND w.status = 'running'
+       AND w.error_code IS DISTINCT FROM 'agent_misbehaved'
     RETURNING before.is_other
+"""
+CUT_OFF = """
+    UPDATE workspaces
+       SET agent_state = 'unreachable', error = $3, error_code = 'agent_misbehaved', updated_at = clock_timestamp()
+     WHERE id = $1
+       AND generation = $2
+       AND status = 'running'
+       AND error_code IS DISTINCT FROM 'agent_misbehaved'
 """
 # The two-key form; the first key is chosen: "wsre".
 TRY_TURN = "SELECT pg_try_advisory_lock(2003989093, hashtext($1::text))"
@@ -289,6 +299,11 @@ async def observe(
 ) -> bool:
     """What was seen of a running agent. True when something changed that its watchers have to be told."""
     return bool(await conn.fetchval(OBSERVE, workspace_id, generation, agent_state, exit_code, seen_at, disk_warning))
+
+
+async def cut_off(conn: Connection, workspace_id: UUID, generation: int, *, error: str) -> bool:
+    """The agent of this start broke the protocol. True when that was not known yet."""
+    return (await conn.execute(CUT_OFF, workspace_id, generation, error)) == "UPDATE 1"
 
 
 async def lose(conn: Connection, workspace: Workspace, down: Down, *, now: datetime) -> Workspace | None:

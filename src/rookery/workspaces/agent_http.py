@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -20,9 +22,10 @@ import aiohttp
 
 from rookery.clock import Clock, DeadlineExceeded
 from rookery.workspaces import answers
+from rookery.workspaces.agent_protocol import AgentLimits, AgentTcpConnector, AgentUnixConnector, ProtocolBroken
 from rookery.workspaces.answers import BadAnswer, Problem
 from rookery.workspaces.drivers.protocol import Connector, DriverError
-from rookery.workspaces.errors import AgentError, AgentUnreachable
+from rookery.workspaces.errors import AgentCutOff, AgentError, AgentUnreachable
 from rookery.workspaces.relayed import REFUSED_HEADER, RelayedConnector, Target
 
 REQUEST_SECONDS = 30.0
@@ -90,10 +93,22 @@ class Answer:
 
 
 class AgentHttp:
-    """The connections of this replica to one generation. Made when first used, by the event loop that uses it."""
+    """The connections of this replica to one generation. Made when first used, by the event loop that uses it.
 
-    def __init__(self, connector: Connector, *, token: str, generation: int, clock: Clock) -> None:
+    `on_cut_off` hears why, when the agent breaks the protocol: from then on every request fails.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        token: str,
+        generation: int,
+        clock: Clock,
+        on_cut_off: Callable[[str], None] | None = None,
+    ) -> None:
         self._connector = connector
+        self._limits = AgentLimits(on_cut_off)
         self._identity = {"Authorization": f"Bearer {token}", "X-Rookery-Generation": str(generation)}
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
@@ -111,19 +126,27 @@ class AgentHttp:
                 _check(response.status, data)
                 return Answer(response.status, data, response.headers.get("Idempotent-Replay") == "1")
         except DeadlineExceeded as error:
-            message = f"The workspace agent did not answer within {request.seconds:g} s."
-            raise AgentUnreachable(message, timed_out=True) from error
+            raise _late(request.seconds) from error
 
     @asynccontextmanager
     async def stream(self, request: Request, chat: ChatHeaders) -> AsyncIterator[aiohttp.StreamReader]:
-        """The body as it arrives. Its beginning has `request.seconds`; what follows is watched by the caller."""
-        async with self._sent(request, chat) as response:
+        """The body as it arrives. Its head has `request.seconds`; what follows is watched by the caller."""
+        async with self._sent(request, chat, head_seconds=request.seconds) as response:
             if response.status >= 400:
                 _check(response.status, await _read(response, _MAX_PROBLEM_BYTES))
             try:
                 yield response.content
             except aiohttp.ClientError as error:
                 raise AgentUnreachable(f"The connection to the workspace agent broke: {_reason(error)}.") from error
+
+    @contextmanager
+    def charged(self) -> Iterator[None]:
+        """Count work on what the agent sent as time that its workspace took of the event loop."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._limits.share.spend(time.perf_counter() - began)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -134,10 +157,12 @@ class AgentHttp:
         await self._connector.close()
 
     @asynccontextmanager
-    async def _sent(self, request: Request, chat: ChatHeaders) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _sent(
+        self, request: Request, chat: ChatHeaders, *, head_seconds: float | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         self.open_requests += 1
         try:
-            response = await self._send_repeating(request, chat)
+            response = await self._send_within(request, chat, head_seconds)
             try:
                 await self._check_relay(response)
                 yield response
@@ -155,12 +180,26 @@ class AgentHttp:
             problem = _problem(await _read(response, _MAX_PROBLEM_BYTES))
             raise AgentUnreachable(problem.message or "The server of the workspace's machine refused the request.")
 
+    async def _send_within(self, request: Request, chat: ChatHeaders, seconds: float | None) -> aiohttp.ClientResponse:
+        if seconds is None:
+            return await self._send_repeating(request, chat)
+        try:
+            async with self._clock.deadline(seconds, "agent-head"):
+                return await self._send_repeating(request, chat)
+        except DeadlineExceeded as error:
+            raise _late(seconds) from error
+
     async def _send_repeating(self, request: Request, chat: ChatHeaders) -> aiohttp.ClientResponse:
         is_repeated = is_prepared = False
         while True:
             seen = SimpleNamespace(is_reused=False)
             try:
+                self._limits.check()
                 return await self._send(request, chat, seen)
+            except ProtocolBroken as error:
+                if self._limits.reason is not None:
+                    raise AgentCutOff(self._limits.reason) from error
+                raise AgentUnreachable(f"The workspace does not answer properly: {error}.") from error
             except aiohttp.ClientConnectorError as error:
                 # Nothing of the request was sent, so it may be sent again whatever it is.
                 if is_prepared or not await self._find_way_again():
@@ -249,18 +288,22 @@ class AgentHttp:
     def _transport(self) -> aiohttp.BaseConnector:
         if isinstance(self._connector, RelayedConnector):
             tls = self._connector.tls if self._connector.tls is not None else True
-            return aiohttp.TCPConnector(ssl=tls, limit=MAX_CONNECTIONS, keepalive_timeout=RELAY_IDLE_SECONDS)
+            return AgentTcpConnector(self._limits, ssl=tls, limit=MAX_CONNECTIONS, keepalive_timeout=RELAY_IDLE_SECONDS)
         path = self._connector.unix_path
         if path is None:
             raise AgentUnreachable("The workspace cannot be reached: its driver offers no way to its agent.")
-        return aiohttp.UnixConnector(path, limit=MAX_CONNECTIONS, keepalive_timeout=POOL_IDLE_SECONDS)
+        return AgentUnixConnector(path, self._limits, limit=MAX_CONNECTIONS, keepalive_timeout=POOL_IDLE_SECONDS)
 
 
 class AgentPools:
-    """One pool per workspace and generation. Those nobody used for long are closed when others are asked for."""
+    """One pool per workspace and generation. Those nobody used for long are closed when others are asked for.
 
-    def __init__(self, clock: Clock) -> None:
+    `on_cut_off` hears of agents that broke the protocol: the workspace, its generation and why.
+    """
+
+    def __init__(self, clock: Clock, on_cut_off: Callable[[UUID, int, str], None] | None = None) -> None:
         self._clock = clock
+        self._on_cut_off = on_cut_off
         self._pools: dict[tuple[UUID, int], AgentHttp] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -268,7 +311,13 @@ class AgentPools:
         self._sweep(workspace_id, generation)
         key = (workspace_id, generation)
         if key not in self._pools:
-            self._pools[key] = AgentHttp(connector, token=token, generation=generation, clock=self._clock)
+            self._pools[key] = AgentHttp(
+                connector,
+                token=token,
+                generation=generation,
+                clock=self._clock,
+                on_cut_off=None if self._on_cut_off is None else partial(self._on_cut_off, workspace_id, generation),
+            )
         pool = self._pools[key]
         pool.used_at = self._clock.monotonic()
         return pool
@@ -317,6 +366,10 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     except aiohttp.ClientError as error:
         raise _broken(error) from error
     return b"".join(chunks)
+
+
+def _late(seconds: float) -> AgentUnreachable:
+    return AgentUnreachable(f"The workspace agent did not answer within {seconds:g} s.", timed_out=True)
 
 
 def _check(status: int, data: bytes) -> None:

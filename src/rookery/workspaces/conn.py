@@ -206,16 +206,19 @@ class AgentConn:
         """Changes of the chat's repositories, for ever. The first message is the state they are in."""
         request = Request(method="GET", path="/v1/git/watch", query={"chat_id": str(chat_id)})
         async with self._http.stream(request, self._chat) as body:
-            buffer = bytearray()
+            buffer, searched = bytearray(), 0
             while chunk := await body.readany():
                 buffer += chunk
-                if len(buffer) > _MAX_LINE_BYTES:
-                    raise AgentError(502, "bad_answer", "The workspace agent sent a line that does not end.")
-                while (end := buffer.find(b"\n")) >= 0:
+                # From where the last search ended: a line that arrives byte by byte is searched once.
+                while (end := buffer.find(b"\n", searched)) >= 0:
                     line = bytes(buffer[:end])
                     del buffer[: end + 1]
+                    searched = 0
                     if line.strip():
                         yield self._decoded(line, GitMessage)
+                searched = len(buffer)
+                if searched > _MAX_LINE_BYTES:
+                    raise AgentError(502, "bad_answer", "The workspace agent sent a line that does not end.")
 
     async def scan_git(self, chat_id: UUID, *, seconds: float = REQUEST_SECONDS) -> GitMessage:
         return await self._json(self._post("/v1/git/scan", {"chat_id": str(chat_id)}, seconds=seconds), GitMessage)
@@ -235,7 +238,8 @@ class AgentConn:
 
     def _decoded(self, data: bytes, kind: type[T]) -> T:
         try:
-            return answers.decode(data, kind)
+            with self._http.charged():
+                return answers.decode(data, kind)
         except BadAnswer as error:
             raise AgentError(502, "bad_answer", str(error)) from error
 

@@ -307,6 +307,10 @@ def _usable(place: Place | None) -> Place:
         raise NoConnection(
             situation, f"The workspace {place.name} does not run{why}. Use start_workspace to start it. Files are kept."
         )
+    if place.agent_state == "unreachable" and place.error:
+        raise NoConnection(
+            Situation.CUT_OFF, f"{place.error} Use stop_workspace, then start_workspace, or tell the user."
+        )
     if place.reach is Reach.OFFLINE:
         raise NoConnection(
             Situation.NODE_OFFLINE,

@@ -3,6 +3,7 @@
 WorkspaceError
 ├── AgentError          the agent refused: status, code and a message that alone helps a model
 ├── AgentUnreachable    no answer: nothing listens, the connection broke, or it took too long
+│   └── AgentCutOff     the agent broke the protocol, and is not talked to until its workspace is started again
 ├── NoConnection        a turn cannot have a connection; `situation` says why, the message what to do about it
 ├── NotWatchable        there is no workspace to look into now; `code` says why
 └── TooManyWatches      as many show it already as the agent has room for
@@ -39,6 +40,18 @@ class AgentUnreachable(WorkspaceError):
         self.timed_out = timed_out
 
 
+class AgentCutOff(AgentUnreachable):
+    """`reason` is a clause about the workspace: "its agent sent ..."."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(cut_off_sentence(reason))
+        self.reason = reason
+
+
+def cut_off_sentence(reason: str) -> str:
+    return f"The server cut this workspace off, because {reason}. Stop it and start it again; its files are kept."
+
+
 class Situation(StrEnum):
     """Why a turn has no connection (workspaces.md, "AgentConn")."""
 
@@ -50,6 +63,7 @@ class Situation(StrEnum):
     BUSY = "busy"
     TIMED_OUT = "timed_out"
     SILENT = "silent"
+    CUT_OFF = "cut_off"
     NODE_OFFLINE = "node_offline"
     OUT_OF_REACH = "out_of_reach"
     AGENT_TOO_OLD = "agent_too_old"

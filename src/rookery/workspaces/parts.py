@@ -12,7 +12,7 @@ import asyncpg
 
 from rookery.clock import Clock
 from rookery.log import get_logger
-from rookery.store import workspaces
+from rookery.store import workspace_claims, workspaces
 from rookery.store.hints import Hint
 from rookery.store.machine import Publisher
 from rookery.store.pool import Connection
@@ -22,7 +22,7 @@ from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import Health
 from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.drivers.protocol import Driver, DriverError, Inventory
-from rookery.workspaces.errors import WorkspaceError
+from rookery.workspaces.errors import AgentCutOff, WorkspaceError, cut_off_sentence
 from rookery.workspaces.relayed import Peers
 from rookery.workspaces.specs import Specs
 from rookery.workspaces.stats import WorkspaceStats
@@ -74,10 +74,21 @@ class WorkspaceParts:
         try:
             async with self.connected(workspace) as agent:
                 health = await agent.health(seconds=seconds)
+        except AgentCutOff as error:
+            await self.cut_off(workspace.id, workspace.generation, error.reason)
+            return None
         except (WorkspaceError, DriverError, OSError) as error:
             log.debug("workspace_agent_silent", workspace_id=workspace.id, error=str(error))
             return None
         return health if health.generation == workspace.generation else None
+
+    async def cut_off(self, workspace_id: UUID, generation: int, reason: str) -> None:
+        """Mark a workspace whose agent broke the protocol, for all replicas and for whoever looks at it."""
+        log.warning("workspace_cut_off", workspace_id=workspace_id, generation=generation, reason=reason)
+        self.stats.cut_off += 1
+        async with self.pool.acquire() as conn:
+            if await workspace_claims.cut_off(conn, workspace_id, generation, error=cut_off_sentence(reason)):
+                await self.tell(conn, await workspaces.get_workspace(conn, workspace_id))
 
     @asynccontextmanager
     async def connected(self, workspace: Workspace) -> AsyncIterator[AgentConn]:

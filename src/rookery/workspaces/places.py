@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import asyncpg
@@ -31,7 +32,8 @@ class StorePlaces:
 
     def __init__(self, parts: WorkspaceParts) -> None:
         self._parts = parts
-        self._pools = AgentPools(parts.clock)
+        self._pools = AgentPools(parts.clock, self._cut_off)
+        self._marking: set[asyncio.Task[None]] = set()
         self._specs: dict[UUID, tuple[Workspace, WorkspaceSpec]] = {}
 
     async def find_binding(self, chat_id: ChatId) -> UUID | None:
@@ -117,6 +119,20 @@ class StorePlaces:
 
     async def close(self) -> None:
         await self._pools.close()
+        if self._marking:
+            await asyncio.wait(self._marking)
+
+    def _cut_off(self, workspace_id: UUID, generation: int, reason: str) -> None:
+        task = asyncio.create_task(self._mark(workspace_id, generation, reason), name=f"cut-off:{workspace_id}")
+        self._marking.add(task)
+        task.add_done_callback(self._marking.discard)
+
+    async def _mark(self, workspace_id: UUID, generation: int, reason: str) -> None:
+        try:
+            await self._parts.cut_off(workspace_id, generation, reason)
+        except _DATABASE_ERRORS as error:
+            # This replica does not talk to the agent any more in any case; another one finds out by itself.
+            log.warning("workspace_not_marked", workspace_id=workspace_id, error=str(error))
 
     def _place(self, row: Workspace, operation: str | None, reach: Reach) -> Place:
         return Place(

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 import aiohttp
 import asyncpg
@@ -24,6 +25,7 @@ from rookery.stream.relay import tokens
 from rookery.stream.relay.link import NoAddress, check_url
 from rookery.stream.relay.tokens import TokenCheck, TokenRefused
 from rookery.stream.ws import Receive, Refusal, Scope, Send
+from rookery.workspaces.agent_protocol import AgentLimits, AgentUnixConnector
 from rookery.workspaces.drivers.protocol import Connector, DriverError
 from rookery.workspaces.relayed import PATH, REFUSED_HEADER, TOKEN_HEADER, Peer
 
@@ -94,6 +96,8 @@ class AgentGate:
     def __init__(self, find: FindAgent, check: TokenCheck) -> None:
         self._find = find
         self._check = check
+        # All requests to one agent that are under way share its limits.
+        self._limits: WeakValueDictionary[UUID, AgentLimits] = WeakValueDictionary()
         self.passed = 0
 
     @staticmethod
@@ -111,7 +115,8 @@ class AgentGate:
             return
         self.passed += 1
         try:
-            await _Passing(scope, receive, send).run(connector.unix_path, f"/{tail}")
+            limits = self._limits.setdefault(UUID(named), AgentLimits())
+            await _Passing(scope, receive, send, limits).run(connector.unix_path, f"/{tail}")
         finally:
             await connector.close()
 
@@ -137,8 +142,9 @@ class AgentGate:
 class _Passing:
     """One request on its way."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: AgentLimits) -> None:
         self._scope = scope
+        self._limits = limits
         self._receive = receive
         self._send = send
         self._is_begun = False
@@ -169,7 +175,7 @@ class _Passing:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         async with aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(socket_path, force_close=True),
+            connector=AgentUnixConnector(socket_path, self._limits, force_close=True),
             timeout=timeout,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
