@@ -6,9 +6,10 @@ moment hits both. The claim is the median of one over the median of the other, a
 The same operations through a replica of another machine (the relay), against the agent asked directly. Then: the
 memory of the agent while a command prints 200 MB, the memory of idle workspaces (as shares, so that pages of the
 interpreter that all have in common count once), and the time from a stopped workspace to the end of its first command,
-over a bare sandbox that imports what the agent imports. Last, what approval rules take: 200 of them against a command
-of 1 MB and against one of 16 KiB, and a hostile set (patterns that come as far as they can before they fail, in all
-arguments), with the longest time for which the event loop got nowhere else.
+over a bare sandbox that imports what the agent imports. Then requests beside a hostile agent that floods the server
+(`_hostile_agent.py`), against the same requests without it. Last, what approval rules take: 200 of them against a
+command of 1 MB and against one of 16 KiB, and a hostile set (patterns that come as far as they can before they fail,
+in all arguments), with the longest time for which the event loop got nowhere else.
 
     python benchmarks/tools.py [--quick]
 
@@ -75,6 +76,8 @@ START_SECONDS, START_OVER_BARE = 2.0, 4.0
 RULES_MS, RULES_LAG_MS = 20.0, 5.0
 # Judging stops there and counts what is left as too long; the clock of a busy machine runs on.
 HOSTILE_MS = 60.0
+# One hostile workspace, with as many requests under way as this.
+FLOOD_MS, FLOOD_REQUESTS = 5.0, 8
 
 Call = Callable[[], Awaitable[object]]
 
@@ -322,6 +325,59 @@ async def warm_start(workshop: Workshop, rounds: int) -> tuple[float, float]:
     return statistics.median(warm), statistics.median(bare)
 
 
+async def beside_a_hostile_agent(read: Call, data_dir: Path, count: int) -> tuple[float, float]:
+    """The median of a request beside an agent that floods the server, and without it; milliseconds."""
+    quiet = await median_ms(read, count)
+    path = str(data_dir / "hostile.sock")
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, str(Path(__file__).with_name("_hostile_agent.py")), path, stdout=subprocess.PIPE
+    )
+    assert program.stdout is not None
+    await program.stdout.readline()
+    http = AgentHttp(UnixSocket(path), token=TOKEN, generation=1, clock=SystemClock())
+    floods = [asyncio.create_task(drain(AgentConn(http))) for _ in range(FLOOD_REQUESTS)]
+    try:
+        return await median_ms(read, count), quiet
+    finally:
+        for task in floods:
+            task.cancel()
+        await asyncio.gather(*floods, return_exceptions=True)
+        await http.close()
+        program.kill()
+        await program.wait()
+
+
+async def drain(agent: AgentConn) -> None:
+    async for _ in agent.read_file("/x"):
+        pass
+
+
+async def median_ms(call: Call, count: int) -> float:
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        await call()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1000
+
+
+class UnixSocket:
+    """The way to an agent that no driver started."""
+
+    def __init__(self, path: str) -> None:
+        self.unix_path: str | None = path
+
+    async def prepare(self) -> None:
+        pass
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        assert self.unix_path is not None
+        return await asyncio.open_unix_connection(self.unix_path)
+
+    async def close(self) -> None:
+        pass
+
+
 def bare_sandbox() -> None:
     program = "import asyncio, json, subprocess; subprocess.run(['sh', '-c', 'true'])"
     binds = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
@@ -412,6 +468,9 @@ async def run(*, quick: bool) -> int:
             print(f"  {name:22}{ours:9.2f}{near:9.2f}{ours - near:9.2f}{ours / near:9.2f}")
             claims[f"{name} on another machine: added, ms"] = claim(ours - near, RELAY_MS)
             claims[f"{name} on another machine: over the agent"] = claim(ours / near, OVER_AGENT)
+        beside, alone = await beside_a_hostile_agent(through_agent["read_file"], data_dir, 2 * count)
+        print(f"\nread_file beside a hostile workspace: {beside:.2f} ms, without it {alone:.2f} ms")
+        claims["beside a hostile workspace: added, ms"] = claim(beside - alone, FLOOD_MS)
         grown, seconds = await log_memory(workspace)
         print(f"\n{LOG_BYTES / 1e6:.0f} MB of output: the agent grows by {grown:.1f} MiB, {seconds:.1f} s")
         claims["200 MB of output: agent grows by, MiB"] = claim(grown, LOG_MEMORY_MIB)
