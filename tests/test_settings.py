@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,7 +91,8 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         metrics_listen=None,
         metrics_token=None,
         drivers_local_bwrap=None,
-        drivers_local_uid=65534,
+        drivers_local_uid_range=(2_000_000_000, 2_000_999_999),
+        drivers_local_uid=None,
         drivers_local_cgroup=None,
         drivers_local_network_max="full",
         drivers_local_tmp_mb=1024,
@@ -463,7 +465,7 @@ def test_masked_values_can_be_written_back(home: Path) -> None:
 
 
 def test_table_and_struct_name_the_same_settings_in_the_same_order() -> None:
-    assert tuple(key.field for key in KEYS) == Settings.__struct_fields__
+    assert (*(key.field for key in KEYS), "named_files") == Settings.__struct_fields__
 
 
 def test_names_of_flags_and_variables_are_unique_and_follow_the_rule() -> None:
@@ -614,3 +616,68 @@ def test_metrics_beyond_this_machine_need_a_token(home: Path) -> None:
     assert "needs metrics_token" in found
     (short,) = problems(home, ROOKERY_METRICS_LISTEN=":9100", ROOKERY_METRICS_TOKEN="hunter2")
     assert "hunter2" not in short
+
+
+def test_every_file_that_a_setting_or_variable_names_is_private(home: Path) -> None:
+    password = write(home / "password", "a-token-of-20-characters")
+    loaded = load(
+        home,
+        flags={"relay_bind": "127.0.0.1:0"},
+        ROOKERY_SETUP_TOKEN_FILE=str(password),
+        ROOKERY_CONFIG=str(write(home / "settings.toml", 'relay_tls_cert = "relay.pem"\nrelay_tls_key = "relay.key"')),
+        ROOKERY_DATABASE_URL="postgresql://host/db?sslkey=/keys/client.key&passfile=/keys/pass&sslmode=require",
+        PGPASSFILE="/keys/pgpass",
+    ).settings
+
+    private = settings.private_paths(loaded)
+
+    assert private[0] == loaded.data_dir
+    assert set(private) >= {
+        *(password, home / "settings.toml", home / "relay.pem", home / "relay.key"),
+        *(Path(path) for path in ("/keys/client.key", "/keys/pass", "/keys/pgpass")),
+    }
+
+
+def test_new_setting_that_is_a_path_is_private_unless_somebody_decides_otherwise(home: Path) -> None:
+    public = {"drivers.local.bwrap", "drivers.local.cgroup", "relay_tls_ca"}
+    paths = [key for key in KEYS if key.kind is setting_values.PATH]
+    given = msgspec.structs.replace(load(home).settings, **{key.field: Path("/set", key.name) for key in paths})
+
+    private = {path.name for path in settings.private_paths(given) if path.parent == Path("/set")}
+
+    assert private == {key.name for key in paths} - public
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("1000", "not a range"),
+        ("a-b", "not a range"),
+        ("-5-10", "not a range"),
+        ("1000-", "not a range"),
+        ("99999999999-99999999999", "not a range"),
+        ("2000-1999", "ends before"),
+        ("0-5000", "below 1000"),
+        ("60000-70000", "stand for nobody"),
+        ("65534-65534", "stand for nobody"),
+        ("2000000000-4294967295", "highest user id"),
+    ],
+)
+def test_range_of_users_refuses_what_is_none(home: Path, text: str, wrong: str) -> None:
+    (problem,) = problems(home, ROOKERY_DRIVERS_LOCAL_UID_RANGE=text)
+
+    assert problem.startswith("drivers.local.uid_range")
+    assert wrong in problem
+
+
+def test_range_of_users_is_shown_as_it_is_written(home: Path) -> None:
+    effective = load(home, ROOKERY_DRIVERS_LOCAL_UID_RANGE=" 3000 - 3999 ").settings
+
+    assert effective.drivers_local_uid_range == (3000, 3999)
+    assert settings.masked(effective)["drivers.local.uid_range"] == "3000-3999"
+
+
+def test_user_for_shared_folders_is_not_one_of_the_range(home: Path) -> None:
+    (problem,) = problems(home, ROOKERY_DRIVERS_LOCAL_UID="3500", ROOKERY_DRIVERS_LOCAL_UID_RANGE="3000-3999")
+
+    assert "is in drivers.local.uid_range" in problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from rookery.settings import Settings
+from rookery.settings import Settings, private_paths
 from rookery.workspaces import bundle
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
@@ -15,9 +15,10 @@ from rookery.workspaces.drivers.ssh import SshDriver
 def local_config(settings: Settings) -> LocalConfig:
     return LocalConfig(
         data_dir=settings.data_dir,
-        hidden=(settings.config,) if settings.config is not None else (),
+        hidden=tuple(private_paths(settings)[1:]),
         bwrap=settings.drivers_local_bwrap,
         uid=settings.drivers_local_uid,
+        uid_range=settings.drivers_local_uid_range,
         cgroup=settings.drivers_local_cgroup,
         network_max=cast("Network", settings.drivers_local_network_max),
         net_allow_private=settings.net_allow_private,

@@ -54,7 +54,9 @@ def runtime(
             publisher=publisher,
             bus=bus,
             clock=clock,
-            specs=Specs(ring, keys_dir=settings.data_dir / "ssh-keys"),
+            specs=Specs(
+                ring, keys_dir=settings.data_dir / "ssh-keys", shared_folders=settings.workspaces_shared_folders
+            ),
             drivers=chosen,
             inventories=local,
             stats=WorkspaceStats(egress=local[0].doors.stats) if local else WorkspaceStats(),

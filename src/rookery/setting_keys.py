@@ -26,6 +26,7 @@ from rookery.setting_values import (
     REPLICAS,
     SIZE,
     TEXT,
+    UID_RANGE,
     Check,
     Kind,
     between,
@@ -135,9 +136,12 @@ KEYS: tuple[Key, ...] = (
     Key("metrics_token", TEXT, None, "What scrapers send as bearer token; needed beyond this machine.", "none",
         secret=True, check=_metrics_token_problem),
     Key("drivers.local.bwrap", PATH, None, "The program that confines local workspaces.", "`bwrap` in `PATH`"),
-    Key("drivers.local.uid", INTEGER, 65534,
-        "User and group of local workspaces when the server runs as root; better one that nothing else uses.",
-        check=_UID),
+    Key("drivers.local.uid_range", UID_RANGE, "2000000000-2000999999",
+        "When the server runs as root, each local workspace has a user and group of its own from this range. Nothing "
+        "else of the machine may use it, nor another Rookery server."),
+    Key("drivers.local.uid", INTEGER, None,
+        "When the server runs as root, user and group of local workspaces that may write to a shared folder, so that "
+        "several of them, and people, can work on the same files.", "each has its own, like the others", check=_UID),
     Key("drivers.local.cgroup", PATH, None,
         "Directory of a cgroup (v2), or of the hierarchies (v1), that the server may write to; limits of templates are "
         "enforced below it.",
@@ -149,7 +153,7 @@ KEYS: tuple[Key, ...] = (
     Key("drivers.local.unsafe", BOOLEAN, False,
         "Without bubblewrap, run local workspaces as plain processes that can do all that the server can."),
     Key("workspaces.shared_folders", FOLDERS, None,
-        "Folders of this machine that workspaces of the template `host-folder` may change, and what is below them.",
+        "Folders that templates may bind into workspaces, and what is below them. Binds elsewhere are refused.",
         "none"),
 )
 # fmt: on

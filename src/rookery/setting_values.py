@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 _MS, _SECOND = timedelta(milliseconds=1), timedelta(seconds=1)
+MAX_UID = 2**32 - 2
+NO_UIDS = (65534, 65535)
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -113,6 +115,22 @@ def _network(text: str) -> str:
         raise ValueError(f"has {text!r:.80}, which is neither an IP address nor a network like 10.0.0.0/8") from None
 
 
+def _uid_range(raw: object) -> tuple[int, int]:
+    match = re.fullmatch(r"([0-9]{1,10})\s*-\s*([0-9]{1,10})", str(raw).strip())
+    if not match:
+        raise ValueError("is not a range of user ids like 2000000000-2000999999")
+    low, high = int(match[1]), int(match[2])
+    if high < low:
+        raise ValueError("ends before it begins")
+    if low < 1000:
+        raise ValueError("begins below 1000, where users of the system are")
+    if high > MAX_UID:
+        raise ValueError(f"ends above {MAX_UID}, the highest user id")
+    if low <= NO_UIDS[-1] and NO_UIDS[0] <= high:
+        raise ValueError(f"holds {NO_UIDS[0]} and {NO_UIDS[-1]}, which stand for nobody")
+    return low, high
+
+
 def _folder(text: str) -> str:
     path = Path(text)
     if not path.is_absolute() or ".." in path.parts or path == Path("/"):
@@ -208,6 +226,7 @@ REPLICAS = Kind("number or `auto`", _replicas)
 NETWORKS = Kind("list of networks", _list_of(_network), nothing=())
 ORIGINS = Kind("list of origins", _list_of(_origin), nothing=())
 HOSTS = Kind("list of hosts", _list_of(_host_name), nothing=())
+UID_RANGE = Kind("range of user ids", _uid_range)
 FOLDERS = Kind("list of folders", _list_of(_folder), nothing=())
 
 Check = Callable[[Any], str | None]

@@ -7,24 +7,36 @@ add a row to `setting_keys.KEYS` and a field of the same name (dots become under
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from rookery.setting_keys import KEYS, PREFIX, Key
-from rookery.setting_values import DATABASE_URL, Address, Shown, shown
+from rookery.setting_values import DATABASE_URL, PATH, UID_RANGE, Address, Shown, shown
 
 FILE_NAME = "rookery.toml"
 DEFAULT = "default"
 ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 # Not start settings, but ours: pins of runtime settings, and where the terminal client finds its server.
 _OTHER_VARIABLES = re.compile(r"ROOKERY_(PIN_\w+|TOKEN|URL)")
+
+
+# Files with keys and passwords that libraries of the server find by themselves.
+_OTHER_FILES = frozenset(
+    {"PGPASSFILE", "PGSSLKEY", "PGSERVICEFILE", "GOOGLE_APPLICATION_CREDENTIALS", "AWS_SHARED_CREDENTIALS_FILE"}
+    | {"AWS_WEB_IDENTITY_TOKEN_FILE", "CREDENTIALS_DIRECTORY"}
+)
+_OF_THE_HOME = (".ssh", ".pgpass", ".postgresql", ".aws", ".netrc", ".config/gcloud")
+# Paths that are no secrets: programs, directories of the kernel, and certificates of authorities, which may be the
+# machine's own list, without which nothing in a workspace could use https.
+_SEEN = frozenset({"drivers.local.bwrap", "drivers.local.cgroup", "relay_tls_ca"})
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,12 +76,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_listen: Address | None
     metrics_token: str | None
     drivers_local_bwrap: Path | None
-    drivers_local_uid: int
+    drivers_local_uid_range: tuple[int, int]
+    drivers_local_uid: int | None
     drivers_local_cgroup: Path | None
     drivers_local_network_max: str
     drivers_local_tmp_mb: int
     drivers_local_unsafe: bool
     workspaces_shared_folders: tuple[str, ...]
+    named_files: tuple[Path, ...] = ()  # what `*_FILE` variables name, and where libpq's find keys and passwords
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -113,7 +127,9 @@ def load(flags: Mapping[str, str], environ: Mapping[str, str], *, strict: bool =
     (loading.problems if strict else loading.warnings).extend(loading.unknown)
     if loading.problems:
         raise SettingsError(loading.problems, loading.warnings)
-    settings = Settings(**{key.field: loading.values[key.name] for key in KEYS})
+    settings = Settings(
+        **{key.field: loading.values[key.name] for key in KEYS}, named_files=tuple(loading.named_files())
+    )
     return Loaded(settings, {key.name: loading.sources[key.name] for key in KEYS}, tuple(loading.warnings))
 
 
@@ -143,6 +159,7 @@ class _Loading:
         self._check_tls()
         self._check_relay()
         self._check_metrics()
+        self._check_users()
         self._look_for_unknown_variables()
 
     def _settle(self, key: Key) -> None:
@@ -281,6 +298,17 @@ class _Loading:
             message = "beyond this machine it needs metrics_token."
             self._problem("metrics_listen", self.sources["metrics_listen"], message)
 
+    def _check_users(self) -> None:
+        uid, uid_range = self.values["drivers.local.uid"], self.values["drivers.local.uid_range"]
+        if uid is not None and uid_range is not None and uid_range[0] <= uid <= uid_range[1]:
+            message = f"{uid} is in drivers.local.uid_range, which is for workspaces with a user of their own."
+            self._problem("drivers.local.uid", self.sources["drivers.local.uid"], message)
+
+    def named_files(self) -> Iterator[Path]:
+        for name, value in self.environ.items():
+            if value and ((name.startswith(PREFIX) and name.endswith("_FILE")) or name in _OTHER_FILES):
+                yield Path(value).absolute()
+
     def _has_problem(self, key: str) -> bool:
         return any(problem.key == key for problem in self.problems)
 
@@ -338,11 +366,32 @@ _PASSWORD = re.compile(r"(//[^:/?]*:)([^/?]*)(?=@)|([?&][^=&]*pass[^=&]*=)([^&]*
 def masked(settings: Settings) -> dict[str, Shown]:
     """Every setting by key, fit to be seen: of a database URL the password is hidden, of any other secret all."""
     values = [(key, getattr(settings, key.field)) for key in KEYS]
-    return {key.name: _masked(key, value) if key.secret and value else shown(value) for key, value in values}
+    return {key.name: _masked(key, value) if key.secret and value else _shown(key, value) for key, value in values}
+
+
+def _shown(key: Key, value: Any) -> Shown:
+    return f"{value[0]}-{value[1]}" if key.kind is UID_RANGE else shown(value)
 
 
 def _masked(key: Key, secret: str) -> str:
     return _PASSWORD.sub(lambda m: f"{m[1] or m[3]}***", secret) if key.kind is DATABASE_URL else "***"
+
+
+def private_paths(settings: Settings) -> list[Path]:
+    """Every file and directory that is the server's own and no workspace may see, the data directory first.
+
+    A new setting that is a path is one of them, unless `_SEEN` says otherwise.
+    """
+    named = [getattr(settings, key.field) for key in KEYS if key.kind is PATH and key.name not in _SEEN]
+    of_the_database = [
+        Path(value)
+        for name, value in parse_qsl(urlsplit(settings.database_url or "").query)
+        if name in ("sslkey", "sslcert", "passfile", "servicefile") and value.startswith("/")
+    ]
+    home = os.path.expanduser("~")
+    homes = [Path(home, name) for name in _OF_THE_HOME] if os.path.isabs(home) else []
+    found = [settings.data_dir, *(path for path in named if path is not None), *settings.named_files]
+    return list(dict.fromkeys([*found, *of_the_database, *homes]))
 
 
 def secret_literals(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -308,6 +308,20 @@ async def test_template_says_what_its_workspaces_reach(site: Site) -> None:
     assert {each["field"] for each in refused.json()["fields"]} == {"sandbox.ro_binds", "sandbox.host"}
 
 
+@pytest.mark.parametrize("kind", ["ro_binds", "rw_binds"])
+async def test_template_that_binds_what_is_not_shared_is_refused_when_it_is_pushed(site: Site, kind: str) -> None:
+    manifest = f'name = "mine"\n[sandbox]\n{kind} = ["/var/lib"]'.encode()
+
+    refused = await site.root.http.put(f"{TEMPLATES}/mine", content=archive(manifest))
+
+    assert refused.status_code == 400
+    (field,) = refused.json()["fields"]
+    assert field["field"] == f"sandbox.{kind}[0]"
+    assert "'/var/lib'" in field["message"]
+    assert "workspaces.shared_folders" in field["message"]
+    assert (await site.root.http.get(f"{TEMPLATES}/mine")).status_code == 404
+
+
 async def test_bad_template_is_refused_with_all_its_problems(site: Site) -> None:
     refused = await site.root.http.put(
         f"{TEMPLATES}/mine", content=archive(b'name = "mine"\ncolour = 1\n[limits]\ncpu = 1')

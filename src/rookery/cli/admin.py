@@ -21,7 +21,7 @@ from rookery.store.errors import StoreError
 from rookery.store.job_runs import JobRun
 from rookery.store.migrate import Migration
 from rookery.store.pool import Connection, DatabaseConfig
-from rookery.workspaces.drivers.machine import problem_of_limits
+from rookery.workspaces.drivers.machine import problem_of_limits, problem_of_users
 from rookery.workspaces.drivers.protocol import DriverUnavailable
 
 LOW_DISK_BYTES = 1024**3
@@ -192,7 +192,9 @@ async def _look_at_workspaces(settings: Settings) -> tuple[str, str]:
             "warn",
             f"Local workspaces are NOT confined: drivers.local.unsafe is set, and {machine.unconfined_because}",
         )
-    if (problem := problem_of_limits(driving.local_config(settings))) is not None:
+    config = driving.local_config(settings)
+    problem = problem_of_limits(config) or problem_of_users(config)
+    if problem is not None:
         return "warn", problem
     return "ok", "; ".join([f"{machine.bwrap} confines them", *machine.notes])
 

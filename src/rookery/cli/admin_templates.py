@@ -18,6 +18,7 @@ from rookery.store.audit import Event
 from rookery.store.pool import Connection
 from rookery.store.templates import Template, TemplatePatch
 from rookery.workspaces import manifest as manifests
+from rookery.workspaces import shared_folders
 from rookery.workspaces import templates as folders
 from rookery.workspaces.drivers.protocol import NETWORKS
 from rookery.workspaces.manifest import Manifest
@@ -59,6 +60,7 @@ async def push(settings: Settings, out: Output, *, folder: Path) -> int:
     with admin_input.refusals(out) as outcome:
         try:
             packed = folders.pack(folders.read_folder(folder))
+            shared_folders.check_template(packed.manifest, settings.workspaces_shared_folders)
         except TemplateInvalid as error:
             for problem in error.problems:
                 out.error(str(problem))

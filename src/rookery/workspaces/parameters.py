@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
 
 import msgspec
 
-from rookery.workspaces import checks, values
+from rookery.workspaces import checks, shared_folders, values
 from rookery.workspaces.drivers.protocol import Sandbox
 from rookery.workspaces.manifest import Manifest, Parameter
 from rookery.workspaces.problems import ParametersInvalid, Problem
@@ -125,13 +124,6 @@ def _check_folders(
         value = chosen.get(name) if name is not None else None
         if name is None or value is None:
             continue
-        if not _is_shared(str(value), shared):
+        if not shared_folders.is_shared(str(value), shared):
             offered = f"Choose one of {', '.join(shared)}, or below." if shared else "None are; see workspaces.md."
             problems.append(Problem(f"parameters.{name}", f"This folder is not shared with workspaces. {offered}"))
-
-
-def _is_shared(folder: str, shared: Sequence[str]) -> bool:
-    path = PurePosixPath(folder)
-    if not path.is_absolute() or ".." in path.parts:
-        return False
-    return any(path.is_relative_to(each) for each in shared)

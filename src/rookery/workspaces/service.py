@@ -29,7 +29,7 @@ from rookery.store.workspace_requests import Draft, Requested, StartPlan
 from rookery.store.workspaces import SETTLED, Status, Workspace
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import parameters as resolving
-from rookery.workspaces import templates
+from rookery.workspaces import shared_folders, templates
 from rookery.workspaces.manifest import Manifest
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.problems import ParametersInvalid, Problem
@@ -144,7 +144,9 @@ class Workspaces:
 
     async def push_template(self, store: ActorStore, files: Mapping[str, templates.TemplateFile]) -> Template:
         """Check and store a template. Raises `TemplateInvalid` with every problem."""
-        return await store.templates.push(as_push(await asyncio.to_thread(templates.pack, files)))
+        packed = await asyncio.to_thread(templates.pack, files)
+        shared_folders.check_template(packed.manifest, self._parts.shared_folders)
+        return await store.templates.push(as_push(packed))
 
     async def find_workspace(self, workspace_id: UUID) -> Workspace | None:
         """The row as it is now, deleted or not. Whose it is the caller knows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,17 +18,22 @@ from rookery.workspaces import manifest as manifests
 from rookery.workspaces import parameters, templates, values
 from rookery.workspaces.drivers.protocol import DriverError, Ssh, WorkspaceSpec
 from rookery.workspaces.manifest import Manifest
+from rookery.workspaces.shared_folders import problem_of
 from rookery.workspaces.values import Value
 
 TOKEN_BYTES = 32
 
 
 class Specs:
-    """Builds specs. `keys_dir` holds the private keys that templates of the ssh driver name."""
+    """Builds specs. `keys_dir` holds the private keys that templates of the ssh driver name; `shared_folders` are what
+    templates may bind."""
 
-    def __init__(self, ring: KeyRing | None, *, keys_dir: Path | None = None) -> None:
+    def __init__(
+        self, ring: KeyRing | None, *, keys_dir: Path | None = None, shared_folders: Sequence[str] = ()
+    ) -> None:
         self._ring = ring
         self._keys_dir = keys_dir
+        self._shared_folders = shared_folders
 
     def check_ring(self) -> None:
         """Without a ring no token can be kept, so no workspace can be started."""
@@ -75,13 +80,17 @@ class Specs:
         )
 
     async def whole(self, conn: Connection, workspace: Workspace, *, once: Mapping[str, Any]) -> WorkspaceSpec:
-        """What a start needs. Raises `DriverError` when the template is gone."""
+        """What a start needs. Raises `DriverError` when the template is gone, or binds what is not shared any more."""
         manifest = await self._manifest(conn, workspace)
         archive = await stored.load_archive(conn, workspace.template or "", workspace.template_revision or "")
         if manifest is None or archive is None:
             raise DriverError("invalid_workspace", "The template of this workspace is gone. Make a new workspace.")
         files = templates.read_archive(archive)
         chosen: dict[str, Value] = {**workspace.parameters, **once}
+        sandbox = parameters.bound_sandbox(manifest.sandbox, chosen)
+        for path in (*sandbox.ro_binds, *sandbox.rw_binds):
+            if (problem := problem_of(path, self._shared_folders)) is not None:
+                raise DriverError("invalid_workspace", f"The template {workspace.template} cannot be used. {problem}")
         return WorkspaceSpec(
             id=str(workspace.id),
             generation=workspace.generation,
@@ -94,7 +103,7 @@ class Specs:
             shutdown=templates.script(files, manifest.shutdown),
             files=templates.home_files(files),
             context_sources=manifest.context_sources,
-            sandbox=parameters.bound_sandbox(manifest.sandbox, chosen),
+            sandbox=sandbox,
             limits=manifest.limits,
             ssh=self._ssh(manifest),
         )

@@ -9,7 +9,6 @@ import os
 import signal
 import stat
 import tarfile
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +17,16 @@ from typing import Any
 import pytest
 
 from rookery.workspaces.drivers import sandboxes
+from rookery.workspaces.drivers.launcher import arguments
 from rookery.workspaces.drivers.launcher.running import find_all
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
+from rookery.workspaces.drivers.users import DEFAULT_RANGE
 from tests.waiting import until
 from tests.workspaces.drivers.yard import known_machine, local_driver, processes_like, run, spec
 
 LONG = 60.0
+OF_THE_ROOT_HERE = [name for name in arguments.OF_THE_ROOT if os.path.lexists(f"/{name}")]
 
 
 class Yard:
@@ -67,31 +69,12 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
     yard.clear()
 
 
-@pytest.fixture
-def below_opt() -> Iterator[Path]:
-    """Where all workspaces see what is there."""
-    if not os.access("/opt", os.W_OK):
-        pytest.skip("only who may write to /opt can install a server there")
-    with tempfile.TemporaryDirectory(dir="/opt") as directory:
-        Path(directory).chmod(0o755)
-        yield Path(directory)
+async def test_nothing_of_opt_srv_and_var_is_seen_unless_a_template_binds_it(yard: Yard) -> None:
+    ws = await yard.start()
 
+    _, output = await yard.run(ws, "ls -d /opt /srv /var /root /mnt /media 2>/dev/null; ls /")
 
-async def test_server_that_is_installed_below_opt_hides_its_data(below_opt: Path) -> None:
-    data = below_opt / "data"
-    data.mkdir(mode=0o755)
-    (data / "secret.key").write_text("secret")
-    (below_opt / "rookery.toml").write_text("secret")
-    (below_opt / "program").write_text("seen")
-    machine = await asyncio.to_thread(known_machine)
-    driver = local_driver(data, machine=machine, hidden=(below_opt / "rookery.toml",))
-    ws = spec()
-    await driver.start(ws, print)
-
-    _, output = await asyncio.to_thread(run, driver, ws, f"cd {below_opt}; cat program; cat rookery.toml; ls -A data")
-    await driver.delete(ws)
-
-    assert output == "seen"
+    assert output.split() == sorted({"dev", "etc", "home", "proc", "run", "tmp", "usr"} | set(OF_THE_ROOT_HERE))
 
 
 def archive(**files: str) -> bytes:
@@ -121,7 +104,7 @@ async def test_started_workspace_answers_and_says_where_it_is(yard: Yard) -> Non
 async def test_directories_are_closed_and_belong_to_the_user_of_the_workspace(yard: Yard) -> None:
     ws = await yard.start()
 
-    owner = 65534 if os.geteuid() == 0 else os.geteuid()
+    owner = DEFAULT_RANGE[0] if os.geteuid() == 0 else os.geteuid()
     modes = {
         name: (stat.S_IMODE(found.st_mode), found.st_uid)
         for name, found in (

@@ -21,6 +21,7 @@ from rookery.workspaces.drivers.layout import Layout
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
+from rookery.workspaces.drivers.users import DEFAULT_RANGE
 from rookery.workspaces.egress.doors import Doors
 from tests.waiting import until
 from tests.workspaces.drivers import yard
@@ -40,7 +41,7 @@ class World:
     async def replica(self, **settings: Any) -> LocalDriver:
         config = LocalConfig(data_dir=self.data_dir, **settings)
         machine = await asyncio.to_thread(yard.known_machine)
-        doors = Doors(self.data_dir, self.names.guard(), owner=config.drops_to, is_open=config.network_max != "none")
+        doors = Doors(self.data_dir, self.names.guard(), is_open=config.network_max != "none")
         driver = LocalDriver(config, bundle.build, machine=machine, doors=doors)
         self.drivers.append(driver)
         return driver
@@ -229,7 +230,7 @@ async def test_socket_belongs_to_the_workspace_and_its_directory_to_the_server(w
     place = Layout.of(world.data_dir, ws.id)
 
     assert stat.S_IMODE(place.egress_socket.stat().st_mode) == 0o600
-    assert place.egress_socket.stat().st_uid == (os.geteuid() or 65534)
+    assert place.egress_socket.stat().st_uid == (os.geteuid() or DEFAULT_RANGE[0])
     assert place.egress.stat().st_uid == os.geteuid()
     assert stat.S_IMODE((world.data_dir / "egress" / f"{ws.id}.json").stat().st_mode) == 0o600
 
@@ -262,7 +263,7 @@ from pathlib import Path
 from rookery.guard import Guard
 from rookery.workspaces.egress.doors import Doors
 async def main():
-    doors = Doors(Path(sys.argv[1]), Guard(), owner=int(sys.argv[2]) or None)
+    doors = Doors(Path(sys.argv[1]), Guard())
     await doors.keep()
     print("served" if doors._served else "not served", flush=True)
     await asyncio.Event().wait()
@@ -276,9 +277,8 @@ async def test_replica_that_was_killed_leaves_its_sockets_to_the_next(world: Wor
     world.names.set("listed.test", [HERE])
     ws = await world.start(driver, f"listed.test:{port}")
     await driver.doors.close()
-    owner = driver._config.drops_to or 0
     other = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", REPLICA, str(world.data_dir), str(owner), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", REPLICA, str(world.data_dir), stdout=asyncio.subprocess.PIPE
     )
     assert other.stdout is not None
     assert await other.stdout.readline() == b"served\n"

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rookery.workspaces import bundle
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
-from rookery.workspaces.drivers.protocol import Limits, Probe, Sandbox, WorkspaceSpec
+from rookery.workspaces.drivers.protocol import DriverError, Limits, Probe, Sandbox, WorkspaceSpec
 from tests.waiting import until
 from tests.workspaces.drivers import yard
 from tests.workspaces.escape.attempts import ATTEMPTS, OPEN, PROXIED, TIGHT, Attempt
 
+ODD = os.fsdecode(b"odd \n\xff --bind $(x).key")
 SECRET = "a-secret-of-the-server"
 PRIVATE = "a-secret-of-another-workspace"
 
@@ -32,8 +35,12 @@ class Prison:
         self.data = root / "data"
         self.data.mkdir(mode=0o700)
         (self.data / "secret.key").write_text(SECRET)
-        config = LocalConfig(data_dir=self.data, tmp_mb=8)
-        self.driver = LocalDriver(config, bundle.build, machine=yard.known_machine())
+        machine = yard.known_machine()
+        if machine.python_prefix is None:
+            machine = msgspec.structs.replace(machine, python_prefix=str(self._install(root / "python")))
+        self.keys = {name: path for name, path in self._keys(root / "python").items() if path is not None}
+        config = LocalConfig(data_dir=self.data, tmp_mb=8, hidden=tuple(self.keys.values()))
+        self.driver = LocalDriver(config, bundle.build, machine=machine)
         limits = Limits(pids=100, memory_mb=512, disk_mb=8)
         self.workspaces = {
             OPEN: yard.spec(sandbox=Sandbox(network="none"), limits=limits),
@@ -41,14 +48,33 @@ class Prison:
             PROXIED: yard.spec(sandbox=Sandbox(network="proxy", hosts=("listed.test",))),
             "victim": yard.spec(sandbox=Sandbox(network="none")),
         }
-        # As the user of the workspaces: no other rule than the sandbox keeps them apart.
-        user = 65534 if os.geteuid() == 0 else os.geteuid()
-        self.outside = subprocess.Popen(["sleep", "1000"], user=user, env={"PATH": os.defpath, "KEY": SECRET})
         self.tcp = socket.create_server(("127.0.0.1", 0))
         self.database, self.internal = (self._listening(name) for name in ("db.sock", "internal.sock"))
         self.abstract = socket.socket(socket.AF_UNIX)
-        self.abstract.bind(f"\0rookery-{self.outside.pid}")
-        self.abstract.listen()
+
+    def _install(self, prefix: Path) -> Path:
+        """A tree that workspaces see because their Python is there, with files of the server in it."""
+        (prefix / "lib" / "keys").mkdir(parents=True)
+        (prefix / "data").mkdir()
+        for path in (prefix / "lib" / "keys" / "tls.key", prefix / "lib" / ODD, prefix / "data" / "beside"):
+            path.write_text(SECRET)
+        (prefix / "lib" / "program").write_text("a program")
+        os.link(prefix / "lib" / "keys" / "tls.key", prefix / "lib" / "hard.key")
+        (prefix / "lib" / "link.key").symlink_to("keys/tls.key")
+        (prefix / "lib" / "renewed.key").write_text(SECRET)
+        return prefix
+
+    def _keys(self, prefix: Path) -> dict[str, Path | None]:
+        """Files that settings name, in each tree that workspaces see. Those of the system are what happens to be there:
+        a normal user can put nothing beside them."""
+        return {
+            "below /usr": _some_file("/usr/share"),
+            "among certificates": _some_file("/etc/ssl/certs"),
+            "by a link": prefix / "lib" / "link.key",
+            "with an odd name": prefix / "lib" / ODD,
+            "that is renewed": prefix / "lib" / "renewed.key",
+            "that appears later": prefix / "lib" / "later.key",
+        }
 
     def _listening(self, name: str) -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
@@ -66,6 +92,13 @@ class Prison:
             await asyncio.gather(*(self.driver.start(ws, print) for ws in self.workspaces.values()))
 
         asyncio.run(start())
+        # As the user of the workspace: no other rule than the sandbox keeps them apart.
+        home = self.data / "workspaces" / self.workspaces[OPEN].id / "home"
+        self.outside = subprocess.Popen(
+            ["sleep", "1000"], user=home.stat().st_uid, env={"PATH": os.defpath, "KEY": SECRET}
+        )
+        self.abstract.bind(f"\0rookery-{self.outside.pid}")
+        self.abstract.listen()
         self.run("victim", f"echo {PRIVATE} > ~/private")
 
     def run(self, where: str, command: str) -> tuple[int, str]:
@@ -99,6 +132,12 @@ class Prison:
             one.close()
 
 
+def _some_file(directory: str) -> Path | None:
+    return next((path for path in sorted(Path(directory).glob("*/*")) if path.is_file()), None) or next(
+        (path for path in sorted(Path(directory).glob("*")) if path.is_file()), None
+    )
+
+
 @pytest.fixture(scope="module")
 def prison() -> Iterator[Prison]:
     with tempfile.TemporaryDirectory(prefix="escape-") as root:
@@ -119,6 +158,75 @@ def test_workspace_is_not_left(prison: Prison, attempt: Attempt) -> None:
     assert PRIVATE not in output
     assert prison.workspaces[attempt.where].token not in output
     assert prison.outside.poll() is None
+
+
+def test_files_that_settings_name_are_seen_in_no_tree(prison: Prison) -> None:
+    prefix = Path(prison.keys["by a link"]).parents[1]
+    lib = prefix / "lib"
+    # As a certificate is renewed: by a new file that takes the place of the old one.
+    (prefix / "new").write_text(SECRET)
+    (prefix / "new").rename(prison.keys["that is renewed"])
+    prison.keys["that appears later"].write_text(SECRET)
+    hidden = [*prison.keys.values(), lib / "keys" / "tls.key", lib / "hard.key", prefix / "data" / "beside"]
+    # A command is text, and the odd name is none.
+    names = [f"{lib}/odd*" if path.name == ODD else shlex.quote(str(path)) for path in hidden]
+    looks = [f"cat {name} && echo SEEN" for name in names]
+
+    for where in (OPEN, PROXIED):
+        for look in looks:
+            code, output = prison.run(where, look)
+            assert (code, "SEEN" in output, SECRET in output) == (1, False, False), (look, output)
+        assert SECRET not in prison.run(where, f"grep -rs {SECRET} {prefix} /etc")[1]
+
+
+def test_what_is_beside_hidden_files_is_still_there(prison: Prison) -> None:
+    prefix = Path(prison.keys["by a link"]).parents[1]
+
+    assert prison.run(OPEN, f"cat {prefix}/lib/program") == (0, "a program")
+    assert prison.run(OPEN, f"touch {prefix}/lib/new; touch {prefix}/lib/keys/new")[0] == 1
+    for tree in ("/usr/share", "/etc/ssl/certs"):
+        inside = set(prison.run(OPEN, f"ls -A {tree}")[1].split("\n"))
+        missing = {name for name in os.listdir(tree) if "\n" not in name} - inside
+        assert missing <= {path.name for path in prison.keys.values()}, tree
+
+
+@pytest.mark.parametrize("key", ["by a link", "with an odd name", "that appears later", "below /usr"])
+@pytest.mark.parametrize("above", [0, 1])
+def test_template_that_binds_over_a_key_file_does_not_start(prison: Prison, key: str, above: int) -> None:
+    path = prison.keys[key].parent if above else prison.keys[key]
+
+    with pytest.raises(DriverError, match=r"holds, or lies in|leads through a link"):
+        asyncio.run(prison.driver.start(yard.spec(sandbox=Sandbox(network="none", ro_binds=(str(path),))), print))
+
+
+EXHAUST = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+while libc.inotify_init() >= 0: pass
+open(os.path.expanduser('~/full'), 'w').close()
+while not os.path.exists(os.path.expanduser('~/release')): time.sleep(0.05)
+"""
+TAKE_ONE = "import ctypes; print('got one' if ctypes.CDLL(None).inotify_init() >= 0 else 'none left')"
+
+
+def test_workspace_that_uses_up_its_user_s_limits_leaves_others_theirs_where_the_server_is_root(
+    prison: Prison,
+) -> None:
+    """A server that is a normal user has one user for all of them: there the limit is shared, as the manual says."""
+    with open("/proc/sys/fs/inotify/max_user_instances") as file:
+        assert int(file.read()) < 4000, "one process cannot use up this machine's limit"
+    ws = prison.workspaces[TIGHT]
+    home = prison.data / "workspaces" / ws.id / "home"
+    holding = yard.begin(prison.driver, ws, f'python3 -c "{EXHAUST}"')
+    asyncio.run(until((home / "full").exists, timeout=60))
+
+    _, own = prison.run(TIGHT, f'python3 -c "{TAKE_ONE}"')
+    _, other = prison.run("victim", f'python3 -c "{TAKE_ONE}"')
+    prison.run(TIGHT, "touch ~/release")
+    yard.end(prison.driver, ws, holding)
+
+    assert own == "none left\n"
+    assert other == ("got one\n" if os.geteuid() == 0 else "none left\n")
 
 
 def test_what_is_allowed_works(prison: Prison) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID
@@ -24,7 +25,7 @@ from rookery.chat.messages import check_storable
 from rookery.chat.rights import Action, Resource, Role, has_scope
 from rookery.store.templates import MAX_ARCHIVE_BYTES, Template, TemplatePatch
 from rookery.workspaces import manifest as manifests
-from rookery.workspaces import templates
+from rookery.workspaces import shared_folders, templates
 from rookery.workspaces.problems import Problem, TemplateInvalid
 from rookery.workspaces.service import as_push
 from rookery.workspaces.values import Value
@@ -132,7 +133,7 @@ def router(parts: ApiParts) -> APIRouter:
         await caller.store.templates.require()
         seconds = max(ARCHIVE_SECONDS, caller.read_seconds)
         data = await bodies.read(request, limit=MAX_ARCHIVE_BYTES, seconds=seconds)
-        packed = await asyncio.to_thread(_packed, data, template)
+        packed = await asyncio.to_thread(_packed, data, template, parts.workspaces.parts.shared_folders)
         return answer(_view(caller, await caller.store.templates.push(as_push(packed)), is_single=True))
 
     @routes.patch(
@@ -155,11 +156,12 @@ def router(parts: ApiParts) -> APIRouter:
     return routes.router
 
 
-def _packed(data: bytes, name: str) -> templates.Packed:
+def _packed(data: bytes, name: str, shared: Sequence[str]) -> templates.Packed:
     try:
         packed = templates.pack(templates.read_archive(data))
         if packed.manifest.name != name:
             raise TemplateInvalid([Problem("name", f"The manifest says {packed.manifest.name}, the address {name}.")])
+        shared_folders.check_template(packed.manifest, shared)
     except TemplateInvalid as error:
         raise BadFields([FieldError(each.field, each.detail) for each in error.problems]) from None
     return packed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import os
 import time
@@ -79,7 +80,6 @@ class LocalDriver:
         self.doors = doors or Doors(
             config.data_dir,
             Guard(config.net_allow_private),
-            owner=config.drops_to,
             is_open=config.network_max != "none",
         )
         self._unavailable: DriverUnavailable | None = None
@@ -119,7 +119,8 @@ class LocalDriver:
             running = await self._alone(ws, place, log)
             if running is None:
                 _say_limits(plan, log)
-                owner = self._config.drops_to if found.bwrap else None
+                owner = await self._user(place, plan) if found.bwrap else None
+                plan = dataclasses.replace(plan, uid=owner)
                 egress = {"port": PROXY_PORT, "socket": EGRESS_SOCKET} if network == "proxy" else None
                 files = layout.files_of(_marked(ws, found), inside, bwrap=_bwrap_inside(found), egress=egress)
                 await self.doors.shut(ws.id)
@@ -182,7 +183,7 @@ class LocalDriver:
 
     def connector(self, ws: WorkspaceSpec) -> HeldSocket:
         place = Layout.of(self._config.data_dir, ws.id)
-        return HeldSocket(place.socket, self._config.owners)
+        return HeldSocket(place.socket, frozenset({os.geteuid()} if self._config.unsafe else ()))
 
     async def list_running(self) -> list[Found]:
         running = await sandboxes.find_all(self._config.workspaces)
@@ -243,10 +244,13 @@ class LocalDriver:
             log(f"The template asks for the network {asked}; drivers.local.network_max allows {most}.")
         return network
 
+    async def _user(self, place: Layout, plan: Plan) -> int | None:
+        return await sandboxes.in_thread(self._config.users.choose, place, writes_shared=bool(plan.rw_binds))
+
     def _plan(self, ws: WorkspaceSpec, place: Layout, found: Machine, *, network: Network) -> Plan:
         config, sandbox = self._config, ws.sandbox
         for path in (*sandbox.ro_binds, *sandbox.rw_binds):
-            if problem := arguments.problem_of_bind(path, str(config.data_dir)):
+            if problem := arguments.problem_of_bind(path, config.all_hidden):
                 raise DriverError("invalid_workspace", f"The template's bind {path!r:.200} {problem}.")
         return Plan(
             workspace_id=ws.id,
@@ -256,13 +260,12 @@ class LocalDriver:
             python=found.python,
             python_prefix=found.python_prefix,
             bwrap=found.bwrap,
-            uid=config.drops_to,
             network=network,
             egress=str(place.egress) if network == "proxy" else None,
             nested=sandbox.nested,
             ro_binds=list(sandbox.ro_binds),
             rw_binds=list(sandbox.rw_binds),
-            hidden=[str(path) for path in (config.data_dir, *config.hidden)],
+            hidden=config.all_hidden,
             env=ws.env,
             tmp_mb=config.tmp_mb,
             memory_mb=ws.limits.memory_mb,

@@ -19,10 +19,10 @@ from rookery.workspaces.drivers import starting
 from rookery.workspaces.drivers.launcher import archives, cgroups
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Network
+from rookery.workspaces.drivers.users import DEFAULT_RANGE, Users
 
 USUAL_PYTHON = "/usr/bin/python3"
 OLDEST_PYTHON = (3, 9)
-NOBODY = 65534
 
 INSTALL = "Install bubblewrap 0.8 or newer (apt-get install bubblewrap, dnf install bubblewrap)."
 NAMESPACES = (
@@ -63,9 +63,10 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The settings `drivers.local.*`, with where the data is."""
 
     data_dir: Path
-    hidden: tuple[Path, ...] = ()  # what workspaces must not see besides: the file with the server's settings
+    hidden: tuple[Path, ...] = ()  # what workspaces must not see besides: the files that the server's settings name
     bwrap: Path | None = None
-    uid: int = NOBODY
+    uid: int | None = None  # of workspaces that may write to shared folders
+    uid_range: tuple[int, int] = DEFAULT_RANGE  # of all others, when the server is root
     cgroup: Path | None = None
     network_max: Network = "full"
     net_allow_private: tuple[str, ...] = ()  # networks that the guard of outbound requests lets through
@@ -77,15 +78,13 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.data_dir / "workspaces"
 
     @property
-    def owners(self) -> frozenset[int]:
-        """Who the files and the socket of a workspace may belong to."""
-        confined = os.geteuid() if self.drops_to is None else self.drops_to
-        return frozenset({confined, os.geteuid()} if self.unsafe else {confined})
+    def users(self) -> Users:
+        return Users(self.data_dir, self.uid_range, self.uid)
 
     @property
-    def drops_to(self) -> int | None:
-        """The user that workspaces run as, when it is not the server's own."""
-        return self.uid if os.geteuid() == 0 else None
+    def all_hidden(self) -> list[str]:
+        """Every file and directory that no workspace sees, whatever it binds; the data comes first."""
+        return [str(path) for path in (self.data_dir, *self.hidden)]
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,13 +134,28 @@ def find_bwrap(config: LocalConfig) -> str:
 def notes_of(config: LocalConfig) -> tuple[str, ...]:
     """What an operator should know though it works."""
     notes = []
-    if config.drops_to == NOBODY:
-        notes.append("workspaces share the user nobody with other services; give drivers.local.uid a number of its own")
+    if config.users.is_root and problem_of_users(config) is None:
+        low, high = config.uid_range
+        notes.append(f"each has a user of its own, from {low} to {high}")
+    elif not config.users.is_root:
+        notes.append("they share the server's user, and with it the kernel's limits for one user")
     if config.cgroup is None:
         notes.append("no drivers.local.cgroup: limits of memory and processes hold for each process or user namespace")
     elif problem_of_limits(config) is None:
         notes.append(f"limits of memory, processors and processes hold for each workspace, by {config.cgroup}")
     return tuple(notes)
+
+
+def problem_of_users(config: LocalConfig) -> str | None:
+    """What is wrong with the users of workspaces, in a sentence; None when nothing is."""
+    if not config.users.is_root:
+        return None
+    if (problem := config.users.problem()) is not None:
+        return problem
+    if names := config.users.accounts():
+        low, high = config.uid_range
+        return f"drivers.local.uid_range {low}-{high} holds accounts of this machine ({', '.join(names[:5])}); move it."
+    return None
 
 
 def problem_of_limits(config: LocalConfig) -> str | None:
@@ -178,11 +192,12 @@ async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: str, python: 
     config.workspaces.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Where workspaces are, so that what is in their way is found now.
     directory = Path(tempfile.mkdtemp(prefix=".look-", dir=config.workspaces))
+    tester = config.users.tester
     try:
         for name in ("home", "run"):
             (directory / name).mkdir(mode=0o700)
-            if config.drops_to is not None:
-                os.chown(directory / name, config.drops_to, config.drops_to)
+            if tester is not None:
+                os.chown(directory / name, tester, tester)
         plan = Plan(
             workspace_id="look",
             generation=0,
@@ -191,7 +206,8 @@ async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: str, python: 
             python=python,
             python_prefix=prefix,
             bwrap=bwrap,
-            uid=config.drops_to,
+            uid=tester,
+            hidden=config.all_hidden,
             tmp_mb=1,
             command=[python, "-I", "-c", _LOOK],
         )

@@ -16,11 +16,12 @@ from rookery.workspaces.drivers.protocol import DriverError
 
 
 class HeldSocket:
-    """A Connector for a unix socket of a process that belongs to one of `owners`."""
+    """A Connector for a unix socket that belongs to the owner of the directory it is in, which is the user of the
+    workspace; or to one of `others`."""
 
-    def __init__(self, path: Path, owners: frozenset[int]) -> None:
+    def __init__(self, path: Path, others: frozenset[int] = frozenset()) -> None:
         self._path = path
-        self._owners = owners
+        self._others = others
         self._handle: int | None = None
         self._finalizer: weakref.finalize[..., HeldSocket] | None = None
 
@@ -31,11 +32,12 @@ class HeldSocket:
     async def prepare(self) -> None:
         """Look again: the agent may have come up since, or another one in its place."""
         try:
+            owner = self._path.parent.lstat().st_uid
             handle = os.open(self._path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise ConnectionRefusedError(f"there is no socket of the agent: {error.strerror}") from error
         found = os.fstat(handle)
-        if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in self._owners:
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid not in (owner, *self._others):
             os.close(handle)
             raise DriverError("agent_exited", "What is in the place of the agent's socket is not the agent's socket.")
         if self._handle is not None and os.path.samestat(os.fstat(self._handle), found):

@@ -40,7 +40,7 @@ FULL_PAUSE_SECONDS = 0.1
 
 
 class Doors:
-    """One for each local driver. `owner` is the user of workspaces, when it is not the server's own.
+    """One for each local driver.
 
     `is_open` is false where the settings allow no network at all: sockets of sandboxes from before are not served.
     """
@@ -50,7 +50,6 @@ class Doors:
         data_dir: Path,
         guard: Guard,
         *,
-        owner: int | None = None,
         is_open: bool = True,
         times: Times | None = None,
         max_per_workspace: int = MAX_PER_WORKSPACE,
@@ -60,7 +59,6 @@ class Doors:
         self.max_per_workspace = max_per_workspace
         self.max_in_all = max_in_all
         self._data_dir = data_dir
-        self._owner = owner
         self._is_open = is_open
         self._policies = Policies(data_dir / "egress")
         self._proxy = Proxy(guard, self.stats, times or Times())
@@ -83,7 +81,7 @@ class Doors:
             if not self._is_open or self._policies.find(workspace_id) is None:
                 return False
             # Not in a thread: whoever is cancelled meanwhile would leave a lock that nobody knows of.
-            opened = _open(Layout.of(self._data_dir, workspace_id), self._owner)
+            opened = _open(Layout.of(self._data_dir, workspace_id))
             if opened is None:
                 return False
             self._served[workspace_id] = _Door(self, workspace_id, *opened)
@@ -221,12 +219,12 @@ class _Door:
         os.close(self._lock)
 
 
-def _open(place: Layout, owner: int | None) -> tuple[int, socket.socket, Layout] | None:
+def _open(place: Layout) -> tuple[int, socket.socket, Layout] | None:
     """The lock and a socket that listens; None when another replica has them."""
     lock = os.open(place.egress_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return lock, _listen(place, owner), place
+        return lock, _listen(place), place
     except BlockingIOError:
         os.close(lock)
         return None
@@ -235,7 +233,7 @@ def _open(place: Layout, owner: int | None) -> tuple[int, socket.socket, Layout]
         raise
 
 
-def _listen(place: Layout, owner: int | None) -> socket.socket:
+def _listen(place: Layout) -> socket.socket:
     fresh = f"{place.egress_socket.name}.new"
     directory = os.open(place.egress, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -245,7 +243,9 @@ def _listen(place: Layout, owner: int | None) -> socket.socket:
         # By a handle: the path of a data directory may be longer than that of a socket.
         listener.bind(f"/proc/self/fd/{directory}/{fresh}")
         os.chmod(fresh, 0o600, dir_fd=directory)
-        if owner is not None:
+        # Its user is the owner of its own directories, and another one for each workspace where the server is root.
+        owner = place.run.lstat().st_uid if place.run.exists() else os.geteuid()
+        if owner != os.geteuid():
             os.chown(fresh, owner, owner, dir_fd=directory)
         listener.listen(BACKLOG)
         os.rename(fresh, place.egress_socket.name, src_dir_fd=directory, dst_dir_fd=directory)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from typing import NamedTuple, Union
 
-from rookery.workspaces.drivers.launcher import seccomp
+from rookery.workspaces.drivers.launcher import hiding, seccomp
+from rookery.workspaces.drivers.launcher.hiding import Bound, within
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 
 HOME = "/home/agent"
@@ -19,7 +21,14 @@ EGRESS = "/run/rookery-egress"
 UID = 1000
 MIB = 1024 * 1024
 
-FROM_ETC = ("alternatives", "ssl/certs", "ca-certificates", "pki", "localtime", "ld.so.cache", "nsswitch.conf")
+# Of /etc/pki only what is public: private keys are beside it.
+FROM_ETC = (
+    *("alternatives", "ssl/certs", "ca-certificates", "localtime", "ld.so.cache", "nsswitch.conf"),
+    *("pki/ca-trust", "pki/java", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf"),
+)
+# Of an installation of Python, what it needs to run: beside it may be anything, the server's data for one.
+FROM_PYTHON = ("bin", "include", "lib", "lib64")
+OF_THE_ROOT = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # Where templates may not put anything: the sandbox's own mounts, and what would reveal the machine's processes.
 OWN_MOUNTS = ("/proc", "/dev", "/sys", "/run", RUN, HOME, "/usr", "/etc", "/tmp")  # noqa: S108 - compared only
 SEALED = ("/proc", "/dev", "/sys", RUN, AGENT, EGRESS, HOME)
@@ -41,11 +50,11 @@ def build(plan: Plan) -> Arguments:
     return [
         *_namespaces(plan),
         *_environment(plan, shell),
-        *_system(),
+        *_memory(plan),
+        *_links_of_the_root(),
+        *_trees(plan),
         *_etc(plan, shell),
-        *_agent(plan),
         *_mounts(plan),
-        *_hidden(plan),
         *_closing(plan),
     ]
 
@@ -87,20 +96,42 @@ def _environment(plan: Plan, shell: str) -> Arguments:
     return arguments
 
 
-def _system() -> Arguments:
-    arguments: Arguments = ["--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+def _links_of_the_root() -> Arguments:
+    arguments: Arguments = []
+    for name in OF_THE_ROOT:
         if os.path.islink(f"/{name}"):
             arguments += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
-        elif os.path.isdir(f"/{name}"):
-            arguments += ["--ro-bind", f"/{name}", f"/{name}"]
-    return [*arguments, "--ro-bind-try", "/opt", "/opt"]
+    return arguments
+
+
+def bound_trees(python_prefix: str | None) -> list[Bound]:
+    """The trees of the machine that every workspace sees, to be read. What a template binds comes on top."""
+    paths = ["/usr"]
+    paths += [f"/{name}" for name in OF_THE_ROOT if not os.path.islink(f"/{name}")]
+    paths += [f"/etc/{name}" for name in FROM_ETC]
+    if python_prefix is not None:
+        paths += [f"{python_prefix}/{name}" for name in FROM_PYTHON]
+    return [Bound(os.path.realpath(path), path) for path in paths if os.path.exists(path)]
+
+
+def _trees(plan: Plan) -> Arguments:
+    """A server may be installed below /usr, with its data, and a workspace of the same user could read them."""
+    bounds = bound_trees(plan.python_prefix)
+    arguments: Arguments = []
+    for bound in bounds:
+        arguments += ["--ro-bind", *bound]
+    for cover in hiding.covers(bounds, plan.hidden, plan.uid):
+        arguments += ["--perms", "0755", "--tmpfs", cover.target]
+        for text, place in cover.links:
+            arguments += ["--symlink", text, place]
+        for source, place in cover.binds:
+            arguments += ["--ro-bind-try", source, place]
+        arguments += ["--remount-ro", cover.target]
+    return arguments
 
 
 def _etc(plan: Plan, shell: str) -> Arguments:
     arguments: Arguments = []
-    for name in FROM_ETC:
-        arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     passwd = (
         f"root:x:0:0:root:/root:/bin/sh\nagent:x:{UID}:{UID}:agent:{HOME}:{shell}\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
@@ -127,18 +158,17 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def _agent(plan: Plan) -> Arguments:
-    if plan.python_prefix is None:
-        return []
-    return ["--ro-bind", plan.python_prefix, plan.python_prefix]
-
-
-def _mounts(plan: Plan) -> Arguments:
+def _memory(plan: Plan) -> Arguments:
+    """The empty ones come first: a tree below /tmp or /run would be covered otherwise."""
     arguments: Arguments = ["--proc", "/proc", "--dev", "/dev"]
     # Without a size, each would be half of the machine's memory.
     for target, size_mb in (("/dev/shm", 64), ("/tmp", plan.tmp_mb), ("/run", 16)):  # noqa: S108 - inside
         arguments += ["--perms", "1777", "--size", str(size_mb * MIB), "--tmpfs", target]
-    # Behind the empty ones: a bind below /tmp or /run would be covered otherwise.
+    return arguments
+
+
+def _mounts(plan: Plan) -> Arguments:
+    arguments: Arguments = []
     for path in plan.ro_binds:
         arguments += ["--ro-bind-fd", Handle(path), path]
     for path in plan.rw_binds:
@@ -149,20 +179,6 @@ def _mounts(plan: Plan) -> Arguments:
         # to where nothing can be written.
         arguments += ["--ro-bind", plan.egress, EGRESS]
     return [*arguments, "--ro-bind", plan.agent, AGENT]
-
-
-def _hidden(plan: Plan) -> Arguments:
-    """A server may be installed below /opt or /usr, with its data: a workspace of the same user could read them."""
-    seen = ["/usr", "/opt", plan.python_prefix, *plan.ro_binds, *plan.rw_binds]
-    arguments: Arguments = []
-    for path in dict.fromkeys([*plan.hidden, *(os.path.realpath(path) for path in plan.hidden)]):
-        if not any(place and _within(path, place) for place in seen):
-            continue
-        if os.path.isdir(path):
-            arguments += ["--tmpfs", path, "--remount-ro", path]
-        elif os.path.exists(path):
-            arguments += ["--ro-bind-data", b"", path]
-    return arguments
 
 
 def _closing(plan: Plan) -> Arguments:
@@ -178,20 +194,25 @@ def _closing(plan: Plan) -> Arguments:
     ]
 
 
-def problem_of_bind(path: str, data_dir: str) -> str | None:
-    """Why a template may not bind this path, as the end of a sentence; None when it may."""
+def problem_of_bind(path: str, hidden: Sequence[str]) -> str | None:
+    """Why a template may not bind this path, as the end of a sentence; None when it may.
+
+    `hidden` are the files and directories of the server, its data first.
+    """
     if not path.startswith("/") or os.path.normpath(path) != path:
         return "is not an absolute path in its shortest form"
     try:
-        real, data = os.path.realpath(path), os.path.realpath(data_dir)
-    except OSError as error:
+        real = os.path.realpath(path)
+        for number, own in enumerate(hidden):
+            if hiding.holds_or_lies_in(path, own):
+                what = "a file that the settings of the server name" if number else "the data of the server"
+                return f"holds, or lies in, {what}"
+    except (OSError, LaunchError) as error:
         # It changed under the look.
-        return f"cannot be looked at: {error.strerror}"
-    if any(_within(one, data) or _within(data, one) for one in (path, real)):
-        return "holds, or lies in, the data of the server"
-    if any(_within(mount, path) for mount in OWN_MOUNTS) or any(_within(path, place) for place in SEALED):
+        return f"cannot be looked at: {error.strerror if isinstance(error, OSError) else error}"
+    if any(within(mount, path) for mount in OWN_MOUNTS) or any(within(path, place) for place in SEALED):
         return "covers a part of the sandbox itself"
-    if any(_within(real, place) for place in ("/proc", "/sys", "/dev")):
+    if any(within(real, place) for place in ("/proc", "/sys", "/dev")):
         return "leads to devices or processes of the machine"
     if not os.path.exists(real):
         return "does not exist on this machine"
@@ -199,7 +220,3 @@ def problem_of_bind(path: str, data_dir: str) -> str | None:
         # Whoever may write to a shared folder could make one in it, to any other folder of the machine.
         return f"leads through a link; name the folder itself, which is {real}"
     return None
-
-
-def _within(path: str, parent: str) -> bool:
-    return path == parent or path.startswith(parent.rstrip("/") + "/")

@@ -40,11 +40,14 @@ def fill(directory: Path, files: list[File], archive: bytes | None, *, owner: in
         if owner is not None:
             os.chown(fresh, owner, owner)
         fresh.rename(home)
-    _let_in(home)
     if not run_dir.is_dir() or run_dir.is_symlink():
         run_dir.mkdir(mode=0o700)
-        if owner is not None:
-            os.chown(run_dir, owner, owner)
+    if owner is not None:
+        # The home last: its owner says whether all of it was given.
+        give(run_dir, owner)
+        if home.lstat().st_uid != owner:
+            give(home, owner)
+    _let_in(home)
     _let_in(run_dir)
     run = os.open(run_dir, _OPEN_DIRECTORY)
     try:
@@ -53,6 +56,43 @@ def fill(directory: Path, files: list[File], archive: bytes | None, *, owner: in
             _write(run, file.name, file.content, mode=file.mode, owner=owner)
     finally:
         os.close(run)
+
+
+def give(top: Path, owner: int) -> None:
+    """Give a whole tree to another user; links are given, not followed. Nothing of the workspace runs meanwhile.
+
+    One directory is open at a time: a tree may be deeper than a process may have files open. The top comes last, so
+    that a tree which was given in part belongs to its old owner.
+    """
+    at = os.open(top, _OPEN_DIRECTORY)
+    try:
+        device = os.fstat(at).st_dev
+        below = [_give_entries(at, owner, device)]
+        while below:
+            if below[-1]:
+                inner = os.open(below[-1].pop(), _OPEN_DIRECTORY, dir_fd=at)
+                below.append(_give_entries(inner, owner, device))
+            else:
+                below.pop()
+                if not below:
+                    break
+                inner = os.open("..", _OPEN_DIRECTORY, dir_fd=at)
+            os.close(at)
+            at = inner
+        os.fchown(at, owner, owner)
+    finally:
+        os.close(at)
+
+
+def _give_entries(directory: int, owner: int, device: int) -> list[str]:
+    """What is directly in a directory is given; the answer is the directories in it."""
+    directories = []
+    for name in os.listdir(directory):
+        os.chown(name, owner, owner, dir_fd=directory, follow_symlinks=False)
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode) and found.st_dev == device:
+            directories.append(name)
+    return directories
 
 
 def _let_in(directory: Path) -> None:

@@ -73,7 +73,7 @@ def start(header: dict[str, Any]) -> dict[str, Any]:
     directory = Path(plan.directory)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in (*plan.ro_binds, *plan.rw_binds):
-        if problem := arguments.problem_of_bind(path, str(root())):
+        if problem := arguments.problem_of_bind(path, [str(root())]):
             raise LaunchError(f"the template's bind {path!r:.200} {problem}", "invalid_workspace")
     ended, same = [], None
     with _locked(directory):

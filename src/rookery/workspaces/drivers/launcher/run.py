@@ -44,6 +44,8 @@ def launch(plan: Plan) -> dict[str, Any]:
     os.umask(0o022)
     files = _Files(plan)
     held = _hold_binds(plan) if plan.bwrap else {}
+    # With the rights of the server: the workspace's user may not look where the server's files are.
+    built = arguments.build(plan) if plan.bwrap else []
     groups = cgroups.prepare(plan) if plan.bwrap else []
     if os.geteuid() == 0 and plan.uid is not None and plan.bwrap:
         own = [plan.home, plan.run, plan.egress, plan.agent, plan.bwrap, plan.python_prefix]
@@ -56,7 +58,7 @@ def launch(plan: Plan) -> dict[str, Any]:
         return _start_plainly(plan, files)
     if os.geteuid() == 0:
         raise LaunchError("a sandbox of root is none: its user would be root for the kernel")
-    return _start_confined(plan, files, groups, held)
+    return _start_confined(plan, files, groups, held, built)
 
 
 class _Files:
@@ -107,19 +109,21 @@ def _open_plainly(path: str) -> int:
     return found
 
 
-def _start_confined(plan: Plan, files: _Files, groups: list[int], held: dict[str, int]) -> dict[str, Any]:
+def _start_confined(
+    plan: Plan, files: _Files, groups: list[int], held: dict[str, int], built: arguments.Arguments
+) -> dict[str, Any]:
     info, info_inside = os.pipe()
     gate_inside, gate = os.pipe()
     inherited = [info_inside, gate_inside, *held.values()]
     listed: list[str] = ["--info-fd", str(info_inside), "--block-fd", str(gate_inside)]
-    for item in arguments.build(plan):
+    for item in built:
         if isinstance(item, arguments.Handle):
             listed.append(str(held[item.path]))
         else:
             listed.append(item if isinstance(item, str) else str(_held(item, inherited)))
     command = plan.command or [plan.python, "-I", arguments.AGENT, "--run-dir", arguments.RUN]
     # By a descriptor: arguments of a process can be read by everybody on the machine.
-    listed_in = _held(b"".join(item.encode() + b"\0" for item in listed), inherited)
+    listed_in = _held(b"".join(os.fsencode(item) + b"\0" for item in listed), inherited)
     process = subprocess.Popen(  # noqa: S603 - the program that the settings name
         [identity.mark(plan.workspace_id, plan.generation), "--args", str(listed_in), "--", *command],
         executable=plan.bwrap,

@@ -1,0 +1,40 @@
+"""Which folders of the machine templates may bind: those that the operator lists in `workspaces.shared_folders`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from rookery.workspaces import checks
+from rookery.workspaces.manifest import Manifest
+from rookery.workspaces.problems import Problem, TemplateInvalid
+
+SETTING = "workspaces.shared_folders"
+
+
+def is_shared(folder: str, shared: Sequence[str]) -> bool:
+    path = PurePosixPath(folder)
+    # Two slashes at the beginning are a root of their own for Python, and the usual one for Linux.
+    if not path.is_absolute() or ".." in path.parts or folder.startswith("//"):
+        return False
+    return any(path.is_relative_to(each) for each in shared)
+
+
+def problem_of(folder: str, shared: Sequence[str]) -> str | None:
+    """Why this folder may not be bound, as a sentence; None when it may."""
+    if is_shared(folder, shared):
+        return None
+    listed = f"It lists {', '.join(shared)}" if shared else "It lists none"
+    return f"The bind {folder!r:.200} is not in a folder that the setting {SETTING} lists. {listed}."
+
+
+def check_template(manifest: Manifest, shared: Sequence[str]) -> None:
+    """Raises `TemplateInvalid` for binds that no workspace of this server could have. Those that a parameter names are
+    checked with its value."""
+    problems = []
+    for kind in ("ro_binds", "rw_binds"):
+        for number, path in enumerate(getattr(manifest.sandbox, kind)):
+            if checks.bound_parameter(path) is None and (problem := problem_of(path, shared)) is not None:
+                problems.append(Problem(f"sandbox.{kind}[{number}]", problem))
+    if problems:
+        raise TemplateInvalid(problems)
