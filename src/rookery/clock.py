@@ -107,20 +107,22 @@ class Expiry:
     Counts cancellations as `asyncio.timeout` does, so that one from outside is never taken for its own.
     """
 
-    __slots__ = ("_cancelling", "_task", "is_expired", "seconds", "tag")
+    __slots__ = ("_cancelling", "_is_used", "_task", "is_expired", "seconds", "tag")
 
     def __init__(self, seconds: float, tag: str) -> None:
         self.seconds = seconds
         self.tag = tag
         self.is_expired = False
+        self._is_used = False
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
 
     def enter(self) -> None:
-        if self._task is not None:
+        if self._is_used:
             raise RuntimeError("A deadline is used once.")
         task = asyncio.current_task()
         assert task is not None
+        self._is_used = True
         self._task = task
         self._cancelling = task.cancelling()
 
@@ -130,10 +132,12 @@ class Expiry:
         self._task.cancel()
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        # A task that ends with an error holds the frames that know this deadline: it must not be known from here.
+        task, self._task = self._task, None
         if not self.is_expired:
             return
-        assert self._task is not None
-        cancelled_by_others = self._task.uncancel() > self._cancelling
+        assert task is not None
+        cancelled_by_others = task.uncancel() > self._cancelling
         is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
         if kind is None or (is_cancelled and not cancelled_by_others):
             raise DeadlineExceeded(self.tag, self.seconds) from error

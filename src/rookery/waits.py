@@ -42,7 +42,7 @@ class Unbroken(Generic[T]):
                 # A bare yield gives other tasks a turn; there is nothing in it to cancel.
                 yield None if awaited is None else _Deaf(awaited)
             except asyncio.CancelledError as error:
-                if awaited is None or not awaited.cancelled() or _is_cancelled():
+                if awaited is None or not awaited.cancelled() or cancelling():
                     # It came while we waited, and is told only now that the wait is over.
                     self.cancelled = error
             except Exception:  # noqa: S112 -- what was waited for failed, and tells the steps so itself
@@ -72,9 +72,14 @@ class _Deaf:
         return False
 
 
-def _is_cancelled() -> bool:
+def cancelling() -> int:
+    """How often the current task was asked to stop.
+
+    A function, so that no frame of an error holds the task, which holds the error: what stands in such a circle, and
+    that is all that the step had in hand, waits for the garbage collector.
+    """
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return 0 if task is None else task.cancelling()
 
 
 class Within(Generic[T]):

@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from rookery import waits
 from rookery.chat import parts
 from rookery.chat.parts import Part, Reasoning, Text, ToolCall
 from rookery.clock import Clock, DeadlineExceeded
@@ -206,9 +207,7 @@ async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup)
 
 async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: StepSetup) -> Finish:
     """Read the stream to its end under the silence guard, which covers connecting as well."""
-    task = asyncio.current_task()
-    assert task is not None
-    cancelling = task.cancelling()
+    cancelling = waits.cancelling()
     seconds = setup.config.stream_silence_seconds
     guard = setup.clock.deadline(seconds, "stream-silence")
     add, on_progress, monotonic = draft.add, setup.on_progress, setup.clock.monotonic
@@ -245,7 +244,7 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
             raise
         raise CallFailed(silent(setup.provider_name, seconds), draft.usage) from None
     except asyncio.CancelledError:
-        if task.cancelling() > cancelling:
+        if waits.cancelling() > cancelling:
             raise
         # Nobody cancelled this step: somebody below did, which is a connection that is gone.
         raise CallFailed(_cut(setup.provider_name, "the request was cancelled on the way"), draft.usage) from None

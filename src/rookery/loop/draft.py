@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -94,28 +94,10 @@ class StepDraft:
         self._thoughts: dict[str, _Words] = {}
         self._previews: dict[str, list[_Preview]] = {}
         self._sources: set[tuple[str, str]] = set()
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            llm.TextDelta: self._on_text,
-            llm.ReasoningDelta: self._on_thought,
-            llm.ToolInputDelta: self._on_input,
-            llm.TextStart: self._on_text_start,
-            llm.TextEnd: self._on_text_end,
-            llm.ReasoningStart: self._on_thought_start,
-            llm.ReasoningEnd: self._on_thought_end,
-            llm.ToolInputStart: self._on_input_start,
-            llm.ToolInputEnd: _nothing,
-            llm.ToolCall: self._on_call,
-            llm.ToolResult: self._on_result,
-            llm.Source: self._on_source,
-            llm.GeneratedFile: self._on_file,
-            llm.UsageUpdate: self._on_usage,
-            llm.ResponseStarted: self._on_started,
-            llm.Warnings: self._on_warnings,
-        }
 
     def add(self, part: llm.StreamPart) -> None:
         """Take a part that is not terminal."""
-        self._handlers[type(part)](part)
+        _HANDLERS[type(part)](self, part)
 
     def finish(self, finish: llm.Finish) -> None:
         """The stream is over: count, close what is open, and keep the calls that were cut off as what they are."""
@@ -346,8 +328,29 @@ class StepDraft:
         return {**self._stamp, **meta} if meta else None
 
 
-def _nothing(part: llm.ToolInputEnd) -> None:
+def _nothing(draft: StepDraft, part: llm.ToolInputEnd) -> None:
     """The call itself follows."""
+
+
+# Here and not in each draft: one that holds its own methods is left to the garbage collector, with the whole answer.
+_HANDLERS: Mapping[type[Any], Callable[[StepDraft, Any], None]] = {
+    llm.TextDelta: StepDraft._on_text,
+    llm.ReasoningDelta: StepDraft._on_thought,
+    llm.ToolInputDelta: StepDraft._on_input,
+    llm.TextStart: StepDraft._on_text_start,
+    llm.TextEnd: StepDraft._on_text_end,
+    llm.ReasoningStart: StepDraft._on_thought_start,
+    llm.ReasoningEnd: StepDraft._on_thought_end,
+    llm.ToolInputStart: StepDraft._on_input_start,
+    llm.ToolInputEnd: _nothing,
+    llm.ToolCall: StepDraft._on_call,
+    llm.ToolResult: StepDraft._on_result,
+    llm.Source: StepDraft._on_source,
+    llm.GeneratedFile: StepDraft._on_file,
+    llm.UsageUpdate: StepDraft._on_usage,
+    llm.ResponseStarted: StepDraft._on_started,
+    llm.Warnings: StepDraft._on_warnings,
+}
 
 
 def _is_object(call: parts.ToolCall) -> bool:

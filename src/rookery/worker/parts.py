@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from threading import get_ident
 from typing import NamedTuple, Protocol
 
@@ -165,7 +166,9 @@ class Episode:
         self._last_seq = 0
         self._size_bytes = 0
         self._is_full = False
-        self._feed = Feed(buffer._clock, lambda: buffer._left(self))
+        # By its key: with a reference to the episode itself, both would wait for the garbage collector once they are
+        # forgotten, and that looks at what is so old only after very many turns.
+        self._feed = Feed(buffer._clock, partial(buffer._left, key))
         self._live: list[LivePart] = []
         self._state = _State.AWAITED
         self._was_created = False
@@ -470,9 +473,10 @@ class PartBuffer:
             return episode._state is _State.OPEN
         return self._clock.monotonic() - episode.closed_at < self._limits.episode_retention_seconds
 
-    def _left(self, episode: Episode) -> None:
+    def _left(self, key: EpisodeKey) -> None:
         """The last subscriber of an episode is gone, and so may be the reason to keep it."""
-        if not self._is_kept(episode):
+        episode = self._episodes.get(key)
+        if episode is not None and not self._is_kept(episode):
             self._forget(episode)
 
     def _forget(self, episode: Episode) -> None:

@@ -113,6 +113,8 @@ class Runner:
         finally:
             self._cancel_active(CancelReason.SHUTDOWN)
             await self._see_out()
+            # Its tasks know their runner: what they held must not wait for the garbage collector.
+            self._active = None
 
     async def _begin(self) -> None:
         """Take the first state in, directly: what an older runner's subscription still delivers would look like a lost

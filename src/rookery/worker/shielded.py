@@ -34,4 +34,8 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
         return task.result()
     if not task.cancelled() and (failed := task.exception()) is not None:
         log.debug("nobody_waits", error=str(failed) or type(failed).__name__)
-    raise cancelled
+    try:
+        raise cancelled
+    finally:
+        # The error knows this frame: with the frame knowing it too, all that the task held would outlive it.
+        cancelled = None

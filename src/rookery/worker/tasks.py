@@ -20,6 +20,7 @@ from uuid import UUID
 
 import asyncpg
 
+from rookery import waits
 from rookery.chat.chats import Chat, Fence
 from rookery.chat.errors import ChatNotFound, StaleFence
 from rookery.chat.messages import ChatId
@@ -338,11 +339,14 @@ def normalised(error: Exception) -> Exception:
 
 def _raise_normalised(error: Exception, tried: str) -> NoReturn:
     meant = normalised(error)
-    if meant is error:
-        raise error  # not "from" itself: whoever follows the causes would never come to an end
     if isinstance(meant, TaskExit) and isinstance(error, StaleFence):
         meant.refused = tried
-    raise meant from error
+    try:
+        if meant is error:
+            raise error  # not "from" itself: whoever follows the causes would never come to an end
+        raise meant from error
+    finally:
+        del error, meant  # both know this frame from now on, which must not know them
 
 
 Work = Callable[[TaskHandle], Awaitable[None]]
@@ -369,6 +373,9 @@ class TaskRecord:
         def done(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.exception("task_broken", error, chat_id=self.input.chat_id, task=self.input.kind)
+            # A task that was cancelled keeps the error and with it the frames that know this record: as a circle they
+            # would wait for the garbage collector.
+            self._task = None
             on_done(self)
 
         self._task = asyncio.create_task(run(self), name=f"{self.input.kind} {self.input.chat_id}")
@@ -433,8 +440,7 @@ class TaskLoop:
                 self._stats.fence_rejections[exit_.refused] += 1
             log.debug("task_exit", reason=str(exit_))
         except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
+            if waits.cancelling():
                 raise
             # Somebody's library cancelled itself into our task; nobody asked this task to stop.
             log.warning("task_retry", error="A call inside was cancelled by itself.")

@@ -88,24 +88,14 @@ class AnthropicFold:
         # The newest call. It is given out once something follows: the reason to stop, which comes last, may be that
         # the limit struck in the middle of it.
         self._held: _Open | None = None
-        self._handlers: Mapping[str, Callable[[bytes], Sequence[StreamPart]]] = {
-            "content_block_delta": self._on_delta,
-            "content_block_start": self._on_start,
-            "content_block_stop": self._on_stop,
-            "message_start": self._on_message_start,
-            "message_delta": self._on_message_delta,
-            "message_stop": self._on_message_stop,
-            "ping": _nothing,
-            "error": self._on_error,
-        }
 
     def start(self, request_id: str | None, hide: refusals.Hide = refusals.by_look) -> None:
         self._request_id, self._hide = request_id, hide
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
         try:
-            handler = self._handlers.get(event.name) or self._handler_of(event)
-            return handler(event.data)
+            handler = _HANDLERS.get(event.name) or self._handler_of(event)
+            return handler(self, event.data)
         except events.UNREADABLE as error:
             return (
                 StreamError(errors.unreadable(self._provider, f"An event cannot be read: {error}", hide=self._hide)),
@@ -122,17 +112,17 @@ class AnthropicFold:
     def end(self) -> Iterable[StreamPart]:
         return (StreamError(errors.truncated(self._provider)),)
 
-    def _handler_of(self, event: Event) -> Callable[[bytes], Sequence[StreamPart]]:
+    def _handler_of(self, event: Event) -> _Handler:
         """For events without a name, which some gateways send, and for those nobody knows."""
         if event.data == DONE:
             return _nothing
         name = event.name or events.decode_named(event.data).type
         if not name and b'"error"' in event.data:
             # Gateways of other makes fail in the form of their own wire.
-            return self._on_error
-        if name not in self._handlers:
+            return AnthropicFold._on_error
+        if name not in _HANDLERS:
             self.unknown[name] = self.unknown.get(name, 0) + 1
-        return self._handlers.get(name, _nothing)
+        return _HANDLERS.get(name, _nothing)
 
     def _whole(self, body: bytes) -> Iterator[StreamPart]:
         message = events.decode_whole(body)
@@ -341,8 +331,22 @@ class AnthropicFold:
         self._usage = msgspec.structs.replace(made, total=total) if total else Usage()
 
 
-def _nothing(data: bytes) -> Sequence[StreamPart]:
+def _nothing(fold: AnthropicFold, data: bytes) -> Sequence[StreamPart]:
     return ()
+
+
+_Handler: TypeAlias = Callable[[AnthropicFold, bytes], Sequence[StreamPart]]
+# Here and not in each fold: one that holds its own methods is left to the garbage collector.
+_HANDLERS: Mapping[str, _Handler] = {
+    "content_block_delta": AnthropicFold._on_delta,
+    "content_block_start": AnthropicFold._on_start,
+    "content_block_stop": AnthropicFold._on_stop,
+    "message_start": AnthropicFold._on_message_start,
+    "message_delta": AnthropicFold._on_message_delta,
+    "message_stop": AnthropicFold._on_message_stop,
+    "ping": _nothing,
+    "error": AnthropicFold._on_error,
+}
 
 
 def _kind(block: Block) -> str:

@@ -283,6 +283,11 @@ class Bundle:
             await tx.judge_lease()
         return [hint for tx in self._open.values() for hint in tx.hints()]
 
+    def close(self) -> None:
+        """Let go of the chats, which know their bundle: who keeps one of them keeps no circle of objects."""
+        self._open.clear()
+        self._own = self.refused = None
+
 
 def transition(
     fn: Callable[Concatenate[Tx, P], Coroutine[None, None, T]],

@@ -132,16 +132,22 @@ class Machine:
     async def _try_bundle(self, fn: Callable[[Bundle], Awaitable[T]], begin: str) -> T:
         async with _Transaction(self._pool, begin) as conn:
             bundle = Bundle(conn, self._clock)
-            result = await fn(bundle)
-            if bundle.refused is not None:
-                raise bundle.refused
-            hints = await bundle.hints()
+            try:
+                result = await fn(bundle)
+                if bundle.refused is not None:
+                    raise bundle.refused
+                hints = await bundle.hints()
+            finally:
+                bundle.close()
             cancelled = await _commit(conn)
             # Before anything is awaited, the return of the connection included: a cancellation that strikes there
             # would leave the commit unannounced.
             self._publish(hints)
         if cancelled is not None:
-            raise cancelled
+            try:
+                raise cancelled
+            finally:
+                cancelled = None  # the error knows this frame: knowing each other, they would outlive the task
         return result
 
     async def _before_retry(self, error: asyncpg.PostgresError, attempt: int) -> None:
@@ -182,7 +188,10 @@ class Machine:
             result = await fn(await _view(conn, chat_id))
             cancelled = await _commit(conn)
         if cancelled is not None:
-            raise cancelled
+            try:
+                raise cancelled
+            finally:
+                cancelled = None  # the error knows this frame: knowing each other, they would outlive the task
         return result
 
     async def read(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
@@ -226,9 +235,13 @@ class Machine:
                 tx = Bundle(conn, self._clock).enlist(chat, entered=before)
                 tx.acquired = transition is Transition.ACQUIRE
                 self._publish(tx.hints())
+                tx.bundle.close()
                 landed = Landed(chat, record[_CHAT_WIDTH:])
         if run.cancelled is not None:
-            raise run.cancelled
+            try:
+                raise run.cancelled
+            finally:
+                del run  # as in `_try_bundle`
         return landed
 
     async def peek(self, chat_id: UUID) -> Chat:
