@@ -135,7 +135,8 @@ KEYS: tuple[Key, ...] = (
     Key("metrics_listen", ADDRESS, None, "Address that serves `/metrics` for all replicas of this server.", "off"),
     Key("metrics_token", TEXT, None, "What scrapers send as bearer token; needed beyond this machine.", "none",
         secret=True, check=_metrics_token_problem),
-    Key("drivers.local.bwrap", PATH, None, "The program that confines local workspaces.", "`bwrap` in `PATH`"),
+    Key("drivers.local.bwrap", PATH, None, "The program that confines local workspaces.",
+        "`bwrap` in `PATH` if it is new enough, else the one that is installed with Rookery"),
     Key("drivers.local.uid_range", UID_RANGE, "2000000000-2000999999",
         "When the server runs as root, each local workspace has a user and group of its own from this range. Nothing "
         "else of the machine may use it, nor another Rookery server."),

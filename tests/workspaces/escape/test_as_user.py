@@ -55,9 +55,10 @@ def test_normal_user_confines_as_well_as_root_does(tests: str) -> None:
         os.chown(home, USER, USER)
         pytest_arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", f"{home}/base"]
         command = [sys.executable, "-c", BECOME, str(USER), str(ROOT), *pytest_arguments]
+        chosen = {name: value for name in ("ROOKERY_TEST_BWRAP",) if (value := os.environ.get(name))}
         done = subprocess.run(
             [*command, tests],
-            env={"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "CI": "true"},
+            env={"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "CI": "true", **chosen},
             stdin=subprocess.DEVNULL,
             # A file: the end of a pipe comes when everything that a workspace has started is gone, too.
             stdout=output,

@@ -17,7 +17,7 @@ import pytest
 
 from rookery.workspaces import bundle
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig
+from rookery.workspaces.drivers.machine import LocalConfig, Machine
 from rookery.workspaces.drivers.protocol import DriverError, Limits, Probe, Sandbox, WorkspaceSpec
 from tests.waiting import until
 from tests.workspaces.drivers import yard
@@ -31,11 +31,11 @@ PRIVATE = "a-secret-of-another-workspace"
 class Prison:
     """A server's data, a process and sockets outside, another workspace, and two to break out of."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, machine: Machine | None = None) -> None:
         self.data = root / "data"
         self.data.mkdir(mode=0o700)
         (self.data / "secret.key").write_text(SECRET)
-        machine = yard.known_machine()
+        machine = machine or yard.known_machine()
         if machine.python_prefix is None:
             machine = msgspec.structs.replace(machine, python_prefix=str(self._install(root / "python")))
         self.keys = {name: path for name, path in self._keys(root / "python").items() if path is not None}

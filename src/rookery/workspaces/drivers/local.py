@@ -122,7 +122,8 @@ class LocalDriver:
                 owner = await self._user(place, plan) if found.bwrap else None
                 plan = dataclasses.replace(plan, uid=owner)
                 egress = {"port": PROXY_PORT, "socket": EGRESS_SOCKET} if network == "proxy" else None
-                files = layout.files_of(_marked(ws, found), inside, bwrap=_bwrap_inside(found), egress=egress)
+                nested = arguments.bwrap_inside(found.bwrap, found.bwrap_libraries)
+                files = layout.files_of(_marked(ws, found), inside, bwrap=nested, egress=egress)
                 await self.doors.shut(ws.id)
                 if network == "proxy":
                     await sandboxes.in_thread(self.doors.allow, ws.id, _policy(ws))
@@ -260,6 +261,7 @@ class LocalDriver:
             python=found.python,
             python_prefix=found.python_prefix,
             bwrap=found.bwrap,
+            bwrap_libraries=found.bwrap_libraries,
             network=network,
             egress=str(place.egress) if network == "proxy" else None,
             nested=sandbox.nested,
@@ -308,11 +310,6 @@ def _marked(ws: WorkspaceSpec, found: Machine) -> WorkspaceSpec:
     if found.bwrap:
         return ws
     return msgspec.structs.replace(ws, env={**ws.env, identity.VARIABLE: identity.mark(ws.id, ws.generation)})
-
-
-def _bwrap_inside(found: Machine) -> str | None:
-    """Where the agent finds bubblewrap for read-only views: only what is below /usr is there."""
-    return found.bwrap if found.bwrap and os.path.realpath(found.bwrap).startswith("/usr/") else None
 
 
 def _say_limits(plan: Plan, log: Log) -> None:

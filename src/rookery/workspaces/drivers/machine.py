@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 import msgspec
 
-from rookery.workspaces.drivers import starting
+from rookery.workspaces.drivers import bubblewrap, starting
+from rookery.workspaces.drivers.bubblewrap import INSTALL, Bubblewrap
 from rookery.workspaces.drivers.launcher import archives, cgroups
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Network
@@ -24,7 +24,6 @@ from rookery.workspaces.drivers.users import DEFAULT_RANGE, Users
 USUAL_PYTHON = "/usr/bin/python3"
 OLDEST_PYTHON = (3, 9)
 
-INSTALL = "Install bubblewrap 0.8 or newer (apt-get install bubblewrap, dnf install bubblewrap)."
 NAMESPACES = (
     "Allow unprivileged user namespaces: `sysctl -w user.max_user_namespaces=15000`; on Debian also "
     "`kernel.unprivileged_userns_clone=1`; on Ubuntu 24.04 and later `kernel.apparmor_restrict_unprivileged_userns=0` "
@@ -91,6 +90,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What was found. `bwrap` is none when workspaces run unconfined because the settings say so."""
 
     bwrap: str | None
+    bwrap_libraries: str | None = None
     python: str
     python_prefix: str | None
     notes: tuple[str, ...] = ()
@@ -112,23 +112,20 @@ async def look(config: LocalConfig, agent: Path) -> Machine:
     """Start a sandbox and look at it from inside. Raises DriverUnavailable unless `unsafe` is set."""
     python, prefix = await _find_python()
     try:
-        bwrap = find_bwrap(config)
+        bwrap = await asyncio.to_thread(bubblewrap.find, config.bwrap)
         seen = await _look_inside(config, agent, bwrap=bwrap, python=python, prefix=prefix)
         _judge(seen)
     except DriverUnavailable as error:
         if not config.unsafe:
             raise
         return Machine(bwrap=None, python=python, python_prefix=prefix, unconfined_because=error.message)
-    return Machine(bwrap=bwrap, python=python, python_prefix=prefix, notes=notes_of(config))
-
-
-def find_bwrap(config: LocalConfig) -> str:
-    given = str(config.bwrap) if config.bwrap else shutil.which("bwrap")
-    if given is None:
-        raise DriverUnavailable("bubblewrap (bwrap) is not installed.", INSTALL)
-    if not os.access(given, os.X_OK):
-        raise DriverUnavailable(f"{given} cannot be run.", "Set drivers.local.bwrap to the program, or unset it.")
-    return given
+    return Machine(
+        bwrap=bwrap.path,
+        bwrap_libraries=bwrap.libraries,
+        python=python,
+        python_prefix=prefix,
+        notes=notes_of(config),
+    )
 
 
 def notes_of(config: LocalConfig) -> tuple[str, ...]:
@@ -188,7 +185,7 @@ def _own_python() -> tuple[str, str | None]:
     return own, None if prefix == "/usr" or prefix.startswith("/usr/") else prefix
 
 
-async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: str, python: str, prefix: str | None) -> Seen:
+async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: Bubblewrap, python: str, prefix: str | None) -> Seen:
     config.workspaces.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Where workspaces are, so that what is in their way is found now.
     directory = Path(tempfile.mkdtemp(prefix=".look-", dir=config.workspaces))
@@ -205,7 +202,8 @@ async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: str, python: 
             agent=str(agent),
             python=python,
             python_prefix=prefix,
-            bwrap=bwrap,
+            bwrap=bwrap.path,
+            bwrap_libraries=bwrap.libraries,
             uid=tester,
             hidden=config.all_hidden,
             tmp_mb=1,

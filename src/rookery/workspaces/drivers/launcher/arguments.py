@@ -18,6 +18,9 @@ HOME = "/home/agent"
 RUN = "/run/rookery"
 AGENT = "/run/rookery-agent.pyz"
 EGRESS = "/run/rookery-egress"
+BWRAP = "/run/rookery-bwrap"
+# As deep as in its package: it finds its libraries from where it is.
+BWRAP_PROGRAM = f"{BWRAP}/package/bin/bwrap"
 UID = 1000
 MIB = 1024 * 1024
 
@@ -31,7 +34,7 @@ FROM_PYTHON = ("bin", "include", "lib", "lib64")
 OF_THE_ROOT = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # Where templates may not put anything: the sandbox's own mounts, and what would reveal the machine's processes.
 OWN_MOUNTS = ("/proc", "/dev", "/sys", "/run", RUN, HOME, "/usr", "/etc", "/tmp")  # noqa: S108 - compared only
-SEALED = ("/proc", "/dev", "/sys", RUN, AGENT, EGRESS, HOME)
+SEALED = ("/proc", "/dev", "/sys", RUN, AGENT, EGRESS, BWRAP, HOME)
 
 
 class Handle(NamedTuple):
@@ -178,7 +181,27 @@ def _mounts(plan: Plan) -> Arguments:
         # The directory, because each replica that comes to serve it puts a new socket there. A socket can be connected
         # to where nothing can be written.
         arguments += ["--ro-bind", plan.egress, EGRESS]
-    return [*arguments, "--ro-bind", plan.agent, AGENT]
+    return [*arguments, *_nested(plan), "--ro-bind", plan.agent, AGENT]
+
+
+def bwrap_inside(bwrap: str | None, libraries: str | None) -> str | None:
+    """Where a workspace finds bubblewrap for sandboxes in it; None where there is none."""
+    if bwrap is not None and os.path.realpath(bwrap).startswith("/usr/"):
+        return bwrap
+    return BWRAP_PROGRAM if bwrap is not None and libraries is not None else None
+
+
+def _nested(plan: Plan) -> Arguments:
+    """A bubblewrap that the server brings along, with its libraries, where the workspace cannot replace it."""
+    if not plan.nested or plan.bwrap is None or plan.bwrap_libraries is None:
+        return []
+    libraries = f"{BWRAP}/{os.path.basename(plan.bwrap_libraries)}"
+    return [
+        *("--perms", "0755", "--tmpfs", BWRAP),
+        *("--ro-bind", plan.bwrap, BWRAP_PROGRAM),
+        *("--ro-bind", plan.bwrap_libraries, libraries),
+        *("--remount-ro", BWRAP),
+    ]
 
 
 def _closing(plan: Plan) -> Arguments:

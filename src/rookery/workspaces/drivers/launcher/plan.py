@@ -22,6 +22,7 @@ class Plan:
     python: str
     python_prefix: str | None = None  # bound as well, when the interpreter is not below /usr
     bwrap: str | None = None  # none: a plain process, which can do all that its user can
+    bwrap_libraries: str | None = None  # what it brings along; the sandbox gets both, for sandboxes in it
     uid: int | None = None  # to become first, when started as root
     network: str = "none"  # full: the machine's; none and proxy: a namespace of its own
     egress: str | None = None  # with proxy: the directory of the socket that leads out

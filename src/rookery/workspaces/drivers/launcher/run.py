@@ -48,7 +48,7 @@ def launch(plan: Plan) -> dict[str, Any]:
     built = arguments.build(plan) if plan.bwrap else []
     groups = cgroups.prepare(plan) if plan.bwrap else []
     if os.geteuid() == 0 and plan.uid is not None and plan.bwrap:
-        own = [plan.home, plan.run, plan.egress, plan.agent, plan.bwrap, plan.python_prefix]
+        own = [plan.home, plan.run, plan.egress, plan.agent, plan.bwrap, plan.bwrap_libraries, plan.python_prefix]
         sources = [*own, *plan.ro_binds, *plan.rw_binds]
         reach.make_reachable([path for path in sources if path], plan.uid)
         os.setgroups([])
@@ -90,7 +90,9 @@ def _hold_binds(plan: Plan) -> dict[str, int]:
 
 
 def _binds_by_handle(bwrap: str) -> bool:
-    told = subprocess.run([bwrap, "--help"], capture_output=True, check=False, env=ENVIRONMENT)  # noqa: S603
+    told = subprocess.run(  # noqa: S603 - the program that the settings name
+        [bwrap, "--help"], capture_output=True, check=False, env=ENVIRONMENT, timeout=COMMAND_SECONDS
+    )
     return b"--ro-bind-fd" in told.stdout + told.stderr
 
 
