@@ -37,6 +37,7 @@ OPERATIONS = (
     "titles",
     "tokens",
     "turns",
+    "users.accesses",
     "users.me",
     "workspaces",
 )

@@ -88,6 +88,8 @@ OPERATIONS = {
     "users.update role": Entry("admin, own and auditor read", ADMIN),
     "users.delete": Entry("admins", ADMIN),
     "users.reset_password": Entry("admins", ADMIN),
+    "users.accesses": Entry("user", ACCOUNT),
+    "users.dismiss_access_notice": Entry("user", ACCOUNT),
     "chats.create": Entry("user", WRITE),
     "chats.list": Entry("user", READ),
     "chats.list of a user": Entry("list of", READ),

@@ -169,9 +169,11 @@ async def test_new_password_ends_the_other_sessions_and_their_streams(house: Hou
     mine, other = await log_in(house, ada), await log_in(house, ada)
     stream = await watch(house, Cookie=f"rookery_session={session_cookie(other)}", Origin=house.url)
 
-    done = await mine.post("/api/v1/auth/password", json={"current_password": PASSWORD, "new_password": NEW_PASSWORD})
+    body = {"current_password": PASSWORD, "new_password": NEW_PASSWORD, "revoke_tokens": False}
+    done = await mine.post("/api/v1/auth/password", json=body)
 
     assert done.status_code == 204, done.text
+    assert (await ada.http.get("/api/v1/users/me")).status_code == 200
     assert await closing_code(stream) == 4401
     assert (await mine.get(SESSIONS)).status_code == 200
     assert (await other.get(SESSIONS)).status_code == 401
@@ -180,11 +182,39 @@ async def test_new_password_ends_the_other_sessions_and_their_streams(house: Hou
     await log_in(house, ada, password=NEW_PASSWORD)
 
 
+async def test_new_password_ends_tokens_and_their_streams_when_asked_to_and_has_to_say_so(
+    house: House, ada: Person
+) -> None:
+    mine = await log_in(house, ada)
+    stream = await watch(house, Authorization=f"Bearer {ada.token}")
+    body = {"current_password": PASSWORD, "new_password": NEW_PASSWORD}
+
+    unsaid = await mine.post("/api/v1/auth/password", json=body)
+    done = await mine.post("/api/v1/auth/password", json={**body, "revoke_tokens": True})
+
+    assert unsaid.json()["fields"] == [{"field": "revoke_tokens", "message": "This is required."}]
+    assert done.status_code == 204, done.text
+    assert await closing_code(stream) == 4401
+    assert (await ada.http.get("/api/v1/users/me")).status_code == 401
+    assert (await mine.get(SESSIONS)).status_code == 200
+
+
+async def test_token_that_changes_the_password_outlives_the_others(house: House, ada: Person) -> None:
+    other = house.client(await house.token_of(ada.user))
+    body = {"current_password": PASSWORD, "new_password": NEW_PASSWORD, "revoke_tokens": True}
+
+    assert (await ada.http.post("/api/v1/auth/password", json=body)).status_code == 204
+
+    answered = [(await each.get("/api/v1/users/me")).status_code for each in (ada.http, other)]
+    assert answered == [200, 401]
+
+
 async def test_password_is_not_changed_without_the_current_one_or_against_the_rules(house: House, ada: Person) -> None:
     browser = await log_in(house, ada)
 
     async def change(current: str, new: str) -> httpx2.Response:
-        return await browser.post("/api/v1/auth/password", json={"current_password": current, "new_password": new})
+        body = {"current_password": current, "new_password": new, "revoke_tokens": True}
+        return await browser.post("/api/v1/auth/password", json=body)
 
     wrong = await change("not the password", NEW_PASSWORD)
     bad = [await change(PASSWORD, new) for new in ("short", "ada@example.test", "password123")]
@@ -197,7 +227,7 @@ async def test_password_is_not_changed_without_the_current_one_or_against_the_ru
 
 async def test_guessing_the_current_password_has_to_wait(house: House, ada: Person) -> None:
     browser = await log_in(house, ada)
-    body = {"current_password": "not the password", "new_password": NEW_PASSWORD}
+    body = {"current_password": "not the password", "new_password": NEW_PASSWORD, "revoke_tokens": False}
 
     answered = [(await browser.post("/api/v1/auth/password", json=body)).status_code for _ in range(6)]
 
@@ -215,7 +245,7 @@ async def test_narrow_token_sees_nothing_of_the_account(house: House, path: str)
 
 async def test_narrow_token_cannot_change_the_password_and_learns_nothing_from_a_bad_body(house: House) -> None:
     narrow = await house.add("bot", scopes=frozenset({Scope.CHAT_WRITE}))
-    good = {"current_password": PASSWORD, "new_password": NEW_PASSWORD}
+    good = {"current_password": PASSWORD, "new_password": NEW_PASSWORD, "revoke_tokens": False}
 
     refused = [await narrow.http.post("/api/v1/auth/password", json=body) for body in (good, {"nonsense": 1})]
 

@@ -6,6 +6,7 @@ from typing import Any
 from rookery.store.links import LIFETIME
 from tests.api.doors import log_in
 from tests.api.house import PASSWORD, House, Person
+from tests.api.test_auth import closing_code, watch
 
 LINK = "/api/v1/auth/link"
 NEW_PASSWORD = "another lamp of brass"
@@ -79,7 +80,29 @@ async def test_reset_ends_sessions_and_its_link_forgets_the_failures(house: Hous
     assert (await browser.get("/api/v1/users/me")).status_code == 401
     assert used.status_code == 200
     await log_in(house, ada, password=NEW_PASSWORD)
-    assert (await ada.http.get("/api/v1/users/me")).status_code == 200
+
+
+async def test_reset_by_an_administrator_ends_tokens_and_their_streams_at_once(house: House, ada: Person) -> None:
+    root = await log_in(house, "root")
+    stream = await watch(house, Authorization=f"Bearer {ada.token}")
+
+    await root.post(f"/api/v1/users/{ada.id}/reset-password")
+
+    assert await closing_code(stream) == 4401
+    assert (await ada.http.get("/api/v1/users/me")).status_code == 401
+    (entry,) = (await root.get("/api/v1/audit", params={"action": "user.reset_password"})).json()["items"]
+    assert entry["extra"] == {"sessions_ended": 0, "tokens_deleted": 1}
+
+
+async def test_using_a_reset_link_ends_tokens_that_were_made_since(house: House, ada: Person) -> None:
+    root = await log_in(house, "root")
+    link = (await root.post(f"/api/v1/users/{ada.id}/reset-password")).json()["token"]
+    since = house.client(await house.token_of(ada.user))
+    assert (await since.get("/api/v1/users/me")).status_code == 200
+
+    await house.nobody.post(LINK, json={"token": link, "password": NEW_PASSWORD})
+
+    assert (await since.get("/api/v1/users/me")).status_code == 401
 
 
 async def test_using_a_link_ends_sessions_that_were_opened_since(house: House, ada: Person) -> None:

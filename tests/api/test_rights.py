@@ -80,7 +80,8 @@ ASKS = {
     ),
     # Another one each time: after some failures one has to wait.
     "auth.login": Ask(body=lambda town: {"login": uuid4().hex, "password": PASSWORD}),
-    "auth.change_password": sends({"current_password": PASSWORD, "new_password": PASSWORD}),
+    "auth.change_password": sends({"current_password": PASSWORD, "new_password": PASSWORD, "revoke_tokens": False}),
+    "users.dismiss_access_notice": sends({"through": 1}),
     "links.use": sends({"token": "rk_l_x", "password": "a long sentence of mine"}, bad=None),
     "tokens.list of a user": Ask(query=lambda town: {"user": _owner_id(town)}),
     "tokens.create": Ask(body=lambda town: {"name": uuid4().hex, "scopes": ["chat:read"]}, bad=UNHEARD_OF),
@@ -183,6 +184,9 @@ async def send(
         await ask.before(town, client)
     where = "" if operation.parameters == ("provider",) else target
     named = {name: await town.parameter(name, where) for name in operation.parameters}
+    if entry == "users.reset_password":
+        # Whoever that happens to loses all credentials, and the owner is needed for the rest.
+        named["user"] = str((await town.house.add(f"u{uuid4().hex[:12]}")).id)
     options: dict[str, Any] = {"params": ask.query(town)}
     if ask.content is not None:
         options |= {"content": ask.content, "headers": UPLOAD}

@@ -255,6 +255,24 @@ async def test_administrator_stops_what_is_not_theirs_and_that_is_written_down(s
     assert [each["action"] for each in logged] == ["workspace.stop"]
 
 
+async def test_disabling_an_account_stops_its_workspaces_and_enabling_starts_none(site: Site) -> None:
+    made = [(await site.create(name=name))["workspace"]["id"] for name in ("one", "two")]
+    for each in made:
+        await site.until(each, "running")
+
+    await site.root.http.patch(f"/api/v1/users/{site.ada.id}", json={"status": "disabled"})
+
+    async def status(workspace: str) -> str:
+        return str((await site.root.http.get(f"{WORKSPACES}/{workspace}")).json()["status"])
+
+    async def are_down() -> bool:
+        return [await status(each) for each in made] == ["stopped", "stopped"]
+
+    await until(are_down, timeout=5)
+    await site.root.http.patch(f"/api/v1/users/{site.ada.id}", json={"status": "active"})
+    assert await are_down()
+
+
 def archive(manifest: bytes) -> bytes:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w:gz") as tar:

@@ -45,6 +45,7 @@ from rookery.store.hints import AccessHint, ConfigHint, Hint, WatchKind
 from rookery.store.machine import ChatSpec, Created, Machine
 from rookery.store.shares import SharePatch
 from rookery.store.users import Status, User, UserPatch
+from rookery.store.workspace_requests import Draft
 from rookery.testing import FakeClock
 from tests.store.accounts import open_pool, person
 from tests.store.builders import World, open_world
@@ -538,6 +539,26 @@ async def test_disabling_stops_what_the_users_chats_do(office: Office) -> None:
 
     assert [await office.status(chat) for chat in (root, child, other)] == ["interrupting", "interrupting", "running"]
     assert {hint.chat_id for hint in office.published.chats()} == {root, child}
+
+
+async def test_workspace_of_a_disabled_account_is_not_started(office: Office) -> None:
+    """A turn that is being stopped could ask for it, behind the change that stops everything."""
+    await office.by("root").users.update(office.id("bob"), UserPatch(status=Status.DISABLED))
+    draft = Draft(
+        id=uuid4(),
+        owner_id=office.id("bob"),
+        name="late",
+        template="plain",
+        revision="1",
+        driver="local",
+        node=None,
+        parameters={},
+        once={},
+        idle_stop_after=timedelta(),
+    )
+
+    with pytest.raises(Disabled):
+        await office.by("bob").workspaces.create(draft)
 
 
 async def test_two_administrators_who_demote_each_other_leave_one(office: Office) -> None:

@@ -212,18 +212,24 @@ async def test_changed_password_ends_the_other_sessions(house: House) -> None:
     kept = (await house.logins.log_in("ada", PASSWORD)).session.session.id
     other = (await house.logins.log_in("ada", PASSWORD)).session.session.id
 
-    ended = await house.logins.change_password(house.user, current=PASSWORD, new="another-lamp-43", keep_session=kept)
+    ended = await house.logins.change_password(
+        house.user, current=PASSWORD, new="another-lamp-43", revoke_tokens=False, keep=kept
+    )
 
-    assert ended == [other]
+    assert (ended.sessions, ended.tokens) == ((other,), ())
     await house.logins.log_in("ada", "another-lamp-43")
     with pytest.raises(InvalidCredentials):
-        await house.logins.change_password(house.user, current=PASSWORD, new="third-lamp-4444", keep_session=None)
+        await house.logins.change_password(
+            house.user, current=PASSWORD, new="third-lamp-4444", revoke_tokens=False, keep=None
+        )
 
 
 async def test_wrong_current_passwords_count_like_logins(house: House) -> None:
     for _ in range(5):
         with pytest.raises(InvalidCredentials):
-            await house.logins.change_password(house.user, current="no", new="another-lamp-43", keep_session=None)
+            await house.logins.change_password(
+                house.user, current="no", new="another-lamp-43", revoke_tokens=False, keep=None
+            )
 
     assert await house.wait() == 1
 

@@ -61,6 +61,7 @@ STILL = WorkerConfig(
     capacity_interval_seconds=LONG,
     archive_interval_seconds=LONG,
     search_interval_seconds=LONG,
+    disabled_interval_seconds=LONG,
 )
 
 

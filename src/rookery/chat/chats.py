@@ -26,6 +26,10 @@ class LastError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("An error needs a message.")
 
 
+# The messages of its queue wait for the account to be enabled, and for somebody to go on.
+OWNER_DISABLED = LastError(message="The account of this chat's owner is disabled.", retryable=False, kind="generic")
+
+
 class RetryState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What failed and when the next attempt starts (`chats.retry_state`)."""
 

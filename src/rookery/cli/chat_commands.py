@@ -58,6 +58,12 @@ def add_to(commands: Any, run: Run) -> None:
     how = login.add_mutually_exclusive_group()
     how.add_argument("--token-stdin", action="store_true", help="read an API token from stdin")
     how.add_argument("--password-stdin", action="store_true", help="read the password from stdin; needs --user")
+    password = _add(tasks, "password", run, "change your password; all other sessions end")
+    password.add_argument(
+        "--tokens", choices=("revoke", "keep"), help="what becomes of your other API tokens; else it is asked for"
+    )
+    accesses = _add(tasks, "accesses", run, "show when administrators read your chats or reset your password")
+    accesses.add_argument("--limit", type=int, default=20, metavar="N", help="how many (default: 20)")
     logout = _add(tasks, "logout", run, "forget the token for a server, and revoke it")
     logout.add_argument("server", nargs="?", metavar="URL", help="the server, the same as --url")
 

@@ -20,7 +20,7 @@ from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, NotFound, Unauthenticated, errors
 from rookery.client.http import require_token
-from rookery.client.models import User
+from rookery.client.models import AccessNotice, Me, User
 
 MAX_SECRET_BYTES = 4096
 MAX_NAME_CHARS = 64
@@ -63,10 +63,12 @@ async def is_setup_needed(url: str) -> bool:
 
 async def login(url: str, answers: Answers, *, file: CredentialsFile, out: Output) -> int:
     """Get a token for the server, check it, and keep it."""
-    kept = await _given(url, answers.token) if answers.token is not None else await _made(url, answers)
+    kept, me = await _given(url, answers.token) if answers.token is not None else await _made(url, answers)
     file.add(url, kept)
     out.line(f"Logged in at {url} as {kept.user}. The token is in {file.path}.")
-    out.result({"url": url, "user": kept.user, "credentials": str(file.path)})
+    if me.access_notice is not None:
+        out.line(f"{told(me.access_notice)} `rookery chat accesses` shows who did, and dismisses this notice.")
+    out.result({"url": url, "user": kept.user, "credentials": str(file.path), "access_notice": me.access_notice})
     return Exit.OK
 
 
@@ -86,19 +88,31 @@ async def logout(url: str, *, file: CredentialsFile, out: Output) -> int:
     return Exit.OK
 
 
-async def _given(url: str, token: str) -> Login:
+def told(notice: AccessNotice) -> str:
+    """What administrators did since the last notice, as a sentence."""
+    did = []
+    if notice.password_resets:
+        did.append("reset your password" + (f" {notice.password_resets} times" if notice.password_resets > 1 else ""))
+    if notice.reads:
+        did.append(f"read your chats ({notice.reads} {'request' if notice.reads == 1 else 'requests'})")
+    when = f"{notice.last_at:%Y-%m-%d %H:%M} UTC"
+    return f"Notice: an administrator has {' and '.join(did)}, last at {when}."
+
+
+async def _given(url: str, token: str) -> tuple[Login, Me]:
     async with AsyncRookery(url, token=token) as client:
         user = await client.me()
-    return Login(token=token, user=user.username)
+    return Login(token=token, user=user.username), user
 
 
-async def _made(url: str, answers: Answers) -> Login:
+async def _made(url: str, answers: Answers) -> tuple[Login, Me]:
     async with AsyncRookery(url) as client:
         user = await _enter(client, answers)
+        me = await client.me()
         made = await client.tokens.create(_token_name())
         # The session has served its purpose; the token is what is kept.
         await client.account.logout()
-    return Login(token=made.token, token_id=str(made.id), user=user.username)
+    return Login(token=made.token, token_id=str(made.id), user=user.username), me
 
 
 async def _enter(client: AsyncRookery, answers: Answers) -> User:

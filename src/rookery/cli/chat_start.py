@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from rookery.cli import chat, chat_credentials, chat_export, chat_login, chat_rules, chat_talk
+from rookery.cli import chat, chat_account, chat_credentials, chat_export, chat_login, chat_rules, chat_talk
 from rookery.cli.chat import Terminal
 from rookery.cli.chat_credentials import Credentials, CredentialsFile
 from rookery.cli.chat_failures import Attempt, Refused, failures
@@ -120,6 +120,22 @@ def logout(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     return attempt.code
 
 
+def password(arguments: argparse.Namespace, out: Output, run: Run) -> int:
+    with failures(out) as attempt:
+        revoke = {"revoke": True, "keep": False, None: None}[arguments.tokens]
+        change = chat_account.ask_password(revoke_tokens=revoke)
+        for secret in (change.current, change.new):
+            out.secrets.add("password", secret)
+        _act(attempt, arguments, out, run, lambda at: chat_account.change_password(at, change))
+    return attempt.code
+
+
+def accesses(arguments: argparse.Namespace, out: Output, run: Run) -> int:
+    with failures(out) as attempt:
+        _act(attempt, arguments, out, run, lambda at: chat_account.list_accesses(at, limit=arguments.limit))
+    return attempt.code
+
+
 def talk(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     return _talk(arguments, out, reference=None)
 
@@ -136,6 +152,8 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output, Run], int]] = {
     "export": export,
     "login": login,
     "logout": logout,
+    "password": password,
+    "accesses": accesses,
 }
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from rookery.client.content import ApprovalSettings, given
 from rookery.client.http import Http
-from rookery.client.models import Me, Rule, SetupStatus, User
+from rookery.client.models import AccessNotice, AccessPage, Me, Rule, SetupStatus, User
 
 
 class _OwnSettings(msgspec.Struct, frozen=True):
@@ -43,6 +43,19 @@ class AsyncAccount:
     async def login(self, login: str, password: str) -> User:
         """`login` is an email address or a username."""
         return await self._http.write(User, "POST", "/auth/login", body={"login": login, "password": password})
+
+    async def change_password(self, current_password: str, new_password: str, *, revoke_tokens: bool) -> None:
+        """Choose a new password. All other sessions end; with `revoke_tokens` all other API tokens do, too."""
+        body = {"current_password": current_password, "new_password": new_password, "revoke_tokens": revoke_tokens}
+        await self._http.send("POST", "/auth/password", body=body)
+
+    async def accesses(self, *, limit: int = 50, cursor: str | None = None) -> AccessPage:
+        """When administrators read chats of the caller by stating a reason, or reset the password; newest first."""
+        return await self._http.read(AccessPage, "/me/accesses", {"limit": limit, "cursor": cursor})
+
+    async def dismiss_access_notice(self, notice: AccessNotice) -> None:
+        """The notice of `me()` is not shown any more. The list of accesses stays as it is."""
+        await self._http.send("POST", "/me/accesses/seen", body={"through": notice.through})
 
     async def approval_rules(self) -> tuple[Rule, ...]:
         """The caller's own rules about tool calls, for all their chats."""

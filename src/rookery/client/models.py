@@ -13,6 +13,36 @@ from uuid import UUID
 import msgspec
 
 
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """An administrator read a chat and said why, or reset the password of its owner.
+
+    `user` is who did it: null when the account is gone, or for a command on the server's machine. `chat_id` and
+    `reason` are null for a reset.
+    """
+
+    at: str
+    kind: str
+    user: PublicUser | None = None
+    chat_id: UUID | None = None
+    reason: str | None = None
+
+
+class AccessNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened since the user last dismissed a notice. `through` is what to send to dismiss this one."""
+
+    reads: int
+    password_resets: int
+    last_at: datetime
+    through: int
+
+
+class AccessPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest first."""
+
+    items: tuple[Access, ...]
+    next_cursor: str | None = None
+
+
 class Action(msgspec.Struct, frozen=True, kw_only=True):
     """What a chat waits for: results of its client ("tools"), or a person's word ("approval").
 
@@ -256,7 +286,11 @@ class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
-    """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`."""
+    """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`.
+
+    `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the
+    scope `all`.
+    """
 
     id: UUID
     username: str
@@ -268,6 +302,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     last_seen_at: datetime | None = None
     permissions: tuple[str, ...]
+    access_notice: AccessNotice | None = None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

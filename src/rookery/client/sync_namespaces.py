@@ -27,6 +27,8 @@ from rookery.client.files import UNKNOWN_TYPE, AsyncFiles
 from rookery.client.frames import Transport
 from rookery.client.messages import AsyncMessages
 from rookery.client.models import (
+    AccessNotice,
+    AccessPage,
     Chat,
     Cost,
     DownloadUrl,
@@ -84,6 +86,18 @@ class Account:
     def login(self, login: str, password: str) -> User:
         """`login` is an email address or a username."""
         return self._portal.run(self._inner.login(login, password))
+
+    def change_password(self, current_password: str, new_password: str, *, revoke_tokens: bool) -> None:
+        """Choose a new password. All other sessions end; with `revoke_tokens` all other API tokens do, too."""
+        self._portal.run(self._inner.change_password(current_password, new_password, revoke_tokens=revoke_tokens))
+
+    def accesses(self, *, limit: int = 50, cursor: str | None = None) -> AccessPage:
+        """When administrators read chats of the caller by stating a reason, or reset the password; newest first."""
+        return self._portal.run(self._inner.accesses(limit=limit, cursor=cursor))
+
+    def dismiss_access_notice(self, notice: AccessNotice) -> None:
+        """The notice of `me()` is not shown any more. The list of accesses stays as it is."""
+        self._portal.run(self._inner.dismiss_access_notice(notice))
 
     def approval_rules(self) -> tuple[Rule, ...]:
         """The caller's own rules about tool calls, for all their chats."""

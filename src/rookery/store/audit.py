@@ -22,6 +22,7 @@ MAX_LIMIT = 200
 MAX_ID = 2**63 - 1
 RowId = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
 BREAK_GLASS = "chat.break_glass"
+RESET_PASSWORD = "user.reset_password"  # noqa: S105 -- the name of an action
 CHANGED = "(changed)"
 
 # The fields of `Entry`, in its order.
@@ -31,8 +32,8 @@ COLUMNS = (
 )
 INSERT = """
     INSERT INTO audit_log (at, actor_id, actor_kind, actor_label, ip, user_agent, request_id, action, resource_type,
-                           resource_id, outcome, diff, extra)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+                           resource_id, outcome, diff, extra, subject_id)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
     RETURNING id
 """
 LIST = f"""
@@ -79,6 +80,8 @@ DISPOSITIONS: Mapping[str, Mapping[str, Disposition]] = {
         "password_hash": _S,
         "created_at": _I,
         "last_seen_at": _I,
+        "accesses_seen": _I,
+        "disabled_at": _I,
     },
     "model_providers": {
         "id": _I,
@@ -147,7 +150,7 @@ NO_REQUEST = RequestInfo()
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to log. `action` is `<resource>.<verb>`."""
+    """Something to log. `action` is `<resource>.<verb>`; `subject_id` is the user it was done to by somebody else."""
 
     action: str
     resource_type: str
@@ -155,6 +158,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome = Outcome.DONE
     diff: Mapping[str, object] = {}
     extra: Mapping[str, object] = {}
+    subject_id: UUID | None = None
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -228,6 +232,7 @@ async def record(
         event.outcome,
         _json(event.diff),
         _json(event.extra),
+        None if event.subject_id == actor_id else event.subject_id,
     )
     return entry_id
 

@@ -391,13 +391,14 @@ class Context:
             raise FileNotFound(file_id) from None
 
     async def _break(self, grant: Grant, chat_id: ChatId) -> None:
-        """Written before anything is read. The owner finds it beside the root of the family (`chats.list_accesses`)."""
+        """Written before anything is read. The owner finds it among the accesses (`store.accesses`)."""
         await grant.log(
             Event(
                 action=audit.BREAK_GLASS,
                 resource_type=Resource.CHAT,
                 resource_id=str(grant.root_id),
                 extra={"reason": self._break_glass, "chat_id": str(chat_id)},
+                subject_id=grant.owner_id,
             )
         )
 

@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 
 from rookery.clock import Clock
-from rookery.store import audit, links, passwords, sessions, users
+from rookery.store import audit, links, passwords, sessions, tokens, users
 from rookery.store.access_errors import InvalidCredentials, PasswordsBusy, TooManyAttempts
 from rookery.store.audit import NO_REQUEST, Event, Outcome, RequestInfo
 from rookery.store.passwords import Passwords
@@ -59,6 +59,13 @@ class LoggedIn(msgspec.Struct, frozen=True):
     session: NewSession
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """The credentials that ended with a password: ids, for `AccessHint`s."""
+
+    sessions: tuple[UUID, ...]
+    tokens: tuple[UUID, ...]
+
+
 class Logins:
     """One per process. Connections are given back while a password is being hashed."""
 
@@ -83,11 +90,19 @@ class Logins:
         return await self._open(name, password, user, stored=stored, request=request)
 
     async def change_password(
-        self, user: User, *, current: str, new: str, keep_session: UUID | None, request: RequestInfo = NO_REQUEST
-    ) -> list[UUID]:
-        """Replace one's own password; the other sessions end. Returns those, for `AccessHint`s.
+        self,
+        user: User,
+        *,
+        current: str,
+        new: str,
+        revoke_tokens: bool,
+        keep: UUID | None,
+        request: RequestInfo = NO_REQUEST,
+    ) -> Ended:
+        """Replace one's own password. The other sessions end, and with `revoke_tokens` all API tokens.
 
-        Wrong guesses count like failed logins: somebody at an open screen has no more tries than a stranger.
+        `keep` is the session or token that this was asked with: it goes on. Wrong guesses count like failed logins:
+        somebody at an open screen has no more tries than a stranger.
         """
         passwords.check(new, names=_names(user), field="new_password")
         async with self._pool.acquire() as conn:
@@ -100,13 +115,14 @@ class Logins:
         async with self._pool.acquire() as conn, conn.transaction():
             await forget_attempts(conn, user.username)
             await users.set_password_hash(conn, user.id, password_hash=hashed)
-            await audit.record(
-                conn, _event("user.change_password", user), actor=user.actor, now=self._clock.now(), request=request
-            )
-            return await sessions.end_sessions(conn, user.id, but=keep_session)
+            ended = await end_credentials(conn, user.id, but=keep, with_tokens=revoke_tokens)
+            event = _event("user.change_password", user, ended=ended)
+            await audit.record(conn, event, actor=user.actor, now=self._clock.now(), request=request)
+            return ended
 
     async def choose_password(self, secret: str, password: str, *, request: RequestInfo = NO_REQUEST) -> LoggedIn:
-        """Use a one-time link: the password is replaced, every session ends, and who holds the link is logged in.
+        """Use a one-time link: the password is replaced, all sessions and API tokens end, and who holds the link is
+        logged in.
 
         Raises `LinkInvalid`, or `InvalidInput` for a password that is not taken; the link stays good then.
         """
@@ -119,13 +135,14 @@ class Logins:
             # Once more: the account may have been disabled while the password was hashed.
             user = (await links.find_link(conn, secret, now=now)).user
             await links.use_link(conn, secret, password_hash=hashed, now=now)
-            await sessions.end_sessions(conn, user.id)
+            ended = await end_credentials(conn, user.id)
             for name in _names(user):
                 await forget_attempts(conn, name)
             session = await sessions.create_session(
                 conn, user.id, now=now, ip=request.ip, user_agent=request.user_agent
             )
-            await audit.record(conn, _event("user.choose_password", user), actor=user.actor, now=now, request=request)
+            event = _event("user.choose_password", user, ended=ended)
+            await audit.record(conn, event, actor=user.actor, now=now, request=request)
         return LoggedIn(user, session)
 
     async def _matches(self, name: str, password: str, stored: str | None) -> bool:
@@ -160,6 +177,15 @@ class Logins:
         return LoggedIn(user, session)
 
 
+async def end_credentials(
+    conn: Connection, user_id: UUID, *, but: UUID | None = None, with_tokens: bool = True
+) -> Ended:
+    """End what a user logged in with, but perhaps one session or token."""
+    ended = await sessions.end_sessions(conn, user_id, but=but)
+    deleted = await tokens.delete_tokens(conn, user_id, but=but) if with_tokens else []
+    return Ended(tuple(ended), tuple(deleted))
+
+
 async def begin_attempt(conn: Connection, login: str, *, now: datetime) -> None:
     """Count a try before it is judged, or raise `TooManyAttempts`."""
     key = login_hash(login)
@@ -187,7 +213,16 @@ def _names(user: User) -> tuple[str, ...]:
     return (user.username, user.email or user.username)
 
 
-def _event(action: str, user: User | None, *, outcome: Outcome = Outcome.DONE) -> Event:
+def _event(action: str, user: User | None, *, outcome: Outcome = Outcome.DONE, ended: Ended | None = None) -> Event:
     return Event(
-        action=action, resource_type="user", resource_id=None if user is None else str(user.id), outcome=outcome
+        action=action,
+        resource_type="user",
+        resource_id=None if user is None else str(user.id),
+        outcome=outcome,
+        extra={} if ended is None else counts(ended),
     )
+
+
+def counts(ended: Ended) -> dict[str, object]:
+    """For the audit log: how many sessions and tokens ended."""
+    return {"sessions_ended": len(ended.sessions), "tokens_deleted": len(ended.tokens)}

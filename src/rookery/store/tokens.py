@@ -50,6 +50,7 @@ TOUCH = """
 OWNER = "SELECT user_id FROM api_tokens WHERE id = $1"
 LIST = f"SELECT {COLUMNS} FROM api_tokens t WHERE t.user_id = $1 ORDER BY t.created_at DESC, t.id"
 DELETE = f"DELETE FROM api_tokens t WHERE t.id = $1 RETURNING {COLUMNS}"
+END_ALL = "DELETE FROM api_tokens WHERE user_id = $1 AND id IS DISTINCT FROM $2 RETURNING id"
 PURGE = "DELETE FROM api_tokens WHERE expires_at <= $1"
 
 
@@ -147,6 +148,11 @@ async def delete_token(conn: Connection, token_id: UUID) -> Token:
     if record is None:
         raise TokenNotFound
     return _token(record)
+
+
+async def delete_tokens(conn: Connection, user_id: UUID, *, but: UUID | None = None) -> list[UUID]:
+    """Delete all tokens of a user, but perhaps one. Returns those that are gone, for the hints."""
+    return [record["id"] for record in await conn.fetch(END_ALL, user_id, but)]
 
 
 async def purge_tokens(conn: Connection, *, now: datetime) -> int:

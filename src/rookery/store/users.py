@@ -55,7 +55,8 @@ INSERT = f"""
 """
 UPDATE = f"""
     UPDATE users u
-       SET username = $2, name = $3, email = $4, role = $5, status = $6, spend_limit_micros = $7
+       SET username = $2, name = $3, email = $4, role = $5, status = $6, spend_limit_micros = $7,
+           disabled_at = CASE WHEN $6 = 'disabled' THEN coalesce(disabled_at, clock_timestamp()) END
      WHERE u.id = $1
     RETURNING {COLUMNS}
 """

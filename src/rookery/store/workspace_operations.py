@@ -78,6 +78,7 @@ class Reason(StrEnum):
     IDLE = "idle"
     QUOTA = "quota"
     RECOVERY = "recovery"
+    DISABLED = "disabled"  # the account of the owner
 
 
 STARTS = frozenset({Kind.CREATE, Kind.START})

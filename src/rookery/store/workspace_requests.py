@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 
 from rookery.store import workspace_operations, workspaces
-from rookery.store.access_errors import Conflict, InUse, QuotaExceeded
+from rookery.store.access_errors import Conflict, Disabled, InUse, QuotaExceeded
 from rookery.store.hints import Hint, MiscHint
 from rookery.store.nested import atomic
 from rookery.store.pool import Connection
@@ -30,6 +30,7 @@ TOPIC = "workspace_operations"  # for executors: there is something to claim, or
 # The two-key form; the first keys are chosen: "wsow" and "wsno". Always in this order: owner, row, node.
 LOCK_OWNER = "SELECT pg_advisory_xact_lock(2003988343, hashtext($1::uuid::text))"
 LOCK_NODE = "SELECT pg_advisory_xact_lock(2003988079, hashtext($1::text))"
+IS_ACTIVE = "SELECT status = 'active' FROM users WHERE id = $1"
 COUNT_OWNED = """
     SELECT count(*) AS owned,
            count(*) FILTER (WHERE status IN ('pending', 'starting', 'running')) AS running
@@ -150,6 +151,7 @@ async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetim
         if existing.owner_id != draft.owner_id:
             raise WorkspaceNotFound(draft.id)
         return Requested(existing, await workspace_operations.find_last(conn, draft.id))
+    await _require_active(conn, draft.owner_id)
     quotas = await read_workspace_settings(conn)
     await _check_quotas(conn, draft.owner_id, quotas, workspace_id=draft.id, node=draft.node, is_new=True)
     try:
@@ -194,6 +196,7 @@ async def start(conn: Connection, workspace: Workspace, plan: StartPlan, *, reas
     """Start one that `find_startable` locked in this transaction."""
     if workspace.node is not None and not await conn.fetchval(NODE_LIVES, workspace.node):
         raise NodeOffline
+    await _require_active(conn, workspace.owner_id)
     quotas = await read_workspace_settings(conn)
     await _check_quotas(conn, workspace.owner_id, quotas, workspace_id=workspace.id, node=workspace.node, is_new=False)
     await conn.execute(PLAN_START, workspace.id, plan.revision, _json(plan.parameters), now)
@@ -239,6 +242,12 @@ async def hints_of(conn: Connection, requested: Requested) -> list[Hint]:
     assert requested.operation is not None
     told = await workspaces.hints_about(conn, requested.workspace, operation=str(requested.operation.id))
     return [MiscHint(topic=TOPIC, data={"workspace": str(requested.workspace.id)}), *told]
+
+
+async def _require_active(conn: Connection, owner_id: UUID) -> None:
+    """A turn that is being stopped must not bring up what the disabling has just brought down."""
+    if not await conn.fetchval(IS_ACTIVE, owner_id):
+        raise Disabled("The account of this workspace's owner is disabled.")
 
 
 async def _locked(conn: Connection, workspace_id: UUID) -> Workspace:

@@ -51,3 +51,5 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     archive_interval_seconds: float = 3600.0
     archive_batch: int = 1000
     search_interval_seconds: float = 30.0
+    # How often accounts are looked for that were disabled a moment ago.
+    disabled_interval_seconds: float = 2.0

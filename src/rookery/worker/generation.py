@@ -14,7 +14,7 @@ from random import Random
 import msgspec
 
 from rookery.chat import decide, history, retrying
-from rookery.chat.chats import Chat, LastError, RetryState
+from rookery.chat.chats import OWNER_DISABLED, Chat, LastError, RetryState
 from rookery.chat.compaction import Source
 from rookery.chat.decide import (
     AskApproval,
@@ -82,6 +82,7 @@ class GenerationWork:
                 acts: Acts | None = None
                 decision: Decision | None = None
                 try:
+                    _require_active_owner(step)
                     prepared = await self._prepared(handle, step, stack)
                     past = await _read(step)
                     acts = Acts(self._parts, handle, prepared, past)
@@ -243,6 +244,12 @@ async def _read(step: Step) -> History:
     if is_turn_long(step):
         return await asyncio.to_thread(history.read, step.history.rows)
     return history.read(step.history.rows)
+
+
+def _require_active_owner(step: Step) -> None:
+    """Disabling an account interrupts its chats. A turn that was started at that very moment ends here."""
+    if not step.meta.owner_is_active:
+        raise StepFailed(Classified(kind=ErrorKind.GENERIC, message=OWNER_DISABLED.message, retryable=False))
 
 
 def _unprepared(error: Exception) -> Classified:

@@ -28,6 +28,7 @@ from rookery.worker.acting import ActParts
 from rookery.worker.actions import ActionTimeoutWork
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker.disabled_users import DisabledUsers
 from rookery.worker.effects import Effects
 from rookery.worker.generation import GenerationWork
 from rookery.worker.housekeeping import Housekeeping, make_jobs
@@ -162,6 +163,14 @@ class Worker:
             stats=self.stats,
         )
 
+        self.disabled_users = DisabledUsers(
+            parts.machine,
+            parts.pool,
+            publisher=parts.publisher,
+            clock=parts.clock,
+            every_seconds=parts.config.disabled_interval_seconds,
+        )
+
     @property
     def inflight_tasks(self) -> int:
         """How many effects run on their own."""
@@ -180,6 +189,7 @@ class Worker:
             group.create_task(self.leases.run_watch(), name="self-fence")
             group.create_task(self.buffer.run(), name="part-buffer")
             group.create_task(self.housekeeping.run(), name="housekeeping")
+            group.create_task(self.disabled_users.run(), name="disabled-users")
 
     def stop_acquiring(self) -> None:
         """Take nothing more; what is here goes on."""

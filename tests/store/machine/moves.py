@@ -129,9 +129,11 @@ MOVES: dict[Transition, Move] = {
 
 
 async def settings_for(rig: Rig, state: State) -> list[ChatId]:
-    """Chats in `state` that differ in what decides between two outputs: one or two queued rows, steering or not."""
+    """Chats in `state` that differ in what decides between outputs: one or two queued rows, steering or not, and
+    whether the account of the owner is disabled."""
     if state is State.INVALID:
         return [await rig.invalid_chat(), await rig.invalid_chat(queued=1)]
     if not state.has_queue:
         return [await rig.chat(state)]
-    return [await rig.chat(state, queued=queued, steer=steer) for queued in (1, 2) for steer in (False, True)]
+    found = [await rig.chat(state, queued=queued, steer=steer) for queued in (1, 2) for steer in (False, True)]
+    return [*found, await rig.chat(state, owner=await rig.disabled_user())]

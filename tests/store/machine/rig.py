@@ -126,9 +126,15 @@ class Rig:
     async def child(self, root: ChatId, **fields: object) -> ChatId:
         return await self.create(parent_chat_id=root, root_chat_id=root, **fields)
 
-    async def chat(self, state: State, *, queued: int = 1, steer: bool = False) -> ChatId:
+    async def disabled_user(self) -> UUID:
+        user_id: UUID = await self.pool.fetchval(
+            "INSERT INTO users (username, status) VALUES ($1, 'disabled') RETURNING id", f"gone-{uuid4().hex[:20]}"
+        )
+        return user_id
+
+    async def chat(self, state: State, *, queued: int = 1, steer: bool = False, owner: UUID | None = None) -> ChatId:
         """A new chat in `state`, reached by transitions alone; states with a backlog get `queued` rows."""
-        chat_id = await self.create()
+        chat_id = await self.create(owner_id=owner or self.user)
         base = State(state.removeprefix("X"))
         if base in (State.A0, State.A1):
             await self.update(chat_id, lambda tx: machine.commit_step(tx, [calling(call("call-1"))]))

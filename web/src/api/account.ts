@@ -1,8 +1,10 @@
 import { get, post, request } from "@/api/http";
 import type {
+  AccessPage,
   LoginBody,
   Me,
   ModelsView,
+  PasswordBody,
   PreferencesChange,
   PreferencesView,
   SpendView,
@@ -17,5 +19,8 @@ export const getPreferences = () => get<PreferencesView>("/me/settings");
 /** Small changes outlive the page: who chooses a theme and reloads means both. */
 export const patchPreferences = (body: PreferencesChange) =>
   request<PreferencesView>("PATCH", "/me/settings", { body, keepalive: Object.keys(body).join() === "display" });
+export const listOwnAccesses = () => get<AccessPage>("/me/accesses", { limit: 100 });
+export const dismissAccessNotice = (through: number) => post<void>("/me/accesses/seen", { through });
+export const changePassword = (body: PasswordBody) => post<void>("/auth/password", body);
 export const getSpend = () => get<SpendView>("/me/spend");
 export const getVersion = () => get<VersionView>("/version");

@@ -1,13 +1,25 @@
 // Written by web/scripts/api_types.py from docs/api/openapi.json (`make docs`). Do not edit.
 
-/** An administrator read a chat and said why. `user` is None when the account is gone. */
+/** An administrator read a chat and said why, or reset the password of its owner. `user` is who did it: null when the account is gone, or for a command on the server's machine. `chat_id` and `reason` are null for a reset. */
 export interface Access {
   at: string;
+  kind: AccessKind;
   user: PublicUser | null;
-  chat_id: string;
-  reason: string;
+  chat_id: string | null;
+  reason: string | null;
 }
 
+export type AccessKind = "password_reset" | "read";
+
+/** What happened since the user last dismissed a notice. `through` is what to send to dismiss this one. */
+export interface AccessNotice {
+  reads: number;
+  password_resets: number;
+  last_at: string;
+  through: number;
+}
+
+/** The newest first. */
 export interface AccessPage {
   items: Access[];
   next_cursor: string | null;
@@ -695,7 +707,7 @@ export interface LoginBody {
   password: string;
 }
 
-/** Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`. */
+/** Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`. `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the scope `all`. */
 export interface Me {
   id: string;
   username: string;
@@ -707,6 +719,7 @@ export interface Me {
   created_at: string;
   last_seen_at: string | null;
   permissions: string[];
+  access_notice: AccessNotice | null;
 }
 
 export interface MessageAdded {
@@ -982,9 +995,11 @@ export interface ParameterView {
   max: number | null;
 }
 
+/** `revoke_tokens` says what becomes of the API tokens: programs that use them have to be given new ones. */
 export interface PasswordBody {
   current_password: string;
   new_password: string;
+  revoke_tokens: boolean;
 }
 
 /** What to change; what is absent stays as it is. */
@@ -1328,6 +1343,11 @@ export interface SearchMatch {
   chat_id?: string | null;
   message_id?: number | null;
   snippet?: string | null;
+}
+
+/** `through` is that of the notice: what happened after it is told again. */
+export interface SeenBody {
+  through: number;
 }
 
 /** A message. What is given besides its content is the chat's from then on. */

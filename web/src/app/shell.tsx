@@ -1,18 +1,25 @@
+import { useMutation } from "@tanstack/react-query";
 import { type CSSProperties, lazy, Suspense } from "react";
-import { Outlet, useLocation } from "react-router";
+import { Link, Outlet, useLocation } from "react-router";
 import { useStore } from "zustand";
+import { dismissAccessNotice } from "@/api/account";
+import { sentence } from "@/api/errors";
 import { Loading } from "@/app/guard";
 import { useNotifications } from "@/app/notifications";
 import { Shortcuts } from "@/app/shortcuts";
 import { SkipLinks } from "@/app/skip_links";
 import { usePageTitle } from "@/app/title";
+import { noticeOf } from "@/chat/accesses";
 import { Palette } from "@/features/palette/palette";
 import { Sidebar } from "@/features/sidebar/sidebar";
 import { layout, setLayout } from "@/state/layout";
-import { session } from "@/state/session";
+import { queryClient } from "@/state/queries";
+import { meQuery, session, useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Resizer } from "@/ui/resizer";
+import { Ago } from "@/ui/time";
+import { toast } from "@/ui/toast";
 
 const SignInDialog = lazy(async () => ({
   default: (await import("@/features/login/sign_in_dialog")).SignInDialog,
@@ -29,6 +36,7 @@ export function Shell() {
     <div className="flex h-dvh flex-col bg-bg1">
       <SkipLinks />
       <NewBuild />
+      <AccessBanner />
       <div className="flex min-h-0 flex-1">
         <nav
           aria-label="Chats"
@@ -90,6 +98,30 @@ function NewBuild() {
       <span>There is a new version of Rookery.</span>
       <Button size="small" onClick={() => location.reload()}>
         Reload
+      </Button>
+    </div>
+  );
+}
+
+/** What administrators did with the account since the last such notice. It stays until it is dismissed. */
+function AccessBanner() {
+  const notice = useSelf().access_notice;
+  const dismiss = useMutation({
+    mutationFn: dismissAccessNotice,
+    onSuccess: () => queryClient.invalidateQueries({ queryKey: meQuery.queryKey }),
+    onError: (error) => toast(sentence(error), { kind: "error" }),
+  });
+  if (!notice) return null;
+  return (
+    <div role="status" className="flex items-center justify-center gap-3 border-b border-line bg-bg2 px-4 py-1.5">
+      <span>
+        {noticeOf(notice)} <Ago at={notice.last_at} />
+      </span>
+      <Link to="/settings/profile" className="text-accent hover:underline">
+        Details
+      </Link>
+      <Button size="small" disabled={dismiss.isPending} onClick={() => dismiss.mutate(notice.through)}>
+        Dismiss
       </Button>
     </div>
   );

@@ -1,4 +1,4 @@
-import type { Access } from "@/api/types.gen";
+import type { Access, AccessNotice } from "@/api/types.gen";
 
 export interface Visit {
   who: string;
@@ -10,11 +10,18 @@ export interface Visit {
 /** One entry for each person and reason, with the newest time: a visit is many requests. Newest first, as given. */
 export function visitsOf(accesses: readonly Access[]): Visit[] {
   const visits = new Map<string, Visit>();
-  for (const { at, user, reason } of accesses) {
+  for (const { at, user, kind, reason: said } of accesses) {
+    const reason = kind === "password_reset" ? "Reset your password." : (said ?? "");
     const key = JSON.stringify([user?.id, reason]);
     const known = visits.get(key);
     if (known) known.requests += 1;
     else visits.set(key, { who: user?.name || user?.username || "A deleted account", reason, at, requests: 1 });
   }
   return [...visits.values()];
+}
+
+/** What administrators did since the last notice was dismissed, as a sentence. */
+export function noticeOf(notice: AccessNotice): string {
+  const did = [notice.password_resets > 0 && "reset your password", notice.reads > 0 && "read your chats"];
+  return `An administrator has ${did.filter(Boolean).join(" and ")}.`;
 }

@@ -36,8 +36,11 @@ class LoginBody(Body):
 
 
 class PasswordBody(Body):
+    """`revoke_tokens` says what becomes of the API tokens: programs that use them have to be given new ones."""
+
     current_password: TypedPassword
     new_password: NewPassword
+    revoke_tokens: bool
 
 
 class LinkBody(Body):
@@ -108,7 +111,7 @@ def router(parts: ApiParts) -> APIRouter:
 
     @routes.post("/auth/password", "auth.change_password", body=PasswordBody)
     async def change_password(caller: CallerDep) -> Response:
-        """Choose a new password. All other sessions end."""
+        """Choose a new password. All other sessions end, and all other API tokens if that is asked for."""
         store = caller.store
         body = await caller.read(PasswordBody, may=lambda: store.sessions.require_end(caller.user.id))
         await store.sessions.require_end(caller.user.id)
@@ -116,10 +119,14 @@ def router(parts: ApiParts) -> APIRouter:
             caller.user,
             current=body.current_password,
             new=body.new_password,
-            keep_session=caller.session_id,
+            revoke_tokens=body.revoke_tokens,
+            keep=caller.credential_id,
             request=caller.info,
         )
-        parts.publisher.publish([AccessHint(kind="session", id=str(each)) for each in ended])
+        parts.publisher.publish(
+            [AccessHint(kind="session", id=str(each)) for each in ended.sessions]
+            + [AccessHint(kind="token", id=str(each)) for each in ended.tokens]
+        )
         return nothing()
 
     @routes.get("/auth/link", "links.get", returns=LinkView, errors=(401,), is_public=True)
@@ -135,7 +142,7 @@ def router(parts: ApiParts) -> APIRouter:
 
     @routes.post("/auth/link", "links.use", returns=User, body=LinkBody, errors=(401, 403), is_public=True)
     async def use_link(request: Request) -> Response:
-        """Choose a password by a one-time link, and be logged in. All sessions of before end."""
+        """Choose a password by a one-time link, and be logged in. All sessions and API tokens of before end."""
         body = await strangers.read(request, LinkBody, parts)
         done = await parts.logins.choose_password(body.token, body.password, request=strangers.info(request))
         parts.publisher.publish([AccessHint(kind="user", id=str(done.user.id))])

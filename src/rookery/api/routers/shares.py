@@ -18,8 +18,8 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.chat.messages import ChatId
 from rookery.chat.rights import Action
+from rookery.store.accesses import AccessPage
 from rookery.store.audit import MAX_LIMIT
-from rookery.store.authorized.chats import AccessPage
 from rookery.store.shares import Share, SharePatch
 from rookery.store.users import PublicUser
 
@@ -70,7 +70,10 @@ def router(parts: ApiParts) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
         cursor: Annotated[str | None, Query(max_length=200)] = None,
     ) -> Response:
-        """When administrators read this chat or its children by stating a reason, newest first. For the owner."""
+        """When administrators read this chat or its children by stating a reason, or reset its owner's password.
+
+        For the owner; the newest first.
+        """
         return answer(await caller.store.chats.list_accesses(ChatId(chat), limit=limit, cursor=cursor))
 
     return routes.router

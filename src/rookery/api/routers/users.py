@@ -20,7 +20,10 @@ from rookery.api.edge import PREFIX
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Page, Routes, answer, nothing
 from rookery.chat import rights
-from rookery.chat.rights import Role, UserActor, Verdict
+from rookery.chat.rights import Action, Resource, Role, UserActor, Verdict
+from rookery.store.accesses import AccessNotice, AccessPage
+from rookery.store.audit import MAX_ID
+from rookery.store.audit import MAX_LIMIT as AUDIT_LIMIT
 from rookery.store.links import NewLink
 from rookery.store.users import MAX_LIMIT, PublicUser, Status, User, UserDraft, UserPatch
 
@@ -69,9 +72,20 @@ class NewUser(User, frozen=True):
 
 
 class Me(User, frozen=True):
-    """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`."""
+    """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`.
+
+    `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the scope
+    `all`.
+    """
 
     permissions: tuple[str, ...]
+    access_notice: AccessNotice | None
+
+
+class SeenBody(Body):
+    """`through` is that of the notice: what happened after it is told again."""
+
+    through: Annotated[int, Field(ge=1, le=MAX_ID)]
 
 
 def router(parts: ApiParts) -> APIRouter:
@@ -80,7 +94,28 @@ def router(parts: ApiParts) -> APIRouter:
     @routes.get("/users/me", "users.me", returns=Me)
     async def me(caller: CallerDep) -> Response:
         """Who one is. Every token may ask for this, whatever its scopes."""
-        return answer(Me(**msgspec.structs.asdict(caller.user), permissions=permissions_of(caller.actor)))
+        notice = None
+        if rights.has_scope(caller.actor, Resource.SESSION, Action.READ):
+            notice = await caller.store.accesses.find_notice(caller.user.id)
+        me = msgspec.structs.asdict(caller.user)
+        return answer(Me(**me, permissions=permissions_of(caller.actor), access_notice=notice))
+
+    @routes.get("/me/accesses", "users.accesses", returns=AccessPage)
+    async def list_accesses(
+        caller: CallerDep,
+        limit: Annotated[int, Query(ge=1, le=AUDIT_LIMIT)] = 50,
+        cursor: Annotated[str | None, Query(max_length=200)] = None,
+    ) -> Response:
+        """When administrators read one's chats by stating a reason, or reset one's password; the newest first."""
+        return answer(await caller.store.accesses.list(caller.user.id, limit=limit, cursor=cursor))
+
+    @routes.post("/me/accesses/seen", "users.dismiss_access_notice", body=SeenBody)
+    async def dismiss_access_notice(caller: CallerDep) -> Response:
+        """Dismiss the notice about accesses, for all of one's logins. The list stays as it is."""
+        store = caller.store
+        body = await caller.read(SeenBody, may=lambda: store.sessions.require_end(caller.user.id))
+        await store.accesses.dismiss_notice(caller.user.id, through=body.through)
+        return nothing()
 
     @routes.get("/users/directory", "users.directory", returns=Items[PublicUser])
     async def directory(
@@ -132,7 +167,7 @@ def router(parts: ApiParts) -> APIRouter:
 
     @routes.patch("/users/{user}", "users.update", returns=User, body=UserPatchBody, errors=(404, 409))
     async def update(user: UUID, caller: CallerDep) -> Response:
-        """Change an account. A new role or status ends its sessions; disabling it stops what its chats do."""
+        """Change an account. A new role or status ends its sessions; disabling it stops its chats and workspaces."""
         store = caller.store
         body = await caller.read(UserPatchBody, may=lambda: store.users.require_update(user))
         given = {name: getattr(body, name) for name in body.given}
@@ -142,7 +177,10 @@ def router(parts: ApiParts) -> APIRouter:
 
     @routes.post("/users/{user}/reset-password", "users.reset_password", returns=OneTimeLink, errors=(404,))
     async def reset_password(user: UUID, caller: CallerDep, request: Request) -> Response:
-        """Give out a link by which the user chooses a new password. Their sessions end now."""
+        """Give out a link by which the user chooses a new password. Their sessions and API tokens end now.
+
+        The user sees that it happened: in the list of accesses, and in a notice at the next login.
+        """
         return answer(_link(request, await caller.store.users.reset_password(user)))
 
     @routes.delete("/users/{user}", "users.delete", errors=(404, 409))

@@ -16,7 +16,7 @@ from rookery.chat.messages import ChatId, Effort, MessageId
 from rookery.chat.rights import Action, Relation, Resource, SystemActor
 from rookery.chat.search_query import ChatQuery
 from rookery.store import (
-    audit,
+    accesses,
     chat_list,
     chat_reads,
     chat_views,
@@ -24,19 +24,18 @@ from rookery.store import (
     machine,
     pins,
     shares,
-    users,
     workspace_context,
     workspaces,
 )
 from rookery.store import labels as stored_labels
 from rookery.store.access_errors import ArchiveFirst, Disabled
-from rookery.store.audit import Entry, EntryFilter, Event
+from rookery.store.accesses import AccessPage
+from rookery.store.audit import Event
 from rookery.store.authz import Grant, How, Part, Via, authz
 from rookery.store.chat_reads import Seen
 from rookery.store.chat_views import ChatListPage, ChatView
 from rookery.store.hints import WatchKind
 from rookery.store.shares import Share, ShareChange, SharePatch
-from rookery.store.users import PublicUser
 
 MAX_TITLE_CHARS = 200
 NO_QUERY = ChatQuery()
@@ -97,20 +96,6 @@ class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
         if self.archived is not UNSET:
             needed.add(Action.ARCHIVE)
         return frozenset(needed) or frozenset({Action.READ})
-
-
-class Access(msgspec.Struct, frozen=True):
-    """An administrator read a chat and said why. `user` is None when the account is gone."""
-
-    at: datetime
-    user: PublicUser | None
-    chat_id: UUID
-    reason: str
-
-
-class AccessPage(msgspec.Struct, frozen=True):
-    items: tuple[Access, ...]
-    next_cursor: str | None
 
 
 def _patch_actions(chat_id: ChatId, patch: ChatPatch) -> frozenset[Action]:
@@ -265,11 +250,9 @@ class Chats(Part):
     async def list_accesses(
         self, at: Grant, chat_id: ChatId, *, limit: int = 50, cursor: str | None = None
     ) -> AccessPage:
-        """For the owner: when administrators read a chat of this family by stating a reason; newest first."""
-        wanted = EntryFilter(action=audit.BREAK_GLASS, resource_type=Resource.CHAT, resource_id=str(at.root_id))
-        page = await audit.list_entries(at.conn, wanted, limit=limit, cursor=cursor)
-        names = await users.find_names(at.conn, [entry.actor_id for entry in page.entries if entry.actor_id])
-        return AccessPage(tuple(_access(entry, names) for entry in page.entries), page.next_cursor)
+        """For the owner: when administrators read a chat of this family, or reset the owner's password."""
+        assert at.owner_id is not None
+        return await accesses.list_accesses(at.conn, at.owner_id, limit=limit, cursor=cursor, root_id=at.root_id)
 
 
 async def _load(at: Grant, chat_id: ChatId) -> Seen:
@@ -324,11 +307,6 @@ async def _pin(at: Grant, chat_id: ChatId, pin_order: int) -> None:
         await pins.pin(at.conn, chat_id, user_id=at.user_id, position=pin_order)
     else:
         await pins.unpin(at.conn, chat_id, user_id=at.user_id)
-
-
-def _access(entry: Entry, names: Mapping[UUID, PublicUser]) -> Access:
-    user = None if entry.actor_id is None else names.get(entry.actor_id)
-    return Access(entry.at, user, UUID(str(entry.extra["chat_id"])), str(entry.extra["reason"]))
 
 
 async def _log_foreign(at: Grant, chat_id: ChatId, action: str) -> None:

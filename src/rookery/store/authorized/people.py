@@ -9,8 +9,9 @@ import msgspec
 
 from rookery.chat.errors import ChatBusy, InvalidInput
 from rookery.chat.rights import Action, Resource, Role, Scope, UserActor
-from rookery.store import audit, links, machine, sessions, tokens, users
+from rookery.store import accesses, audit, disabled_users, links, logins, machine, sessions, tokens, users
 from rookery.store.access_errors import Forbidden, InUse
+from rookery.store.accesses import AccessNotice, AccessPage
 from rookery.store.audit import Event
 from rookery.store.authz import Grant, How, Part, Via, authz
 from rookery.store.links import LinkKind, NewLink
@@ -18,14 +19,6 @@ from rookery.store.sessions import Session
 from rookery.store.tokens import NewToken, Token
 from rookery.store.users import PublicUser, Status, User, UserDraft, UserPage, UserPatch
 
-# Roots first, as every lock of several chats of a family.
-BUSY = """
-    SELECT id
-      FROM chats
-     WHERE owner_id = $1
-       AND status IN ('running', 'requires_action')
-     ORDER BY parent_chat_id IS NOT NULL, created_at, id
-"""
 ROOTS = "SELECT id FROM chats WHERE owner_id = $1 AND parent_chat_id IS NULL ORDER BY created_at, id"
 
 
@@ -81,7 +74,7 @@ class Users(Part):
 
     @authz(Resource.USER, Action.UPDATE, via=Via.USER, how=How.BUNDLE)
     async def update(self, at: Grant, user_id: UUID, patch: UserPatch) -> User:
-        """Change an account. A new role or status ends its sessions; disabling it stops what its chats do."""
+        """Change an account. A new role or status ends its sessions; disabling it stops its chats and workspaces."""
         if patch.is_administrative and not at.is_admin:
             raise Forbidden("Only an administrator may change role, status or spend limit.")
         change = await users.update_user(at.conn, user_id, patch=patch)
@@ -91,16 +84,28 @@ class Users(Part):
             await sessions.end_sessions(at.conn, user_id)
             at.tell_access("user", user_id)
         if change.before.is_active and not change.after.is_active:
-            await _stop_chats(at, user_id)
+            await disabled_users.stop_chats(at.bundle, user_id)
+            at.tell(*await disabled_users.stop_workspaces(at.conn, user_id))
         return change.after
 
     @authz(Resource.USER, Action.ADMINISTER, how=How.WRITE)
     async def reset_password(self, at: Grant, user_id: UUID) -> NewLink:
-        """A link by which the user chooses a new password. Sessions end now; the old password stays until then."""
+        """A link by which the user chooses a new password. Sessions and API tokens end now.
+
+        The old password stays until the link is used.
+        """
         await users.get_user(at.conn, user_id)
         link = await links.create_link(at.conn, user_id, kind=LinkKind.RESET, now=at.now, by=at.by)
-        await sessions.end_sessions(at.conn, user_id)
-        await at.log(_event("user.reset_password", user_id))
+        ended = await logins.end_credentials(at.conn, user_id)
+        await at.log(
+            Event(
+                action=audit.RESET_PASSWORD,
+                resource_type=Resource.USER,
+                resource_id=str(user_id),
+                extra=logins.counts(ended),
+                subject_id=user_id,
+            )
+        )
         at.tell_access("user", user_id)
         return link
 
@@ -113,6 +118,27 @@ class Users(Part):
         await users.delete_user(at.conn, user_id)
         await at.log(_event("user.delete", user_id, diff=audit.diff("users", user, None)))
         at.tell_access("user", user_id)
+
+
+class Accesses(Part):
+    """What administrators did with one's account. Nobody sees it of somebody else."""
+
+    __slots__ = ()
+
+    @authz(Resource.SESSION, Action.READ, via=Via.USER)
+    async def list(self, at: Grant, user_id: UUID, *, limit: int = 50, cursor: str | None = None) -> AccessPage:
+        """When administrators read one's chats by stating a reason, or reset one's password; the newest first."""
+        return await accesses.list_accesses(at.conn, user_id, limit=limit, cursor=cursor)
+
+    @authz(Resource.SESSION, Action.READ, via=Via.USER)
+    async def find_notice(self, at: Grant, user_id: UUID) -> AccessNotice | None:
+        """What of that is new to the user."""
+        return await accesses.find_notice(at.conn, user_id)
+
+    @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
+    async def dismiss_notice(self, at: Grant, user_id: UUID, *, through: int) -> None:
+        """Nobody but the user can: an administrator must not hide what happened."""
+        await accesses.mark_seen(at.conn, user_id, through=through)
 
 
 class Sessions(Part):
@@ -200,13 +226,6 @@ async def _delete_chats(at: Grant, user_id: UUID) -> None:
     except ChatBusy:
         # They were told to stop when the account was disabled; a worker may need a moment for it.
         raise InUse("A chat of this user is still being stopped. Try again in a moment.") from None
-
-
-async def _stop_chats(at: Grant, user_id: UUID) -> None:
-    for record in await at.conn.fetch(BUSY, user_id):
-        tx = await at.bundle.open(record["id"])
-        if tx.chat.status in ("running", "requires_action"):
-            await machine.interrupt(tx, note="The account of the user was disabled.")
 
 
 def _event(action: str, user_id: UUID, *, diff: dict[str, object] | None = None) -> Event:

@@ -13,7 +13,7 @@ from rookery.store.authorized.config import Models, Preferences, ProviderKeys, P
 from rookery.store.authorized.contexts import Contexts
 from rookery.store.authorized.files import Files
 from rookery.store.authorized.messages import Messages
-from rookery.store.authorized.people import Sessions, Tokens, Users
+from rookery.store.authorized.people import Accesses, Sessions, Tokens, Users
 from rookery.store.authorized.reports import Reports
 from rookery.store.authorized.turns import Turns
 from rookery.store.authorized.workspaces import Templates, Workspaces
@@ -26,6 +26,7 @@ class ActorStore:
     """The store on behalf of one actor, for one request. Cheap; keeps nothing between calls."""
 
     __slots__ = (
+        "accesses",
         "actor",
         "approvals",
         "chats",
@@ -56,6 +57,7 @@ class ActorStore:
         self.files = Files(context)
         self.users = Users(context)
         self.sessions = Sessions(context)
+        self.accesses = Accesses(context)
         self.tokens = Tokens(context)
         self.providers = Providers(context, ring)
         self.models = Models(context)

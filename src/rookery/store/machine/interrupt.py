@@ -11,7 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import toolcalls
+from rookery.chat import parts, toolcalls
+from rookery.chat.chats import OWNER_DISABLED
 from rookery.chat.errors import TransitionNotAllowed
 from rookery.chat.messages import Message, NewMessage
 from rookery.chat.states import State
@@ -23,6 +24,13 @@ from rookery.store.machine.bundle import Tx, transition
 DYNAMIC_TOOL_TIMEOUT_SECONDS = 300.0
 
 _DEADLINE_PASSED = "SELECT requires_action_deadline_at <= clock_timestamp() FROM chats WHERE id = $1"
+
+
+_OWNER_IS_ACTIVE = """
+    SELECT coalesce((SELECT u.status = 'active' FROM users u WHERE u.id = c.owner_id), true)
+      FROM chats c
+     WHERE c.id = $1
+"""
 
 
 class Interrupted(msgspec.Struct, frozen=True):
@@ -54,7 +62,19 @@ async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> In
 
 
 async def _stop(tx: Tx, by: Transition, closed: list[rows.Row], *, saved: Sequence[Message] = ()) -> Interrupted:
-    """End the turn after what was saved and its closures: the queue head runs next, or the chat rests."""
+    """End the turn after what was saved and its closures: the queue head runs next, or the chat rests.
+
+    The queue of an owner whose account is disabled stays as it is; the chat rests on an error that says so.
+    """
+    if tx.chat.queue_len and not await tx.conn.fetchval(_OWNER_IS_ACTIVE, tx.chat.id):
+        inserted = [*saved, *(await rows.insert(tx, closed) if closed else [])]
+        await tx.settle(
+            by,
+            f"status = 'error', last_error = $4, requires_action_deadline_at = NULL, {turn.REST}, {turn.CHOOSE_MODEL}",
+            *turn.model_choice(tx, inserted),
+            parts.to_jsonb(OWNER_DISABLED),
+        )
+        return Interrupted(inserted)
     head = await backlog.pop_head(tx) if tx.chat.queue_len else None
     pending = [*closed, *([rows.promoted_row(head)] if head else [])]
     inserted = [*saved, *(await rows.insert(tx, pending) if pending else [])]

@@ -119,13 +119,13 @@ export function InfoTab({ chat }: { chat: ChatView }) {
   );
 }
 
-/** Administrators who read this chat, and why. Nothing where nobody did. */
+/** Administrators who read this chat, and why, or reset the password. Nothing where nobody did. */
 function Visits({ chatId }: { chatId: string }) {
   const { data } = useQuery({ queryKey: ["accesses", chatId], queryFn: () => listAccesses(chatId) });
   const visits = visitsOf(data?.items ?? []);
   if (visits.length === 0) return null;
   return (
-    <Part title="Read by administrators">
+    <Part title="Accesses by administrators">
       <ul className="flex flex-col gap-2">
         {visits.map((visit) => (
           <li key={`${visit.at} ${visit.reason}`}>

@@ -1,14 +1,17 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
+import { changePassword, listOwnAccesses } from "@/api/account";
 import { patchUser } from "@/api/admin";
 import { sentence } from "@/api/errors";
-import { del, get, post } from "@/api/http";
+import { del, get } from "@/api/http";
 import type { ItemsOfSessionView } from "@/api/types.gen";
+import { visitsOf } from "@/chat/accesses";
 import { Form, Section } from "@/features/settings/form";
 import { Table } from "@/features/settings/table";
 import { keys, queryClient } from "@/state/queries";
 import { useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
+import { Switch } from "@/ui/switch";
 import { Ago } from "@/ui/time";
 import { toast } from "@/ui/toast";
 
@@ -52,11 +55,12 @@ export function Profile() {
       </Section>
       <Password />
       <Sessions />
+      <Accesses />
     </>
   );
 }
 
-const EMPTY = { current_password: "", new_password: "" };
+const EMPTY = { current_password: "", new_password: "", revoke_tokens: true };
 
 function Password() {
   return (
@@ -66,8 +70,9 @@ function Password() {
         action="Change password"
         saved="The password was changed."
         save={async (changed) => {
-          await post("/auth/password", { ...EMPTY, ...changed });
+          await changePassword({ ...EMPTY, ...changed });
           await queryClient.invalidateQueries({ queryKey: ["sessions"] });
+          await queryClient.invalidateQueries({ queryKey: ["tokens"] });
         }}
       >
         {({ values, set, error }) => (
@@ -88,6 +93,12 @@ function Password() {
               value={values.new_password}
               onChange={(e) => set("new_password", e.target.value)}
               error={error("new_password")}
+            />
+            <Switch
+              label="End all API tokens, too"
+              hint="Programs and terminals that use them have to log in again."
+              checked={values.revoke_tokens}
+              onChange={(on) => set("revoke_tokens", on)}
             />
           </>
         )}
@@ -134,6 +145,29 @@ function Sessions() {
           End all others
         </Button>
       )}
+    </Section>
+  );
+}
+
+/** Administrators who read one's chats or reset the password. */
+function Accesses() {
+  const { data } = useQuery({ queryKey: ["accesses"], queryFn: listOwnAccesses });
+  return (
+    <Section
+      title="Accesses"
+      text="Administrators who read a chat of yours by stating a reason, or reset your password."
+    >
+      <Table
+        label="Accesses"
+        rows={visitsOf(data?.items ?? [])}
+        keyOf={(one) => `${one.at} ${one.who} ${one.reason}`}
+        empty={data ? "Nobody did." : "Loading"}
+        columns={[
+          { title: "Who", cell: (one) => one.who },
+          { title: "What", cell: (one) => one.reason },
+          { title: "When", cell: (one) => <Ago at={one.at} /> },
+        ]}
+      />
     </Section>
   );
 }
