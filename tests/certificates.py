@@ -12,20 +12,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def make_certificate(directory: Path) -> str:
-    """A certificate for 127.0.0.1 that vouches for itself, and its key, in one file."""
+def make_certificate(directory: Path, name: str | None = None) -> str:
+    """A certificate for a name, or else for 127.0.0.1, that vouches for itself, and its key, in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rookery test")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rookery test")])
+    place = x509.IPAddress(ip_address("127.0.0.1")) if name is None else x509.DNSName(name)
     now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(subject)
+        .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([place]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

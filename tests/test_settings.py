@@ -94,7 +94,7 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         drivers_local_uid_range=(2_000_000_000, 2_000_999_999),
         drivers_local_uid=None,
         drivers_local_cgroup=None,
-        drivers_local_network_max="full",
+        drivers_local_network_max="public",
         drivers_local_tmp_mb=1024,
         drivers_local_unsafe=False,
         workspaces_shared_folders=(),

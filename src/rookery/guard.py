@@ -14,14 +14,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 CONNECT_SECONDS = 10.0
 # Chosen: a name with several addresses of which the first is dead is still reached in time.
 ATTEMPT_SECONDS = 4.0
 MAX_ADDRESSES = 4
-RESOLVER_THREADS = 8
+RESOLVER_THREADS = 32
 
+T = TypeVar("T")
 Address: TypeAlias = IPv4Address | IPv6Address
 # A name and a port to the addresses of that name, in the order they are to be tried.
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Iterable[str]]]
@@ -71,6 +72,33 @@ class Unreachable(Exception):
     """A name has no address, or nobody answers at those it has. The message is the end of a sentence."""
 
 
+class Lookups:
+    """How many names one party may ask for at once.
+
+    A place is held until the resolver has answered, also when nobody waits for it any more: its thread cannot be
+    stopped, and there are not many.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._places = asyncio.Semaphore(most)
+
+    async def wait(self, asking: Awaitable[T]) -> T:
+        try:
+            await self._places.acquire()
+        except BaseException:
+            if asyncio.iscoroutine(asking):
+                asking.close()  # it has not begun
+            raise
+        task = asyncio.ensure_future(asking)
+        task.add_done_callback(self._give_back)
+        return await asyncio.shield(task)
+
+    def _give_back(self, task: asyncio.Future[T]) -> None:
+        self._places.release()
+        if not task.cancelled():
+            task.exception()  # whoever asked may have left
+
+
 class Guard:
     """`allow` are networks that operators exempt (`net_allow_private`); `resolve` replaces the system's resolver.
 
@@ -91,10 +119,14 @@ class Guard:
         """The server listens there, which is known only now."""
         self._own_ports.add(port)
 
-    async def find(self, host: str, port: int) -> list[Address]:
+    async def find(self, host: str, port: int, *, lookups: Lookups | None = None) -> list[Address]:
         """The addresses of a host, all of them checked. Raises `Blocked`, or `Unreachable` when there are none."""
         try:
-            texts = [host] if is_literal(host) else list(dict.fromkeys(await self._resolve(host, port)))
+            if is_literal(host):
+                texts = [host]
+            else:
+                asking = self._resolve(host, port)
+                texts = list(dict.fromkeys(await (asking if lookups is None else lookups.wait(asking))))
             found = [ip_address(text) for text in texts]
         except (OSError, UnicodeError, ValueError) as error:
             # A name that cannot be encoded is as unknown as one that is not registered.
@@ -106,12 +138,14 @@ class Guard:
             raise Unreachable("its name has no address")
         return found[:MAX_ADDRESSES]
 
-    async def connect(self, host: str, port: int, *, seconds: float = CONNECT_SECONDS) -> socket.socket:
+    async def connect(
+        self, host: str, port: int, *, seconds: float = CONNECT_SECONDS, lookups: Lookups | None = None
+    ) -> socket.socket:
         """A connection to the host, by an address that was checked. Raises as `find` does."""
         why = "it did not answer in time"
         try:
             async with asyncio.timeout(seconds):
-                for address in await self.find(host, port):
+                for address in await self.find(host, port, lookups=lookups):
                     try:
                         async with asyncio.timeout(ATTEMPT_SECONDS):
                             return await _dial(address, port)

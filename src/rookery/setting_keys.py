@@ -66,7 +66,7 @@ _POOL, _TIMEOUT, _DELAY = between(1, 500), between(_MS, _DAY), between(timedelta
 _BODY = between(1024, 1024**3)
 _TOKEN_LIFE = between(_DAY, 3650 * _DAY)
 _LEVEL, _FORMAT = choice("debug", "info", "warning", "error"), choice("auto", "text", "json")
-_NETWORK = choice("full", "proxy", "none")
+_NETWORK = choice("none", "hosts", "public", "host", old={"proxy": "hosts", "full": "host"})
 _UID = between(1, 2**32 - 2)
 _RING_ENTRY = re.compile(r"[A-Za-z0-9._-]{1,32}:[A-Za-z0-9+/_-]{43}=?")
 _DATA_HOME = "`$XDG_DATA_HOME/rookery`, usually `~/.local/share/rookery`"
@@ -100,7 +100,8 @@ KEYS: tuple[Key, ...] = (
     Key("trusted_proxies", NETWORKS, None, "Reverse proxies whose `X-Forwarded-*` headers are believed.", "none"),
     Key("http.max_body", SIZE, "1MiB", "Longest body of a request; uploads have a limit of their own.", check=_BODY),
     Key("net_allow_private", NETWORKS, None,
-        "Private networks that hosts which workspaces may reach are allowed to be in.", "none"),
+        "Private networks that workspaces may reach. Addresses of this machine count only if named one by one.",
+        "none"),
     Key("setup_token", TEXT, None, "What the first administrator is made with, at least 20 characters.",
         "random, printed at the first start", secret=True, check=_setup_token_problem),
     Key("auth.token_max_ttl", DURATION, "365d", "Longest life of an API token that people make.", check=_TOKEN_LIFE),
@@ -147,8 +148,9 @@ KEYS: tuple[Key, ...] = (
         "Directory of a cgroup (v2), or of the hierarchies (v1), that the server may write to; limits of templates are "
         "enforced below it.",
         "none: only limits for each process"),
-    Key("drivers.local.network_max", _NETWORK, "full",
-        "Most network that a template may give a local workspace: the machine's, hosts that it lists, or none."),
+    Key("drivers.local.network_max", _NETWORK, "public",
+        "Most that a template may let a local workspace reach: nothing, hosts that it lists, every public host, or all "
+        "that this machine reaches, its localhost too."),
     Key("drivers.local.tmp_mb", INTEGER, 1024, "Most that a local workspace may hold in `/tmp`, in MiB of memory.",
         check=between(1, 1_000_000)),
     Key("drivers.local.unsafe", BOOLEAN, False,

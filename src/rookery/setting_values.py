@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
@@ -203,9 +203,13 @@ def _relay_url(raw: object) -> str:
     return url.lower()
 
 
-def choice(*allowed: str) -> Kind:
+def choice(*allowed: str, old: Mapping[str, str] | None = None) -> Kind:
+    """`old` are values by names that they had before."""
+
     def parse(raw: object) -> str:
-        if (word := str(raw).strip().lower()) not in allowed:
+        word = str(raw).strip().lower()
+        word = (old or {}).get(word, word)
+        if word not in allowed:
             raise ValueError(f"is not one of {', '.join(allowed)}")
         return word
 

@@ -86,7 +86,7 @@ async def test_examples_of_the_guide_run(site: Site, tmp_path: Path) -> None:
 
     said = [await reader.run(block) for block in examples]
 
-    assert [manifest.parse(f'name = "a"\n{piece}').sandbox.network for piece in pieces] == ["proxy"]
+    assert [manifest.parse(f'name = "a"\n{piece}').sandbox.network for piece in pieces] == ["hosts"]
     assert [block.language for block in examples] == ["sh", "python"]
     assert "event: end" in said[0]
     assert '"succeeded"' in said[0]
@@ -315,14 +315,14 @@ async def test_template_is_pushed_restricted_and_deleted(site: Site) -> None:
 
 
 async def test_template_says_what_its_workspaces_reach(site: Site) -> None:
-    manifest = b'name = "mine"\n[sandbox]\nnetwork = "proxy"\nhosts = ["Packages.Example.org", "*.example.com:8443"]'
+    manifest = b'name = "mine"\n[sandbox]\nnetwork = "hosts"\nhosts = ["Packages.Example.org", "*.example.com:8443"]'
     pushed = await site.root.http.put(f"{TEMPLATES}/mine", content=archive(manifest))
     mine, plain = (await site.ada.http.get(TEMPLATES)).json()["items"]
     refused = await site.root.http.put(f"{TEMPLATES}/mine", content=archive(manifest + b'\nro_binds = ["/"]\nhost = 1'))
 
     assert pushed.status_code == 200, pushed.text
-    assert (mine["network"], mine["hosts"]) == ("proxy", ["packages.example.org", "*.example.com:8443"])
-    assert (plain["network"], plain["hosts"]) == ("full", [])
+    assert (mine["network"], mine["hosts"]) == ("hosts", ["packages.example.org", "*.example.com:8443"])
+    assert (plain["network"], plain["hosts"]) == ("public", [])
     assert {each["field"] for each in refused.json()["fields"]} == {"sandbox.ro_binds", "sandbox.host"}
 
 

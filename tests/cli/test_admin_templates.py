@@ -49,7 +49,7 @@ async def test_template_is_pushed_shown_disabled_and_removed(database_url: str, 
 async def test_network_of_a_template_is_shown_with_what_the_server_allows(database_url: str, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
-    manifest = 'name = "mine"\n[sandbox]\nnetwork = "proxy"\nhosts = ["Packages.Example.org", "*.example.com:8443"]\n'
+    manifest = 'name = "mine"\n[sandbox]\nnetwork = "hosts"\nhosts = ["Packages.Example.org", "*.example.com:8443"]\n'
     (folder / "template.toml").write_text(manifest)
 
     async def run(*words: str) -> str:
@@ -62,4 +62,4 @@ async def test_network_of_a_template_is_shown_with_what_the_server_allows(databa
 
     assert "network" not in allowed
     assert "get the network none, the most that drivers.local.network_max allows" in capped
-    assert "network proxy packages.example.org, *.example.com:8443" in shown
+    assert "network hosts packages.example.org, *.example.com:8443" in shown

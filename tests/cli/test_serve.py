@@ -302,14 +302,17 @@ async def test_doctor_counts_connections_by_the_settings(home: Path, database_ur
     await conn.close()
     fits = await asyncio.to_thread(rookery, home, "admin", "doctor", "--database-pool-api", "20", **url)
     too_many = await asyncio.to_thread(rookery, home, "admin", "doctor", "--database-pool-api", "400", **url)
-    listed = ("--drivers-local-network-max", "proxy", "--net-allow-private", "10.0.0.0/8")
+    most = "--drivers-local-network-max"
+    listed = (most, "proxy", "--net-allow-private", "10.0.0.0/8")  # the name that `hosts` had before
     proxied = await asyncio.to_thread(rookery, home, "admin", "doctor", *listed, **url)
+    shared = await asyncio.to_thread(rookery, home, "admin", "doctor", most, "host", **url)
 
     assert re.search(r"^ok +connections +1 replica\(s\) with up to 31 each, of \d+$", fits.stdout, re.MULTILINE)
     assert re.search(r"^fail +connections +A replica uses up to 411 connections", too_many.stdout, re.MULTILINE)
     assert (fits.returncode, too_many.returncode) == (0, 1)
-    # Two people, who share the network of the machine by their workspaces.
-    assert re.search(r"^warn +network +2 users reach what this machine reaches", fits.stdout, re.MULTILINE)
+    assert re.search(r"^ok +network +local workspaces reach public hosts at most$", fits.stdout, re.MULTILINE)
+    # Two people, who may share the network of the machine by their workspaces.
+    assert re.search(r"^warn +network +2 users may reach what this machine reaches", shared.stdout, re.MULTILINE)
     reach = r"^ok +network +local workspaces reach hosts that their template lists; net_allow_private .* 10\.0\.0\.0/8$"
     assert re.search(reach, proxied.stdout, re.MULTILINE)
 

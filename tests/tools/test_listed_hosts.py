@@ -27,7 +27,7 @@ def sandbox() -> None:
 
 
 async def push(stead: Homestead, *hosts: str) -> None:
-    manifest = f'name = "listed"\n[sandbox]\nnetwork = "proxy"\nhosts = {list(hosts)}\n'
+    manifest = f'name = "listed"\n[sandbox]\nnetwork = "hosts"\nhosts = {list(hosts)}\n'
     packed = templates.pack({"template.toml": TemplateFile(manifest.encode())})
     async with stead.database.api.acquire() as conn:
         await stored.push_template(conn, as_push(packed))
@@ -73,5 +73,5 @@ async def test_model_is_told_what_a_template_lets_it_reach(database_url: str) ->
             chat = await stead.ask("hello")
 
             (read,) = await stead.calls(chat)
-            assert read.value["template"]["network"] == "proxy"
+            assert read.value["template"]["network"] == "hosts"
             assert read.value["template"]["hosts"] == ["packages.example.org", "*.files.example.net"]

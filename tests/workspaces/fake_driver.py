@@ -56,7 +56,12 @@ class FakeDriver:
             raise self.fails
         await self._serve(ws)
         log("the driver is done")
-        return Endpoint(url=f"unix://{self._socket(ws.id)}", home="/home/agent", directory="/home/agent/project")
+        return Endpoint(
+            url=f"unix://{self._socket(ws.id)}",
+            home="/home/agent",
+            directory="/home/agent/project",
+            network=ws.sandbox.network,
+        )
 
     async def stop(self, ws: WorkspaceSpec, grace: float) -> None:
         self.stops.append((ws.id, ws.generation))

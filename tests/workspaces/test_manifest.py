@@ -70,12 +70,36 @@ def test_whole_manifest_is_read_and_survives_the_database() -> None:
 
 def test_hosts_are_kept_in_the_form_they_are_compared_in() -> None:
     hosts = '["Packages.Example.org", "*.Files.Example.net.", "packages.example.org", "example.com:8443"]'
-    read = manifest.parse(f'name = "a"\n[sandbox]\nnetwork = "proxy"\nhosts = {hosts}')
+    read = manifest.parse(f'name = "a"\n[sandbox]\nnetwork = "hosts"\nhosts = {hosts}')
 
     assert read.sandbox == Sandbox(
-        network="proxy", hosts=("packages.example.org", "*.files.example.net", "example.com:8443")
+        network="hosts", hosts=("packages.example.org", "*.files.example.net", "example.com:8443")
     )
     assert manifest.decode(msgspec.json.decode(manifest.encode(read))) == read
+
+
+def test_network_is_public_unless_a_template_says_otherwise() -> None:
+    assert manifest.parse('name = "a"').sandbox.network == "public"
+    assert manifest.parse('name = "a"\n[sandbox]\nnested = false').sandbox.network == "public"
+    assert [manifest.parse(f'name = "a"\n[sandbox]\nnetwork = "{name}"').sandbox.network for name in NETWORKS] == [
+        *("none", "public", "host")
+    ]
+    assert manifest.parse(f'name = "a"\n{SSH}[sandbox]\nnetwork = "host"').sandbox.network == "host"
+
+
+NETWORKS = ("none", "public", "host")
+
+
+def test_names_of_networks_from_before_are_read_as_what_they_are_called_now() -> None:
+    full = manifest.parse('name = "a"\n[sandbox]\nnetwork = "full"')
+    proxy = manifest.parse('name = "a"\n[sandbox]\nnetwork = "proxy"\nhosts = ["a.test"]')
+    stored = {"name": "a", "sandbox": {"enabled": True, "network": "full", "hosts": [], "nested": False}}
+
+    assert (full.sandbox.network, proxy.sandbox.network, proxy.sandbox.hosts) == ("host", "hosts", ("a.test",))
+    assert manifest.decode(stored).sandbox == Sandbox(network="host", nested=False)
+    assert manifest.decode({"name": "a", "sandbox": {"network": "proxy"}}).sandbox.network == "hosts"
+    assert manifest.decode({"name": "a"}).sandbox.network == "public"
+    assert stored["sandbox"] == {"enabled": True, "network": "full", "hosts": [], "nested": False}
 
 
 SSH = 'driver = "ssh"\n[ssh]\nhost = "h"\nknown_hosts = "k"\n'
@@ -84,18 +108,26 @@ SSH = 'driver = "ssh"\n[ssh]\nhost = "h"\nknown_hosts = "k"\n'
 @pytest.mark.parametrize(
     ("text", "field", "why"),
     [
-        ('[sandbox]\nnetwork = "proxy"', "sandbox.hosts", "at least one host"),
-        ('[sandbox]\nnetwork = "proxy"\nhosts = []', "sandbox.hosts", "at least one host"),
-        ('[sandbox]\nhosts = ["a.test"]', "sandbox.hosts", 'no effect without network = "proxy"'),
-        ('[sandbox]\nnetwork = "none"\nhosts = []', "sandbox.hosts", 'no effect without network = "proxy"'),
-        ('[sandbox]\nnetwork = "proxy"\nhosts = "a.test"', "sandbox.hosts", "must be a list"),
-        ('[sandbox]\nnetwork = "proxy"\nhosts = [1]', "sandbox.hosts", "must be text"),
-        ('[sandbox]\nnetwork = "proxy"\nhosts = ["https://a.test"]', "sandbox.hosts", "leave out the scheme"),
-        ('[sandbox]\nnetwork = "proxy"\nhosts = ["10.0.0.1"]', "sandbox.hosts", "is an address"),
-        ('[sandbox]\nnetwork = "proxy"\nhosts = ["*"]', "sandbox.hosts", "not the name of a host"),
-        ('[sandbox]\nnetwork = "proxy"\nhost = ["a.test"]', "sandbox.host", "no such key"),
-        ('[sandbox]\nnetwork = "filtered"', "sandbox.network", "one of full, proxy, none"),
-        (f'{SSH}[sandbox]\nnetwork = "proxy"\nhosts = ["a.test"]', "sandbox.network", "driver ssh has no proxy"),
+        ('[sandbox]\nnetwork = "hosts"', "sandbox.hosts", "at least one host"),
+        ('[sandbox]\nnetwork = "hosts"\nhosts = []', "sandbox.hosts", "at least one host"),
+        ('[sandbox]\nhosts = ["a.test"]', "sandbox.hosts", 'no effect without network = "hosts"'),
+        ('[sandbox]\nnetwork = "none"\nhosts = []', "sandbox.hosts", 'no effect without network = "hosts"'),
+        ('[sandbox]\nnetwork = "hosts"\nhosts = "a.test"', "sandbox.hosts", "must be a list"),
+        ('[sandbox]\nnetwork = "hosts"\nhosts = [1]', "sandbox.hosts", "must be text"),
+        ('[sandbox]\nnetwork = "hosts"\nhosts = ["https://a.test"]', "sandbox.hosts", "leave out the scheme"),
+        ('[sandbox]\nnetwork = "hosts"\nhosts = ["10.0.0.1"]', "sandbox.hosts", "is an address"),
+        ('[sandbox]\nnetwork = "hosts"\nhosts = ["*"]', "sandbox.hosts", "not the name of a host"),
+        ('[sandbox]\nnetwork = "hosts"\nhost = ["a.test"]', "sandbox.host", "no such key"),
+        ('[sandbox]\nnetwork = "filtered"', "sandbox.network", "one of none, hosts, public, host"),
+        ('[sandbox]\nnetwork = ""', "sandbox.network", "one of none, hosts, public, host"),
+        ('[sandbox]\nnetwork = "HOST"', "sandbox.network", "one of none, hosts, public, host"),
+        ("[sandbox]\nnetwork = true", "sandbox.network", "one of none, hosts, public, host"),
+        ('[sandbox]\nnetwork = ["host"]', "sandbox.network", "one of none, hosts, public, host"),
+        ('[sandbox]\nnetwork = "public"\nhosts = ["a.test"]', "sandbox.hosts", 'no effect without network = "hosts"'),
+        (f'{SSH}[sandbox]\nnetwork = "hosts"\nhosts = ["a.test"]', "sandbox.network", "driver ssh has no proxy"),
+        (f'{SSH}[sandbox]\nnetwork = "public"', "sandbox.network", "driver ssh has no proxy"),
+        (SSH, "sandbox.network", 'say what workspaces reach: "host" '),
+        (f"{SSH}[sandbox]\nnested = false", "sandbox.network", 'say what workspaces reach: "host" '),
     ],
 )
 def test_network_that_cannot_be_had_is_told(text: str, field: str, why: str) -> None:

@@ -230,20 +230,22 @@ async def _look_at_database(found: Doctor, conn: Connection, settings: Settings,
 
     async def look_at_network() -> tuple[str, str]:
         """Which network people share by their workspaces. A schema of another version is another line's subject."""
-        if settings.drivers_local_network_max == "none":
+        most = settings.drivers_local_network_max
+        if most == "none":
             return "ok", "local workspaces have none"
         private = ", ".join(settings.net_allow_private)
         also = f"; net_allow_private lets them into {private}" if private else ""
-        if settings.drivers_local_network_max == "proxy":
+        if most == "hosts":
             return "ok", f"local workspaces reach hosts that their template lists{also}"
+        if most == "public":
+            return "ok", f"local workspaces reach public hosts at most{also}"
         users = 0 if await migrations.plan(conn) else await overview.count_users(conn)
         if users > 1:
             return "warn", (
-                f"{users} users reach what this machine reaches, its localhost too, from workspaces whose template "
-                'does not forbid it. drivers.local.network_max = "proxy" allows hosts that templates list and no '
-                'others, "none" nothing.'
+                f"{users} users may reach what this machine reaches, its localhost too, from workspaces whose "
+                'template says network = "host". drivers.local.network_max = "public" allows no template that.'
             )
-        return "ok", "local workspaces have the machine's, unless their template forbids it"
+        return "ok", 'local workspaces have the machine\'s if their template says network = "host"'
 
     await found.look("database", look_at_server)
     await found.look("schema", look_at_schema)

@@ -18,9 +18,8 @@ from rookery.store.audit import Event
 from rookery.store.pool import Connection
 from rookery.store.templates import Template, TemplatePatch
 from rookery.workspaces import manifest as manifests
-from rookery.workspaces import shared_folders
+from rookery.workspaces import networks, shared_folders
 from rookery.workspaces import templates as folders
-from rookery.workspaces.drivers.protocol import NETWORKS
 from rookery.workspaces.manifest import Manifest
 from rookery.workspaces.problems import TemplateInvalid
 from rookery.workspaces.service import as_push
@@ -126,8 +125,8 @@ async def _log(conn: Connection, action: str, name: str) -> None:
 def _network_for(settings: Settings, manifest: Manifest) -> str | None:
     """What workspaces get when it is less than their template asks for."""
     asked, most = manifest.sandbox.network, driving.local_config(settings).network_max
-    is_less = manifest.driver == "local" and NETWORKS.index(most) < NETWORKS.index(asked)
-    return most if is_less else None
+    granted = asked if manifest.driver != "local" else networks.lowered(asked, most)
+    return granted if granted != asked else None
 
 
 def _row(template: Template) -> tuple[str, ...]:

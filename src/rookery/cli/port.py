@@ -54,6 +54,8 @@ async def serve_until_stopped(
     on_ready: Callable[[], Awaitable[None]],
 ) -> None:
     """Serve requests until somebody asks to stop; then let the work end, and the clients go elsewhere."""
+    # The settings may leave the choice of it to the system.
+    replica.workspaces.add_own_port(listening.getsockname()[1])
     server = QuietServer(
         uvicorn.Config(
             replica.application,

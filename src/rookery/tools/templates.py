@@ -96,7 +96,7 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
                 "revision": template.revision,
                 "display_name": manifest.display_name,
                 "description": sanitise.clean(manifest.description),
-                "network": manifest.sandbox.network if manifest.sandbox.network != "full" else None,
+                "network": manifest.sandbox.network,
                 "hosts": list(manifest.sandbox.hosts),
                 "readme": _readme(template.readme),
             }

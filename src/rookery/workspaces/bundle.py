@@ -19,7 +19,15 @@ from pathlib import Path
 PACKAGE = "rookery.workspaces.agent"
 # The first moment a zip file can name; any constant would do.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_MAIN = b"from rookery.workspaces.agent.main import main\n\nmain()\n"
+# `connect` is run for every connection of ssh, and does without all that the agent needs.
+_MAIN = b"""import sys
+
+if sys.argv[1:2] == ["connect"]:
+    from rookery.workspaces.agent.connect import main
+else:
+    from rookery.workspaces.agent.main import main
+main()
+"""
 _EMPTY_PACKAGES = ("rookery/__init__.py", "rookery/workspaces/__init__.py")
 
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rookery.workspaces import checks, values
-from rookery.workspaces.drivers.protocol import NETWORKS, Limits, Sandbox
+from rookery.workspaces import checks, networks, values
+from rookery.workspaces.drivers.protocol import Limits, Sandbox
 from rookery.workspaces.problems import Problem, TemplateInvalid
 from rookery.workspaces.values import ParameterType, Value
 
@@ -24,6 +24,8 @@ VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_PARAMETERS = 50
 STARTUP_SECONDS, SHUTDOWN_SECONDS = 600.0, 60.0
 MAX_SCRIPT_SECONDS = 3600.0
+
+SSH_HOST = "all that the other machine reaches"
 
 DriverName: TypeAlias = Literal["local", "ssh"]
 
@@ -105,7 +107,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def decode(stored: Mapping[str, Any]) -> Manifest:
     """From what the database keeps."""
-    return msgspec.convert(stored, Manifest)
+    return msgspec.convert(networks.with_new_names(stored), Manifest)
 
 
 def encode(manifest: Manifest) -> str:
@@ -244,12 +246,15 @@ class _Reading:
 
     def _sandbox(self, top: _Table, driver: DriverName) -> Sandbox:
         table = top.table("sandbox")
+        before = len(self.problems)
+        if driver == "ssh" and (table is None or "network" not in table.raw):
+            message = f'With the driver ssh, say what workspaces reach: "host" ({SSH_HOST}) or "none".'
+            self.problems.append(Problem("sandbox.network", message))
         if table is None:
             return Sandbox()
-        before = len(self.problems)
         made = Sandbox(
             enabled=table.take("enabled", checks.boolean, True),
-            network=table.take("network", checks.one_of(*reversed(NETWORKS)), "full"),
+            network=table.take("network", networks.read, networks.DEFAULT),
             hosts=tuple(dict.fromkeys(table.take("hosts", checks.list_of(checks.host), ()))),
             nested=table.take("nested", checks.boolean, True),
             ro_binds=table.take("ro_binds", checks.list_of(checks.bind), ()),
@@ -261,13 +266,14 @@ class _Reading:
         return made
 
     def _check_network(self, table: _Table, sandbox: Sandbox, driver: DriverName) -> None:
-        if sandbox.network != "proxy":
+        if driver != "local" and sandbox.network in networks.BY_PROXY:
+            message = f'The driver {driver} has no proxy. Choose "host" ({SSH_HOST}) or "none", or the driver local.'
+            table.wrong("network", message)
+        elif sandbox.network != "hosts":
             if "hosts" in table.raw:
-                table.wrong("hosts", 'This has no effect without network = "proxy".')
-        elif driver != "local":
-            table.wrong("network", f'The driver {driver} has no proxy. Choose "none" or "full", or the driver local.')
+                table.wrong("hosts", 'This has no effect without network = "hosts".')
         elif not sandbox.hosts:
-            table.wrong("hosts", 'With network = "proxy", name at least one host; to reach nothing, say "none".')
+            table.wrong("hosts", 'With network = "hosts", name at least one host; to reach nothing, say "none".')
 
     def _limits(self, top: _Table) -> Limits:
         table = top.table("limits")

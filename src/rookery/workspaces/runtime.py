@@ -62,6 +62,11 @@ class WorkspaceRuntime:
     def _doors(self) -> list[Doors]:
         return [driver.doors for driver in self.parts.drivers.values() if isinstance(driver, LocalDriver)]
 
+    def add_own_port(self, port: int) -> None:
+        """The server listens there: no exemption lets a workspace reach it."""
+        for doors in self._doors():
+            doors.add_own_port(port)
+
     async def _keep(self, doors: Doors) -> NoReturn:
         """A command serves those that it starts, and a server all that nobody serves."""
         async for _ in self.parts.clock.ticker(KEEP_SECONDS, "workspace-egress"):

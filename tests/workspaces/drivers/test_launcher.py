@@ -43,7 +43,7 @@ def test_root_becomes_read_only_last() -> None:
 
 @pytest.mark.parametrize(
     ("network", "nested", "present", "absent"),
-    [("full", True, "--share-net", "--disable-userns"), ("none", False, "--disable-userns", "--share-net")],
+    [("host", True, "--share-net", "--disable-userns"), ("none", False, "--disable-userns", "--share-net")],
 )
 def test_namespaces_follow_the_template(network: str, nested: bool, present: str, absent: str) -> None:
     built = arguments.build(plan(network=network, nested=nested))
@@ -55,7 +55,7 @@ def test_namespaces_follow_the_template(network: str, nested: bool, present: str
 
 
 def test_way_out_is_bound_to_be_read_in_a_network_of_its_own() -> None:
-    built = arguments.build(plan(network="proxy", egress="/d/egress"))
+    built = arguments.build(plan(network="hosts", egress="/d/egress"))
 
     place = built.index("/d/egress")
     assert built[place - 1 : place + 2] == ["--ro-bind", "/d/egress", "/run/rookery-egress"]

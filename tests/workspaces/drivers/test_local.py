@@ -22,6 +22,7 @@ from rookery.workspaces.drivers.launcher.running import find_all
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.users import DEFAULT_RANGE
+from rookery.workspaces.networks import Network
 from tests.waiting import until
 from tests.workspaces.drivers.yard import known_machine, local_driver, processes_like, run, spec
 
@@ -339,13 +340,34 @@ async def test_no_network_means_none(yard: Yard) -> None:
     assert output == "lo\n"
 
 
-async def test_network_of_a_template_is_capped_by_the_settings(yard: Yard) -> None:
-    driver = yard.driver = yard.another_driver(network_max="none")
-    ws = await yard.start(sandbox=Sandbox(network="full"))
+@pytest.mark.parametrize("most", ["none", "hosts", "public"])
+async def test_network_of_a_template_is_capped_by_the_settings_and_told(yard: Yard, most: Network) -> None:
+    driver = yard.driver = yard.another_driver(network_max=most)
+    ws = spec(sandbox=Sandbox(network="host"))
+    endpoint = await driver.start(ws, yard.lines.append)
 
     _, output = await asyncio.to_thread(run, driver, ws, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '")
+    await driver.stop(ws, 0)
 
     assert output == "lo\n"
+    assert endpoint.network == most
+    assert f"The template asks for the network host; drivers.local.network_max allows {most}." in yard.lines
+
+
+async def test_workspace_has_a_network_of_its_own_unless_settings_and_template_say_otherwise(yard: Yard) -> None:
+    async def namespace(driver: LocalDriver, ws: WorkspaceSpec) -> str:
+        await driver.start(ws, yard.lines.append)
+        _, output = await asyncio.to_thread(run, driver, ws, "readlink /proc/self/ns/net")
+        await driver.stop(ws, 0)
+        return output.strip()
+
+    machine = os.readlink("/proc/self/ns/net")
+    open_driver = yard.another_driver(network_max="host")
+
+    assert await namespace(yard.driver, spec()) != machine
+    assert await namespace(yard.driver, spec(sandbox=Sandbox(network="host"))) != machine
+    assert await namespace(open_driver, spec()) != machine
+    assert await namespace(open_driver, spec(sandbox=Sandbox(network="host"))) == machine
 
 
 @pytest.mark.parametrize(("nested", "works"), [(True, True), (False, False)])

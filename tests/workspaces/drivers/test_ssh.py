@@ -60,7 +60,7 @@ class Remote:
         self.started: list[WorkspaceSpec] = []
 
     def spec(self, **parts: Any) -> WorkspaceSpec:
-        return spec(ssh=self.sshd.place(), **{"sandbox": Sandbox(enabled=False), **parts})
+        return spec(ssh=self.sshd.place(), **{"sandbox": Sandbox(enabled=False, network="host"), **parts})
 
     async def start(self, ws: WorkspaceSpec) -> WorkspaceSpec:
         self.started.append(ws)
@@ -190,7 +190,7 @@ async def test_home_too_deep_for_sockets_is_told_at_once_and_can_be_deleted(sshd
     text = (sshd.directory / "sshd_config").read_text()
     (sshd.directory / "sshd_config").write_text(text.replace(f"HOME={sshd.home}", f"HOME={deep}"))
     await asyncio.to_thread(sshd.start)
-    ws = spec(ssh=sshd.place())
+    ws = spec(ssh=sshd.place(), sandbox=Sandbox(network="host"))
 
     with pytest.raises(DriverError, match="too long for the sockets") as refused:
         await driver.start(ws, print)
@@ -328,7 +328,7 @@ async def test_any_python_of_a_machine_is_enough(remote: Remote, python: str, is
     remote.sshd.configure(path=f"{own}:/usr/bin:/bin")
     await asyncio.to_thread(remote.sshd.start)
 
-    ws = await remote.start(remote.spec(sandbox=Sandbox(enabled=is_confined)))
+    ws = await remote.start(remote.spec(sandbox=Sandbox(enabled=is_confined, network="host")))
     said = await remote.run(ws, "readlink /proc/$PPID/exe")
     await remote.driver.stop(ws, 10)
 
@@ -366,7 +366,7 @@ async def test_machine_behind_another_is_reached_by_a_jump(remote: Remote) -> No
     ws = remote.spec()
     behind = spec(
         workspace_id=ws.id,
-        sandbox=Sandbox(enabled=False),
+        sandbox=Sandbox(enabled=False, network="host"),
         ssh=remote.sshd.place(
             jump=f"{place.user}@localhost:{place.port}",
             known_hosts=f"{place.known_hosts}\n{place.known_hosts.replace('127.0.0.1', 'localhost')}",
@@ -390,7 +390,7 @@ def test_listed_hosts_are_not_for_other_machines() -> None:
     """Refused when a template is pushed; a manifest that came another way must not get the machine's network for it."""
     facts = Facts(root="/r", uid=1000, python="/usr/bin/python3", python_prefix="/usr", bwrap="/usr/bin/bwrap")
 
-    with pytest.raises(DriverError, match="proxy") as caught:
-        ssh._plan(spec(sandbox=Sandbox(network="proxy", hosts=("a.test",))), facts, "agent.pyz")
+    with pytest.raises(DriverError, match="hosts") as caught:
+        ssh._plan(spec(sandbox=Sandbox(network="hosts", hosts=("a.test",))), facts, "agent.pyz")
 
     assert caught.value.code == "invalid_workspace"

@@ -16,10 +16,12 @@ from uuid import uuid4
 
 import pytest
 
+from rookery.guard import Guard
 from rookery.workspaces.drivers import bubblewrap
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig, Machine
 from rookery.workspaces.drivers.protocol import DriverUnavailable, WorkspaceSpec
+from rookery.workspaces.egress.doors import Doors
 
 FAKE_AGENT = Path(__file__).parent / "fake_agent.py"
 TOKEN = "0123456789abcdef" * 4
@@ -64,8 +66,10 @@ def fake_agent(directory: Path) -> Path:
 def local_driver(
     data_dir: Path, *, answer_seconds: float = 60.0, machine: Machine | None = None, **settings: Any
 ) -> LocalDriver:
+    """One whose workspaces have a network of their own, and nobody who serves the way out of it."""
     config = LocalConfig(data_dir=data_dir, **settings)
-    return LocalDriver(config, fake_agent, answer_seconds=answer_seconds, machine=machine)
+    doors = Doors(data_dir, Guard(), is_open=False)
+    return LocalDriver(config, fake_agent, answer_seconds=answer_seconds, machine=machine, doors=doors)
 
 
 def spec(*, generation: int = 1, workspace_id: str | None = None, **parts: Any) -> WorkspaceSpec:

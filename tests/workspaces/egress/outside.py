@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rookery.guard import Guard
+from rookery.guard import Guard, Resolve
 from tests.certificates import make_certificate
 
 HERE = "127.0.0.1"
@@ -23,6 +23,7 @@ class Names:
 
     known: dict[str, list[list[str]]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    resolve: Resolve | None = None  # instead of what is known
 
     def set(self, name: str, *answers: Iterable[str]) -> None:
         self.known[name] = [list(each) for each in answers]
@@ -36,7 +37,7 @@ class Names:
 
     def guard(self, *allow: str) -> Guard:
         """One that takes the machine's first loopback address for a public one, and no other."""
-        return Guard(allow or (f"{HERE}/32",), resolve=self)
+        return Guard(allow or (f"{HERE}/32",), resolve=self.resolve or self)
 
 
 @dataclass

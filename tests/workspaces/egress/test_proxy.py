@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rookery.guard import Lookups
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.proxy import Proxy, Times
 from rookery.workspaces.egress.stats import EgressStats
@@ -32,6 +33,8 @@ class Rig:
         self.times = Times(linger=0.5)
         self.hosts: tuple[str, ...] = ()
         self.allow: tuple[str, ...] = ()
+        self.is_public = False
+        self.lookups = Lookups(3)
         self.tasks: list[asyncio.Task[None]] = []
 
     async def connect(self) -> Wire:
@@ -43,7 +46,8 @@ class Rig:
 
         async def serve() -> None:
             try:
-                await proxy.serve(served, "w1", Policy(1, self.hosts))
+                policy = Policy(1, self.hosts, is_public=self.is_public)
+                await proxy.serve(served, "w1", policy, lookups=self.lookups)
             finally:
                 served.drop()
 
@@ -447,3 +451,87 @@ async def test_tunnel_in_use_outlives_the_time_of_an_idle_one(rig: Rig) -> None:
         assert await client.read() == b"."
 
     client.drop()
+
+
+async def test_every_public_host_and_port_is_reached_where_the_network_is_public(rig: Rig) -> None:
+    rig.is_public = True
+    port = await rig.out.web()
+    rig.names.set("any.test", [HERE])
+
+    for place in (f"any.test:{port}", f"listed.test:{port}", f"{HERE}:{port}", f"[::ffff:{HERE}]:{port}"):
+        assert (await rig.ask(f"GET http://{place}/ HTTP/1.1\r\n\r\n".encode())).endswith(b"hello from outside"), place
+    assert rig.names.asked == ["any.test", "listed.test"]  # an address is nothing to be looked up
+    assert rig.stats.requests == {"allowed": 4}
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.2", "0.0.0.0", "10.1.2.3", "192.168.0.1", "169.254.169.254", "168.63.129.16", "100.100.100.200"),
+        *("[::1]", "[::]", "[::ffff:127.0.0.2]", "[fd00:ec2::254]", "[fe80::1]", "inside.test", "half.test"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "CONNECT"])
+async def test_what_is_not_public_is_refused_where_the_network_is_public(rig: Rig, method: str, host: str) -> None:
+    rig.is_public = True
+    port = await rig.out.web(host="127.0.0.2")
+    rig.names.set("inside.test", ["127.0.0.2"])
+    rig.names.set("half.test", [HERE, "10.0.0.1"])
+    target = f"http://{host}:{port}/" if method == "GET" else f"{host}:{port}"
+
+    answer = (await rig.ask(f"{method} {target} HTTP/1.1\r\n\r\n".encode())).decode()
+
+    assert answer.startswith("HTTP/1.1 403 ")
+    assert "X-Rookery-Egress: blocked_address" in answer
+    assert rig.out.heard == []
+
+
+async def test_names_that_nobody_answers_hold_up_their_own_workspace_only(rig: Rig) -> None:
+    rig.is_public = True
+    rig.times = Times(connect=0.3, linger=0.3)
+    port = await rig.out.web()
+    asked, answers = rig.names.asked, asyncio.Event()
+
+    async def slow(host: str, port: int) -> list[str]:
+        asked.append(host)
+        if host.startswith("slow"):
+            await answers.wait()
+        return [HERE]
+
+    rig.names.resolve = slow
+    mine = [asyncio.create_task(rig.ask(f"CONNECT slow{n}.test:1 HTTP/1.1\r\n\r\n".encode())) for n in range(12)]
+    await asyncio.gather(*mine)
+    late = await rig.ask(f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n".encode())
+    rig.lookups = Lookups(3)  # another workspace's
+    theirs = await rig.ask(f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n".encode())
+
+    # Nobody waits for the three any more, and still their threads are at work.
+    assert asked == ["slow0.test", "slow1.test", "slow2.test", "listed.test"]
+    assert b"did not answer in time" in late
+    assert theirs.endswith(b"hello from outside")
+    answers.set()
+
+
+async def test_head_that_comes_byte_by_byte_is_not_searched_again_and_again(rig: Rig) -> None:
+    class Counted(bytearray):
+        looked_at = 0
+
+        def find(self, what: bytes, start: int = 0, end: int = 0) -> int:  # type: ignore[override]
+            Counted.looked_at += len(self) - start
+            return super().find(what, start, end)
+
+    near, far = socket.socketpair(socket.AF_UNIX)
+    client, served = await Wire.over(near), await Wire.over(far)
+    served._unread = Counted()
+    head = b"GET http://listed.test/ HTTP/1.1\r\nX: " + b"y" * 3000
+
+    reading = asyncio.create_task(served.read_head(32_768))
+    for number in range(len(head)):
+        await client.write(head[number : number + 1])
+        await asyncio.sleep(0)
+    await client.write(b"\r\n\r\n")
+
+    assert await reading == head
+    assert Counted.looked_at < 10 * len(head)
+    client.drop()
+    served.drop()

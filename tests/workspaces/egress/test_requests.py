@@ -120,12 +120,20 @@ def test_tunnel_names_host_and_port() -> None:
         (400, ["POST http://a.test/ HTTP/1.1", "Transfer-Encoding: identity"]),
         (400, ["POST http://a.test/ HTTP/1.1", "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"]),
         (400, ["POST http://a.test/ HTTP/1.0", "Transfer-Encoding: chunked"]),
-        (403, ["GET http://127.0.0.1/ HTTP/1.1"]),
-        (403, ["GET http://2130706433/ HTTP/1.1"]),
-        (403, ["GET http://0x7f.1/ HTTP/1.1"]),
-        (403, ["GET http://[::1]/ HTTP/1.1"]),
-        (403, ["CONNECT [::ffff:127.0.0.1]:443 HTTP/1.1"]),
-        (403, ["CONNECT 169.254.169.254:80 HTTP/1.1"]),
+        (400, ["GET http://2130706433/ HTTP/1.1"]),
+        (400, ["GET http://0x7f.1/ HTTP/1.1"]),
+        (400, ["GET http://127.1/ HTTP/1.1"]),
+        (400, ["GET http://127.0.0.01/ HTTP/1.1"]),
+        (400, ["GET http://0177.0.0.1/ HTTP/1.1"]),
+        (400, ["GET http://256.0.0.1/ HTTP/1.1"]),
+        (400, ["GET http://1.2.3.4.5/ HTTP/1.1"]),
+        (400, ["GET http://[127.0.0.1x]/ HTTP/1.1"]),
+        (400, ["GET http://[::1/ HTTP/1.1"]),
+        (400, ["GET http://[fe80::1%25lo]/ HTTP/1.1"]),
+        (400, ["GET http://[::1]x/ HTTP/1.1"]),
+        (400, ["GET http://[]/ HTTP/1.1"]),
+        (400, ["CONNECT [::1] HTTP/1.1"]),
+        (400, ["CONNECT ::1:443 HTTP/1.1"]),
         (414, ["GET http://a.test/" + "x" * 9000 + " HTTP/1.1"]),
         (431, ["GET http://a.test/ HTTP/1.1", *["X: y"] * 101]),
         (505, ["PRI * HTTP/2.0"]),
@@ -138,6 +146,23 @@ def test_what_two_could_understand_differently_is_refused(status: int, parts: li
     assert caught.value.status == status
     assert caught.value.text.endswith(".")
     assert caught.value.reason.isascii()
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "sent"),
+    [
+        ("198.51.100.7", "198.51.100.7", b"Host: 198.51.100.7\r\n"),
+        ("198.51.100.7.:8080", "198.51.100.7", b"Host: 198.51.100.7:8080\r\n"),
+        ("[2001:DB8:0:0::7]", "2001:db8::7", b"Host: [2001:db8::7]\r\n"),
+        ("[::ffff:127.0.0.1]:81", "::ffff:7f00:1", b"Host: [::ffff:7f00:1]:81\r\n"),
+    ],
+)
+def test_addresses_are_read_in_full_and_written_in_one_way(target: str, host: str, sent: bytes) -> None:
+    request = requests.parse(lines(f"GET http://{target}/ HTTP/1.1"))
+
+    assert (request.host, request.is_address) == (host, True)
+    assert sent in request.head()
+    assert requests.parse(lines("CONNECT [2001:db8::7]:443 HTTP/1.1")).host == "2001:db8::7"
 
 
 def test_header_of_blanks_costs_no_time() -> None:

@@ -47,7 +47,7 @@ class World:
         return driver
 
     async def start(self, driver: LocalDriver, *hosts: str, **parts: Any) -> WorkspaceSpec:
-        parts.setdefault("sandbox", Sandbox(network="proxy", hosts=hosts))
+        parts.setdefault("sandbox", Sandbox(network="hosts", hosts=hosts))
         ws = yard.spec(**parts)
         self._started.append(ws)
         await driver.start(ws, print)
@@ -345,7 +345,7 @@ async def test_changed_list_holds_from_the_next_start(world: World) -> None:
         return [output[1] == "hello from outside" for output in outputs]
 
     before = await reached()
-    changed = Sandbox(network="proxy", hosts=(f"new.test:{port}",))
+    changed = Sandbox(network="hosts", hosts=(f"new.test:{port}",))
     ws = msgspec.structs.replace(ws, generation=2, token=f"{yard.TOKEN}2", sandbox=changed)
     # Elsewhere: the replica that served it until now knows nothing of the change.
     await other.start(ws, print)
@@ -362,8 +362,8 @@ MISSING = "ls: cannot access '/run/rookery-egress': No such file or directory\n0
 
 
 async def test_settings_cap_what_a_template_asks_for(world: World) -> None:
-    driver = await world.replica(network_max="proxy")
-    ws = await world.start(driver, sandbox=Sandbox(network="full"))
+    driver = await world.replica(network_max="hosts")
+    ws = await world.start(driver, sandbox=Sandbox(network="host"))
     closed = await world.replica(network_max="none")
 
     _, told = await world.run(ws, "curl -sS http://listed.test/")
@@ -371,7 +371,7 @@ async def test_settings_cap_what_a_template_asks_for(world: World) -> None:
     await closed.doors.keep()
     none = await world.start(closed, "listed.test")
 
-    assert 'drivers.local.network_max = "proxy"' in told
+    assert 'drivers.local.network_max = "hosts"' in told
     assert not Layout.of(world.data_dir, ws.id).egress_socket.exists()
     assert not Layout.of(world.data_dir, none.id).egress.exists()
 

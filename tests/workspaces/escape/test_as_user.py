@@ -40,12 +40,13 @@ os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
 
 
 ESCAPES = "tests/workspaces/escape/test_escape.py"
+REACH = "tests/workspaces/escape/test_reach.py"
 EGRESS = "tests/workspaces/egress/test_sandbox.py"
 SSH = "tests/workspaces/drivers/test_ssh.py::test_workspace_is_confined_where_bubblewrap_is"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
-@pytest.mark.parametrize("tests", [ESCAPES, EGRESS, SSH])
+@pytest.mark.parametrize("tests", [ESCAPES, REACH, EGRESS, SSH])
 def test_normal_user_confines_as_well_as_root_does(tests: str) -> None:
     yard.known_machine()
     if tests == SSH and not os.environ.get("CI") and shutil.which("ssh") is None:

@@ -45,7 +45,7 @@ class Prison:
         self.workspaces = {
             OPEN: yard.spec(sandbox=Sandbox(network="none"), limits=limits),
             TIGHT: yard.spec(sandbox=Sandbox(network="none", nested=False)),
-            PROXIED: yard.spec(sandbox=Sandbox(network="proxy", hosts=("listed.test",))),
+            PROXIED: yard.spec(sandbox=Sandbox(network="hosts", hosts=("listed.test",))),
             "victim": yard.spec(sandbox=Sandbox(network="none")),
         }
         self.tcp = socket.create_server(("127.0.0.1", 0))

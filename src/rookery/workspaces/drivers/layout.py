@@ -47,7 +47,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def egress(self) -> Path:
-        """Bound into a sandbox whose network is `proxy`, to be read: the socket in it is the way out."""
+        """Bound into a sandbox that gets out by a proxy, to be read: the socket in it is the way out."""
         return self.directory / "egress"
 
     @property

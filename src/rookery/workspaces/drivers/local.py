@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.guard import Guard
+from rookery.workspaces import networks
 from rookery.workspaces.drivers import asking, layout, machine, sandboxes, starting
 from rookery.workspaces.drivers.launcher import archives, arguments, cgroups, filling, identity
 from rookery.workspaces.drivers.launcher.plan import Plan
@@ -21,19 +22,18 @@ from rookery.workspaces.drivers.launcher.running import Running
 from rookery.workspaces.drivers.layout import Inside, Layout
 from rookery.workspaces.drivers.machine import LocalConfig, Machine
 from rookery.workspaces.drivers.protocol import (
-    NETWORKS,
     DriverError,
     DriverUnavailable,
     Endpoint,
     Found,
     Log,
-    Network,
     Probe,
     WorkspaceSpec,
 )
 from rookery.workspaces.drivers.ways import HeldSocket
 from rookery.workspaces.egress.doors import Doors
 from rookery.workspaces.egress.policy import Policy
+from rookery.workspaces.networks import BY_PROXY, Network
 
 ANSWER_SECONDS = 120.0
 ATTEMPT_SECONDS = 5.0
@@ -45,10 +45,13 @@ LOOK_AGAIN_SECONDS = 30.0
 PROXY_PORT = 3128
 EGRESS_SOCKET = f"{arguments.EGRESS}/egress.sock"
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
-# In both forms: programs disagree about which of them they read. The template's own come first.
+# In both forms: programs disagree about which of them they read. The template's own come first. All of them name HTTP:
+# libraries of Python fail when they are told of SOCKS and have no module for it.
 PROXY_VARIABLES = {
     **{name: _PROXY for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")},
     **{name: "localhost,127.0.0.1,::1" for name in ("NO_PROXY", "no_proxy")},
+    **{name: _PROXY for name in ("npm_config_proxy", "npm_config_https_proxy", "PIP_PROXY")},
+    "NODE_USE_ENV_PROXY": "1",
 }
 
 UNCONFINED = (
@@ -61,7 +64,7 @@ class LocalDriver:
     """A Driver and an Inventory.
 
     `build_agent` puts the agent's zipapp into a directory and says where; `machine` is for who has looked already.
-    `doors` serve the sockets of workspaces whose network is `proxy`; whoever runs a driver for long calls `doors.keep`.
+    `doors` serve the sockets of workspaces that get out by a proxy; whoever runs a driver for long calls `doors.keep`.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class LocalDriver:
         self._machine = machine
         self.doors = doors or Doors(
             config.data_dir,
-            Guard(config.net_allow_private),
+            Guard(config.net_allow_private, own_ports=config.own_ports),
             is_open=config.network_max != "none",
         )
         self._unavailable: DriverUnavailable | None = None
@@ -111,7 +114,7 @@ class LocalDriver:
         place = Layout.of(self._config.data_dir, ws.id)
         inside = _inside(place, found)
         network = self._network(ws, found, log)
-        if network == "proxy":
+        if network in BY_PROXY:
             ws = msgspec.structs.replace(ws, env={**PROXY_VARIABLES, **ws.env})
         plan = await asyncio.to_thread(self._plan, ws, place, found, network=network)
         place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,16 +124,16 @@ class LocalDriver:
                 _say_limits(plan, log)
                 owner = await self._user(place, plan) if found.bwrap else None
                 plan = dataclasses.replace(plan, uid=owner)
-                egress = {"port": PROXY_PORT, "socket": EGRESS_SOCKET} if network == "proxy" else None
+                egress = {"port": PROXY_PORT, "socket": EGRESS_SOCKET} if network in BY_PROXY else None
                 nested = arguments.bwrap_inside(found.bwrap, found.bwrap_libraries)
                 files = layout.files_of(_marked(ws, found), inside, bwrap=nested, egress=egress)
                 await self.doors.shut(ws.id)
-                if network == "proxy":
-                    await sandboxes.in_thread(self.doors.allow, ws.id, _policy(ws))
+                if network in BY_PROXY:
+                    await sandboxes.in_thread(self.doors.allow, ws.id, _policy(ws, network))
                 await sandboxes.in_thread(filling.fill, place.directory, files, ws.files, owner=owner)
                 log("Starting the sandbox." if found.bwrap else UNCONFINED)
                 running = Running(**await starting.launch(plan))
-            if network == "proxy":
+            if network in BY_PROXY:
                 await self.doors.serve(ws.id)
         await self._until_it_answers(ws, place, running)
         log("The agent answers.")
@@ -138,6 +141,7 @@ class LocalDriver:
             url=f"unix://{place.socket}",
             home=inside.home,
             directory=inside.expand(ws.directory),
+            network=network,
             warnings=() if found.bwrap else (UNCONFINED,),
         )
 
@@ -238,11 +242,12 @@ class LocalDriver:
     def _network(self, ws: WorkspaceSpec, found: Machine, log: Log) -> Network:
         """What the template asks for, as far as the settings allow it."""
         asked, most = ws.sandbox.network, self._config.network_max
-        network = min(asked, most, key=NETWORKS.index)
+        network = networks.lowered(asked, most)
         if found.bwrap is None:
-            return "full"  # nothing is confined, and the port of the proxy would be the machine's
+            return "host"  # nothing is confined, and the port of the proxy would be the machine's
         if network != asked:
             log(f"The template asks for the network {asked}; drivers.local.network_max allows {most}.")
+        log(f"The workspace reaches {networks.WORDS[network]}.")
         return network
 
     async def _user(self, place: Layout, plan: Plan) -> int | None:
@@ -263,7 +268,7 @@ class LocalDriver:
             bwrap=found.bwrap,
             bwrap_libraries=found.bwrap_libraries,
             network=network,
-            egress=str(place.egress) if network == "proxy" else None,
+            egress=str(place.egress) if network in BY_PROXY else None,
             nested=sandbox.nested,
             ro_binds=list(sandbox.ro_binds),
             rw_binds=list(sandbox.rw_binds),
@@ -290,8 +295,11 @@ class LocalDriver:
             cgroups.remove(str(self._config.cgroup), place.directory.name)
 
 
-def _policy(ws: WorkspaceSpec) -> Policy:
-    made = Policy(ws.generation, ws.sandbox.hosts, is_capped=ws.sandbox.network == "full")
+def _policy(ws: WorkspaceSpec, network: Network) -> Policy:
+    # Without a list there is nothing that `hosts` could mean.
+    is_capped = network == "hosts" and ws.sandbox.network != "hosts"
+    listed = ws.sandbox.hosts if network == "hosts" else ()
+    made = Policy(ws.generation, listed, is_capped=is_capped, is_public=network == "public")
     try:
         made.rules()
     except ValueError as error:

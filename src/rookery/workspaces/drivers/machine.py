@@ -18,8 +18,9 @@ from rookery.workspaces.drivers import bubblewrap, starting
 from rookery.workspaces.drivers.bubblewrap import INSTALL, Bubblewrap
 from rookery.workspaces.drivers.launcher import archives, cgroups
 from rookery.workspaces.drivers.launcher.plan import Plan
-from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Network
+from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
 from rookery.workspaces.drivers.users import DEFAULT_RANGE, Users
+from rookery.workspaces.networks import Network
 
 USUAL_PYTHON = "/usr/bin/python3"
 OLDEST_PYTHON = (3, 9)
@@ -67,8 +68,9 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
     uid: int | None = None  # of workspaces that may write to shared folders
     uid_range: tuple[int, int] = DEFAULT_RANGE  # of all others, when the server is root
     cgroup: Path | None = None
-    network_max: Network = "full"
+    network_max: Network = "public"
     net_allow_private: tuple[str, ...] = ()  # networks that the guard of outbound requests lets through
+    own_ports: tuple[int, ...] = ()  # where the server listens itself: not to be reached by any exemption
     tmp_mb: int = 1024
     unsafe: bool = False
 

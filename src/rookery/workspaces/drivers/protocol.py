@@ -11,9 +11,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-# From the least on: the settings cap what templates may ask for.
-Network = Literal["none", "proxy", "full"]
-NETWORKS: tuple[Network, ...] = ("none", "proxy", "full")
+from rookery.workspaces import networks
+from rookery.workspaces.networks import Network
+
 MAX_MESSAGE_CHARS = 4000
 
 # What `DriverError.code` can be; it ends up in `workspaces.error_code`.
@@ -73,8 +73,8 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest's `[sandbox]`. Binds are absolute paths of the host, seen at the same place inside."""
 
     enabled: bool = True  # ssh only: a local workspace is always confined
-    network: Network = "full"
-    hosts: tuple[str, ...] = ()  # with proxy: what may be reached
+    network: Network = networks.DEFAULT
+    hosts: tuple[str, ...] = ()  # with `hosts`: what may be reached
     nested: bool = True
     ro_binds: tuple[str, ...] = ()
     rw_binds: tuple[str, ...] = ()
@@ -135,6 +135,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     home: str
     directory: str
+    network: Network  # what it got, which may be less than its template asks for
     warnings: tuple[str, ...] = ()  # shown with the workspace, for example that it is not confined
 
 

@@ -22,6 +22,7 @@ from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.layout import Inside
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint, Log, Probe, Ssh, WorkspaceSpec
 from rookery.workspaces.drivers.ssh_host import Done, Facts, Host, name_of
+from rookery.workspaces.networks import BY_PROXY
 
 ANSWER_SECONDS = 120.0
 ATTEMPT_SECONDS = 5.0
@@ -109,6 +110,7 @@ class SshDriver:
             url=f"ssh-unix://{place.host}{plan.run}/agent.sock",
             home=inside.home,
             directory=inside.expand(ws.directory),
+            network=ws.sandbox.network if plan.bwrap else "host",
             warnings=() if plan.bwrap else (unconfined,),
         )
 
@@ -263,9 +265,10 @@ async def _look(host: Host, directory: str) -> Seen:
 
 def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
     layout.check_id(ws.id)
-    if ws.sandbox.network == "proxy":
+    if ws.sandbox.network in BY_PROXY:
         # Refused when a template is pushed; this is for one that came another way.
-        raise DriverError("invalid_workspace", 'Workspaces of other machines cannot have network = "proxy".')
+        message = f'Workspaces of other machines cannot have network = "{ws.sandbox.network}".'
+        raise DriverError("invalid_workspace", message)
     confined = facts.bwrap if ws.sandbox.enabled else None
     own = facts.python_prefix == "/usr" or facts.python_prefix.startswith("/usr/")
     return Plan(

@@ -16,7 +16,7 @@ import os
 import socket
 from pathlib import Path
 
-from rookery.guard import Guard
+from rookery.guard import Guard, Lookups
 from rookery.log import get_logger
 from rookery.workspaces.drivers.launcher import running
 from rookery.workspaces.drivers.layout import Layout
@@ -36,6 +36,8 @@ MAX_IN_ALL = 256
 # Those of one user may fill a replica; each workspace of the others still has these.
 ALWAYS = 8
 BACKLOG = 64
+# Names that a workspace may ask for at once: whoever asks for names that nobody answers holds these threads only.
+LOOKUPS = 3
 FULL_PAUSE_SECONDS = 0.1
 
 
@@ -60,10 +62,15 @@ class Doors:
         self.max_in_all = max_in_all
         self._data_dir = data_dir
         self._is_open = is_open
+        self._guard = guard
         self._policies = Policies(data_dir / "egress")
         self._proxy = Proxy(guard, self.stats, times or Times())
         self._served: dict[str, _Door] = {}
         self._turn = asyncio.Lock()
+
+    def add_own_port(self, port: int) -> None:
+        """The server listens there: no workspace reaches it."""
+        self._guard.add_own_port(port)
 
     def allow(self, workspace_id: str, policy: Policy) -> None:
         """Write down what a workspace may reach, before it starts; blocks for a moment."""
@@ -150,14 +157,15 @@ class Doors:
             elif self.stats.connections > self.max_in_all and len(door.connections) > ALWAYS:
                 await self._turn_away(client, "The server has too many connections of workspaces at the moment.")
             else:
-                await self._proxy.serve(client, door.workspace_id, self._policies.find(door.workspace_id))
+                policy = self._policies.find(door.workspace_id)
+                await self._proxy.serve(client, door.workspace_id, policy, lookups=door.lookups)
         finally:
             self.stats.connections -= 1
 
     async def _turn_away(self, client: Wire, why: str) -> None:
         self.stats.requests["too_many"] += 1
         text = f"{why} Try again with fewer at a time."
-        await self._proxy.refuse(client, Refusal(503, "Too many connections", text, decision="too_many"))
+        await self._proxy.turn_away(client, Refusal(503, "Too many connections", text, decision="too_many"))
 
 
 class _Door:
@@ -166,6 +174,7 @@ class _Door:
     def __init__(self, doors: Doors, workspace_id: str, lock: int, listener: socket.socket, place: Layout) -> None:
         self.workspace_id = workspace_id
         self.connections: set[asyncio.Task[None]] = set()
+        self.lookups = Lookups(LOOKUPS)
         self._doors = doors
         self._lock = lock
         self._listener = listener

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from ipaddress import ip_address
 
 import msgspec
 
@@ -67,6 +68,15 @@ def normal(name: str) -> str | None:
     if not made or len(made) > MAX_NAME or not all(_LABEL.fullmatch(label) for label in made.split(".")):
         return None
     return made
+
+
+def address(text: str) -> str | None:
+    """The one way to write an address; None unless it is one in full. Programs disagree about short forms."""
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    return None if "%" in text else str(found)
 
 
 def is_address(name: str) -> bool:

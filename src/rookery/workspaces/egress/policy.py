@@ -21,11 +21,13 @@ _SUFFIX = ".json"
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """`is_capped`: the template asked for the whole network, and the server's settings allow listed hosts only."""
+    """`is_public`: every public host. `is_capped`: the template asked for more than listed hosts, and the server's
+    settings allow no more than that."""
 
     generation: int
     hosts: tuple[str, ...]
     is_capped: bool = False
+    is_public: bool = False
 
     def rules(self) -> list[Rule]:
         return [hosts.parse(each) for each in self.hosts]

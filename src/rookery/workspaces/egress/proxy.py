@@ -1,4 +1,4 @@
-"""One connection of a workspace to the outside: understood, checked against the template's list, guarded, passed on.
+"""One connection of a workspace to the outside: understood, checked against what it may reach, guarded, passed on.
 
 A connection carries one request, or one tunnel. Whoever asks again connects again, so that no second request can hide
 behind the first. Refusals say in words what to do, for a model reads them; many programs show nothing but the status
@@ -8,14 +8,15 @@ line of a proxy, so the reason stands there too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.guard import CONNECT_SECONDS, Blocked, Guard, Unreachable
+from rookery.guard import CONNECT_SECONDS, Blocked, Guard, Lookups, Unreachable
 from rookery.log import get_logger
-from rookery.workspaces.egress import hosts, requests, wires
+from rookery.workspaces.egress import hosts, requests, socks, wires
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.requests import Decision, Refusal, Request
 from rookery.workspaces.egress.stats import EgressStats
@@ -45,48 +46,52 @@ class Proxy:
         self._stats = stats
         self._times = times
 
-    async def serve(self, client: Wire, workspace_id: str, policy: Policy | None) -> None:
+    async def serve(self, client: Wire, workspace_id: str, policy: Policy | None, *, lookups: Lookups) -> None:
         """To its end. The caller closes the connection when this is cancelled."""
         visit = _Visit(self._stats)
         try:
-            await self._serve(client, policy, visit)
+            await self._serve(client, policy, visit, lookups)
         except Refusal as refusal:
             visit.decide(refusal.decision)
             visit.status = refusal.status
-            await self.refuse(client, refusal)
+            await self._refuse(client, visit.form(refusal))
         except TimeoutError:
             visit.has_idled = True
             if visit.is_unanswered:
-                await self.refuse(client, _no_answer(visit, f"did not answer within {self._times.idle:g} seconds"))
+                late = _no_answer(visit, f"did not answer within {self._times.idle:g} seconds")
+                await self._refuse(client, visit.form(late))
         except (OSError, Broken):
             pass  # one of the two has left
         finally:
             visit.tell(workspace_id)
 
-    async def refuse(self, client: Wire, refusal: Refusal) -> None:
+    async def turn_away(self, client: Wire, refusal: Refusal) -> None:
+        """Refuse whatever is asked, in the language in which it is."""
+        first = b""
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(self._times.linger):
+                first = await client.peek()
+        await self._refuse(client, socks.unwilling(refusal) if first == socks.FIRST_BYTE else requests.answer(refusal))
+
+    async def _refuse(self, client: Wire, answer: bytes) -> None:
         """Answer, and leave when it has been read."""
-        body = f"{refusal.text}\n".encode()
-        head = (
-            f"HTTP/1.1 {refusal.status} {refusal.reason}\r\nContent-Type: text/plain; charset=utf-8\r\n"
-            f"Content-Length: {len(body)}\r\nX-Rookery-Egress: {refusal.decision}\r\nConnection: close\r\n\r\n"
-        )
         try:
             async with asyncio.timeout(self._times.linger):
-                await client.write(head.encode() + body)
+                await client.write(answer)
             client.end()
             await client.linger(self._times.linger)
         except (OSError, TimeoutError):
             pass
 
-    async def _serve(self, client: Wire, policy: Policy | None, visit: _Visit) -> None:
-        request = await self._read(client, policy)
+    async def _serve(self, client: Wire, policy: Policy | None, visit: _Visit, lookups: Lookups) -> None:
+        request = await self._read(client, policy, visit)
         if request is None:
             return
         visit.request = request
         if policy is None:
             raise _no_policy()
         check(request, policy)
-        upstream = await self._connect(request)
+        upstream = await self._connect(request, lookups)
         visit.decide("allowed")
         try:
             if request.is_tunnel:
@@ -98,10 +103,13 @@ class Proxy:
             raise
         await upstream.close(self._times.linger)
 
-    async def _read(self, client: Wire, policy: Policy | None) -> Request | None:
+    async def _read(self, client: Wire, policy: Policy | None, visit: _Visit) -> Request | None:
         """None when somebody came and left without a word."""
+        head = b""
         try:
             async with asyncio.timeout(self._times.head):
+                if await client.peek() == socks.FIRST_BYTE:
+                    return await self._read_socks(client, visit)
                 head = await client.read_head(requests.MAX_HEAD_BYTES)
         except TimeoutError:
             late = f"The request was not complete within {self._times.head:g} seconds."
@@ -115,19 +123,29 @@ class Proxy:
             return requests.parse(head) if head else None
         except Refusal as refusal:
             if policy is not None:
-                refusal.text = f"{refusal.text} {allowed(policy)}"
+                raise _with_list(refusal, policy) from None
             raise
 
-    async def _connect(self, request: Request) -> Wire:
+    async def _read_socks(self, client: Wire, visit: _Visit) -> Request:
+        visit.form, visit.established = socks.unwilling, socks.ESTABLISHED
         try:
-            return await Wire.over(await self._guard.connect(request.host, request.port, seconds=self._times.connect))
+            await socks.negotiate(client)
+            visit.form = socks.answer
+            return await socks.read_request(client)
+        except Broken:
+            raise requests.malformed("it ends in the middle") from None
+
+    async def _connect(self, request: Request, lookups: Lookups) -> Wire:
+        host, port, seconds = request.host, request.port, self._times.connect
+        try:
+            return await Wire.over(await self._guard.connect(host, port, seconds=seconds, lookups=lookups))
         except Blocked:
             # Not which address: what names of the network around the server mean is nobody's business in a workspace.
             raise Refusal(
                 403,
                 f"{request.host} leads to a private address",
-                f"{request.host} is listed, but it leads to an address of the server's machine or of a private "
-                "network, which workspaces never reach. Use a public host, or ask the operator of the server about "
+                f"{request.host} leads to an address of the server's machine, of a private network or of a cloud's "
+                "metadata, which workspaces never reach. Use a public host, or ask the operator of the server about "
                 "net_allow_private.",
                 decision="blocked_address",
             ) from None
@@ -141,7 +159,7 @@ class Proxy:
             ) from error
 
     async def _tunnel(self, client: Wire, upstream: Wire, visit: _Visit) -> None:
-        await client.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await client.write(visit.established)
         async with asyncio.timeout(self._times.idle) as limit:
             awake = _Awake(limit, self._times)
 
@@ -211,7 +229,11 @@ class Proxy:
 
 
 def check(request: Request, policy: Policy) -> None:
-    """Whether the template lists this host, with this port. Raises `Refusal`."""
+    """Whether the workspace may ask for this host, with this port. Raises `Refusal`."""
+    if policy.is_public:
+        return  # where it leads to is the guard's to judge
+    if request.is_address:
+        raise _with_list(requests.address_refused(request.host), policy)
     rules = policy.rules()
     if any(rule.matches(request.host, request.port) for rule in rules):
         return
@@ -224,12 +246,19 @@ def check(request: Request, policy: Policy) -> None:
     raise Refusal(403, reason, f"{text} {allowed(policy)}", decision="not_listed")
 
 
+def _with_list(refusal: Refusal, policy: Policy) -> Refusal:
+    refusal.text = f"{refusal.text} {allowed(policy)}"
+    return refusal
+
+
 def allowed(policy: Policy) -> str:
     """What a workspace may reach, in words."""
+    if policy.is_public:
+        return "Allowed: every public host on every port; nothing private, and nothing of the server's machine."
     if policy.is_capped:
         return (
             "The server allows workspaces no more than hosts that their template lists "
-            '(drivers.local.network_max = "proxy"), and this template lists none.'
+            '(drivers.local.network_max = "hosts"), and this template lists none.'
         )
     return f"Allowed: {hosts.shown(policy.rules())}; ports 80 and 443 unless another is named. {ASK}"
 
@@ -281,6 +310,9 @@ class _Visit:
         self._decision: Decision | None = None
         self.request: Request | None = None
         self.status: int | None = None
+        # How the client is answered, which is known when it has said its first byte.
+        self.form: Callable[[Refusal], bytes] = requests.answer
+        self.established = requests.ESTABLISHED
         self.has_idled = False
         self.is_broken = False
 
@@ -316,6 +348,7 @@ class _Visit:
             method=request.method if request is not None else None,
             host=request.host if request is not None else None,
             port=request.port if request is not None else None,
+            protocol="http" if self.established is requests.ESTABLISHED else "socks5",
             status=self.status,
             seconds=round(time.monotonic() - self._began, 3),
             **({"idle": True} if self.has_idled else {}),

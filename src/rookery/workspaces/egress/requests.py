@@ -20,11 +20,13 @@ MAX_HEADERS = 100
 # What a request came to, as metrics count it.
 Decision: TypeAlias = Literal["allowed", "not_listed", "blocked_address", "malformed", "unreachable", "too_many"]
 
+ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
 _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_AUTHORITY = re.compile(r"([A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+_AUTHORITY = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]{2,45})\])(?::([0-9]{1,5}))?")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
 # Between two neighbours only, and so never passed on.
@@ -50,11 +52,13 @@ class Refusal(Exception):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants. `length` is that of the body; None when it comes in chunks."""
+    """What somebody wants. `host` is a name, or an address in full; `length` is that of the body, None when it comes in
+    chunks."""
 
     method: str
     host: str
     port: int
+    protocol: Literal["http", "socks5"] = "http"
     path: str = ""
     version: int = 1
     headers: tuple[tuple[str, str], ...] = ()
@@ -64,9 +68,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def is_tunnel(self) -> bool:
         return self.method == "CONNECT"
 
+    @property
+    def is_address(self) -> bool:
+        return hosts.address(self.host) is not None
+
     def head(self) -> bytes:
         """As the host is to read it."""
-        where = self.host if self.port == 80 else f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        where = host if self.port == 80 else f"{host}:{self.port}"
         lines = [f"{self.method} {self.path} HTTP/1.{self.version}", f"Host: {where}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         if self.length is None:
@@ -118,6 +127,16 @@ def answer_head(head: bytes) -> tuple[int, bytes]:
     if status >= 200:
         kept.append("Connection: close")
     return status, first + b"\r\n" + "".join(f"{each}\r\n" for each in kept).encode("latin-1") + b"\r\n"
+
+
+def answer(refusal: Refusal) -> bytes:
+    """A refusal as programs and people read it."""
+    body = f"{refusal.text}\n".encode()
+    head = (
+        f"HTTP/1.1 {refusal.status} {refusal.reason}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nX-Rookery-Egress: {refusal.decision}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def malformed(why: str) -> Refusal:
@@ -191,24 +210,30 @@ def _absolute(target: str) -> tuple[str, int, str]:
 
 
 def _place(authority: str, *, usual: int | None) -> tuple[str, int]:
-    """Host and port of an authority. Names only: an address says nothing that could stand on a list."""
-    if authority.startswith("["):
-        raise _address_refused(authority[1:].partition("]")[0])
+    """Host and port of an authority."""
     match = _AUTHORITY.fullmatch(authority)
-    host = hosts.normal(match[1]) if match is not None else None
-    port = int(match[2]) if match is not None and match[2] else usual
+    written = (match[1] or match[2]) if match is not None else ""
+    host = hosts.address(written) if match is not None and match[2] is not None else place(written)
+    port = int(match[3]) if match is not None and match[3] else usual
     if host is None or port is None or not 1 <= port <= 65_535:
         raise malformed("it does not name `host:port`" if usual is None else "its URL has no host that could be asked")
-    if hosts.is_address(host):
-        raise _address_refused(host)
     return host, port
 
 
-def _address_refused(address: str) -> Refusal:
-    shown = re.sub(r"[^0-9A-Fa-fx:.]", "", address)[:60]
+def place(written: str) -> str | None:
+    """A name, or an address of IPv4 in full, in the one way to write it; None when it is neither."""
+    host = hosts.normal(written)
+    if host is None or not hosts.is_address(host):
+        return host
+    if (found := hosts.address(host)) is not None:
+        return found
+    raise malformed(f"{host[:60]} is an address that is not written in full, as in 198.51.100.7")
+
+
+def address_refused(address: str) -> Refusal:
     return Refusal(
         403,
         "Addresses are not allowed in this workspace, only listed hosts by name",
-        f"{shown} is an address. This workspace reaches listed hosts only, by their names.",
+        f"{address} is an address. This workspace reaches listed hosts only, by their names.",
         decision="not_listed",
     )

@@ -15,6 +15,7 @@ LINGER_BYTES = 1024 * 1024
 MAX_CHUNK_LINE = 256
 MAX_TRAILER_BYTES = 8 * 1024
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
+_LONE_NEWLINE = re.compile(rb"(?<!\r)\n")
 
 # Told how many bytes went on.
 Moved = Callable[[int], None]
@@ -57,15 +58,32 @@ class Wire:
         del self._unread[:count]
         return data
 
+    async def peek(self) -> bytes:
+        """The first byte that has not been read, which stays; empty at the end."""
+        if not self._unread:
+            self._unread += await self.reader.read(READ_BYTES)
+        return bytes(self._unread[:1])
+
+    async def read_exactly(self, count: int) -> bytes:
+        """So many bytes; `Broken` when it ends before that."""
+        while len(self._unread) < count:
+            data = await self.reader.read(READ_BYTES)
+            if not data:
+                raise Broken
+            self._unread += data
+        return self._take(count)
+
     async def read_head(self, most: int) -> bytes:
         """Up to an empty line, without it. Empty when nothing came at all; `Broken` when it ends before that."""
         found = self._unread
-        while (end := found.find(b"\r\n\r\n", 0, most + 4)) < 0:
+        seen = 0  # what came byte by byte is not searched from its beginning each time
+        while (end := found.find(b"\r\n\r\n", max(0, seen - 3), most + 4)) < 0:
             if len(found) > most:
                 raise TooLong
             # Lines that end otherwise would be waited for until the time is up.
-            if b"\n" in found.replace(b"\r\n", b""):
+            if _LONE_NEWLINE.search(found, seen):
                 raise Broken
+            seen = len(found)
             data = await self.reader.read(READ_BYTES)
             if not data and found:
                 raise Broken

@@ -92,7 +92,12 @@ export function OwnWorkspaces() {
   );
 }
 
-const NETWORKS: Record<string, string> = { full: "All of it", proxy: "Listed hosts", none: "None" };
+const NETWORKS: Record<string, string> = {
+  none: "None",
+  hosts: "Listed hosts",
+  public: "Public hosts",
+  host: "The machine's own",
+};
 /** More of them are behind a line that opens. */
 const SHOWN_HOSTS = 3;
 
@@ -139,7 +144,7 @@ export function Templates() {
               <>
                 <span className="font-medium">{one.display_name || one.name}</span>
                 <span className="block text-small text-muted">{one.description}</span>
-                {one.network === "proxy" && <Hosts names={one.hosts} />}
+                {one.network === "hosts" && <Hosts names={one.hosts} />}
               </>
             ),
           },

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 from collections.abc import Sequence
 from typing import NamedTuple, Union
 
@@ -67,7 +68,7 @@ def _namespaces(plan: Plan) -> Arguments:
         # By itself --unshare-all only tries the user namespace, and would go on without one.
         "--unshare-user",
         "--unshare-all",
-        *(["--share-net"] if plan.network == "full" else []),
+        *(["--share-net"] if plan.network == "host" else []),
         *([] if plan.nested else ["--disable-userns"]),
         "--new-session",
         *("--cap-drop", "ALL"),
@@ -140,17 +141,25 @@ def _etc(plan: Plan, shell: str) -> Arguments:
         "nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
     )
     group = f"root:x:0:\nagent:x:{UID}:\nnogroup:x:65534:\n"
-    hosts = _read("/etc/hosts") if plan.network == "full" else b"127.0.0.1 localhost\n::1 localhost\n"
-    resolver = _read("/etc/resolv.conf") if plan.network == "full" else b""
+    hosts = _read("/etc/hosts") if plan.network == "host" else b"127.0.0.1 localhost\n::1 localhost\n"
+    resolver = _read("/etc/resolv.conf") if plan.network == "host" else b""
     made = {
         "passwd": passwd.encode(),
         "group": group.encode(),
         "hosts": hosts.rstrip() + b"\n127.0.1.1 workspace\n",
         "resolv.conf": resolver,
     }
+    if plan.egress is not None:
+        made["ssh/ssh_config"] = _ssh_config(plan)
     for name, content in made.items():
         arguments += ["--perms", "0444", "--ro-bind-data", content, f"/etc/{name}"]
     return arguments
+
+
+def _ssh_config(plan: Plan) -> bytes:
+    """ssh knows no proxy, but runs a command instead of connecting. What users write for themselves comes first."""
+    command = f"{shlex.quote(plan.python)} -I {AGENT} connect".replace("%", "%%")
+    return f"Host localhost 127.0.0.1 ::1\n  ProxyCommand none\nHost *\n  ProxyCommand {command} %h %p\n".encode()
 
 
 def _read(path: str) -> bytes:

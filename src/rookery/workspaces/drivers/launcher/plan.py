@@ -24,8 +24,8 @@ class Plan:
     bwrap: str | None = None  # none: a plain process, which can do all that its user can
     bwrap_libraries: str | None = None  # what it brings along; the sandbox gets both, for sandboxes in it
     uid: int | None = None  # to become first, when started as root
-    network: str = "none"  # full: the machine's; none and proxy: a namespace of its own
-    egress: str | None = None  # with proxy: the directory of the socket that leads out
+    network: str = "none"  # host: the machine's; every other: a namespace of its own
+    egress: str | None = None  # with hosts and public: the directory of the socket that leads out
     nested: bool = True
     ro_binds: list[str] = field(default_factory=list)
     rw_binds: list[str] = field(default_factory=list)

@@ -1,0 +1,84 @@
+"""SOCKS 5 (RFC 1928), for programs that speak no HTTP: without authentication, and CONNECT alone.
+
+A name is resolved by the server, as for HTTP (clients call this `socks5h`). A refusal is one byte here; the log has the
+words.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address
+
+from rookery.workspaces.egress import hosts, requests
+from rookery.workspaces.egress.requests import Decision, Refusal, Request
+from rookery.workspaces.egress.wires import Wire
+
+FIRST_BYTE = b"\x05"
+_VERSION, _NO_AUTHENTICATION, _CONNECT = 5, 0, 1
+# Whoever made the connection is told no address: it is of no use to a workspace, and says where the server is.
+_BOUND = b"\x00\x01\x00\x00\x00\x00\x00\x00"
+
+ESTABLISHED = b"\x05\x00" + _BOUND
+_GENERAL_FAILURE, _NOT_ALLOWED, _HOST_UNREACHABLE, _NO_SUCH_COMMAND, _NO_SUCH_KIND = 1, 2, 4, 7, 8
+_REPLIES: dict[Decision, int] = {
+    "not_listed": _NOT_ALLOWED,
+    "blocked_address": _NOT_ALLOWED,
+    "unreachable": _HOST_UNREACHABLE,
+}
+
+
+class SocksRefusal(Refusal):
+    """One that has a byte of its own."""
+
+    def __init__(self, text: str, reply: int) -> None:
+        super().__init__(400, "Malformed request", text)
+        self.reply = reply
+
+
+async def negotiate(client: Wire) -> None:
+    """The first of two questions: how the client would say who it is. Raises `Refusal`."""
+    version, count = await client.read_exactly(2)
+    methods = await client.read_exactly(count)
+    if version != _VERSION or _NO_AUTHENTICATION not in methods:
+        raise requests.malformed("it offers no way of SOCKS without authentication")
+    await client.write(bytes((_VERSION, _NO_AUTHENTICATION)))
+
+
+async def read_request(client: Wire) -> Request:
+    """The second: where to. Raises `Refusal`."""
+    version, command, reserved, kind = await client.read_exactly(4)
+    if version != _VERSION or reserved != 0:
+        raise requests.malformed("it does not go on as SOCKS 5 says")
+    if command != _CONNECT:
+        raise SocksRefusal(
+            "Of SOCKS only CONNECT is answered here: there is no UDP, and nobody is let in.", _NO_SUCH_COMMAND
+        )
+    host = await _read_host(client, kind)
+    port = int.from_bytes(await client.read_exactly(2), "big")
+    if host is None or port == 0:
+        raise requests.malformed("it names no host and port that could be asked")
+    return Request(method="CONNECT", host=host, port=port, protocol="socks5")
+
+
+async def _read_host(client: Wire, kind: int) -> str | None:
+    match kind:
+        case 1:  # an address of IPv4
+            return str(IPv4Address(await client.read_exactly(4)))
+        case 4:  # of IPv6
+            return str(IPv6Address(await client.read_exactly(16)))
+        case 3:  # a name
+            (length,) = await client.read_exactly(1)
+            written = (await client.read_exactly(length)).decode("latin-1")
+            # Some clients write addresses as if they were names.
+            return hosts.address(written) or requests.place(written)
+    raise SocksRefusal("The kind of address in this request is none of SOCKS 5.", _NO_SUCH_KIND)
+
+
+def unwilling(refusal: Refusal) -> bytes:
+    """The answer to the first question: no method is acceptable."""
+    return b"\x05\xff"
+
+
+def answer(refusal: Refusal) -> bytes:
+    """The answer to the second."""
+    reply = refusal.reply if isinstance(refusal, SocksRefusal) else _REPLIES.get(refusal.decision, _GENERAL_FAILURE)
+    return bytes((_VERSION, reply)) + _BOUND
