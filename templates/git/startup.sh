@@ -26,6 +26,16 @@ case "${ROOKERY_PARAM_repository#file://}" in
         ;;
 esac
 
+# An address with credentials comes without them; the whole of it is behind this descriptor. Git keeps them in the
+# workspace, so that fetching and pushing work later, too.
+if [ -n "${ROOKERY_SECRETS_FD:-}" ]; then
+    . "/dev/fd/$ROOKERY_SECRETS_FD"
+fi
+if [ -n "${ROOKERY_SECRET_repository:-}" ]; then
+    git config --global credential.helper store
+    printf 'url=%s\n\n' "$ROOKERY_SECRET_repository" | git credential approve
+fi
+
 set -- --no-hardlinks
 case "${ROOKERY_PARAM_depth:-1}" in
     0) ;;

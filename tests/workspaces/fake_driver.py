@@ -33,6 +33,7 @@ class FakeDriver:
     context: dict[str, Any] = field(default_factory=lambda: {"version": 0, "hash": "", "resources": []})
     context_changed: asyncio.Event = field(default_factory=asyncio.Event)
     polled: asyncio.Event = field(default_factory=asyncio.Event)  # somebody waits for a change of the context
+    secrets: list[dict[str, str]] = field(default_factory=list)  # as they were handed over
     floods: bool = False  # answers every request with interim answers, without end
     fails: DriverError | None = None
     starts: list[WorkspaceSpec] = field(default_factory=list)
@@ -109,6 +110,9 @@ class FakeDriver:
                 await _flood(request)
             if request.headers.get("Authorization") != f"Bearer {ws.token}":
                 return web.json_response({"code": "unauthenticated", "message": "No."}, status=401)
+            if request.path == "/v1/secrets":
+                self.secrets.append((await request.json())["secrets"])
+                return web.json_response({"ok": True})
             if request.path == "/v1/git/watch":
                 return await self._watch(request)
             if request.path == "/v1/git/scan":

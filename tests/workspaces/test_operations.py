@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.store import settings, workspace_claims, workspace_operations, workspace_requests
+from rookery.store import sealed, settings, workspace_claims, workspace_operations, workspace_requests
 from rookery.store.access_errors import InUse
 from rookery.store.pool import Connection
 from rookery.store.workspace_operations import Reason
@@ -292,6 +292,66 @@ async def test_sixth_running_workspace_is_refused_with_numbers(yard: Yard) -> No
     assert (refused.value.kind, refused.value.used, refused.value.limit) == ("max_running_per_user", 5, 5)
     assert await yard.world.conn.fetchval("SELECT count(*) FROM workspaces") == 5
     assert (await yard.create(replica, owner=await yard.world.user())).is_new
+
+
+SECRETIVE = b"""
+name = "secretive"
+[[parameters]]
+name = "key"
+type = "secret"
+required = true
+mutable = true
+[[parameters]]
+name = "once"
+type = "secret"
+ephemeral = true
+[[parameters]]
+name = "repo"
+"""
+
+
+async def test_secret_parameters_are_sealed_masked_and_handed_to_the_agent(yard: Yard) -> None:
+    replica, driver = yard.replica()
+    await yard.run(replica)
+    await yard.push(SECRETIVE)
+    given = {"key": "hunter2", "once": "swordfish", "repo": "https://me:pa55@h/x.git"}
+
+    made = await replica.service.request_create(yard.as_user(), yard.owner, template="secretive", parameters=given)
+    assert isinstance(made, Requested)
+    running = await yard.settled(made, "running")
+
+    assert running.parameters == {"key": "***", "repo": "https://***@h/x.git"}
+    assert driver.secrets == [{"key": "hunter2", "once": "swordfish", "repo": "https://me:pa55@h/x.git"}]
+    assert driver.starts[0].parameters == {"repo": "https://h/x.git"}
+    rows = await yard.world.conn.fetch(
+        "SELECT to_jsonb(w)::text FROM workspaces w UNION ALL SELECT to_jsonb(o)::text FROM workspace_operations o"
+    )
+    stored = " ".join(row[0] for row in rows)
+    assert not [text for text in ("hunter2", "swordfish", "pa55") if text in stored]
+    assert await yard.world.conn.fetchval("SELECT count(secrets_enc) FROM workspace_operations") == 0
+
+    await yard.settled(await replica.service.request_stop(yard.as_user(), running.id), "stopped")
+    again = await replica.service.request_start(yard.as_user(), running.id, parameters={"key": "***"})
+    await yard.settled(again, "running")
+    assert driver.secrets[1] == {"key": "hunter2", "repo": "https://me:pa55@h/x.git"}
+
+
+async def test_secret_parameters_move_to_another_key_of_the_ring(yard: Yard) -> None:
+    replica, driver = yard.replica()
+    await yard.run(replica)
+    await yard.push(SECRETIVE)
+    made = await replica.service.request_create(
+        yard.as_user(), yard.owner, template="secretive", parameters={"key": "hunter2"}
+    )
+    assert isinstance(made, Requested)
+    running = await yard.settled(made, "running")
+
+    done = await sealed.rotate(yard.world.conn, yard.ring, full=True)
+
+    assert done.unreadable == 0
+    await yard.settled(await replica.service.request_stop(yard.as_user(), running.id), "stopped")
+    await yard.settled(await replica.service.request_start(yard.as_user(), running.id), "running")
+    assert driver.secrets[-1] == {"key": "hunter2"}
 
 
 async def test_of_two_racing_creates_at_the_limit_one_wins(yard: Yard) -> None:

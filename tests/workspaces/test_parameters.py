@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.workspaces import manifest, parameters, values
-from rookery.workspaces.problems import ParametersInvalid
+from rookery.workspaces.problems import ParametersInvalid, TemplateInvalid
 
 TEMPLATE = manifest.parse(
     """
@@ -108,8 +108,8 @@ SHARING = manifest.parse(
 def test_shared_folder_is_bound(folder: str) -> None:
     made = parameters.resolve(SHARING, {"folder": folder}, shared_folders=["/srv/projects"])
 
-    assert parameters.bound_sandbox(SHARING.sandbox, made.all).rw_binds == (folder,)
-    assert parameters.bound(SHARING.directory, made.all) == folder
+    assert parameters.bound_sandbox(SHARING.sandbox, made.stored).rw_binds == (folder,)
+    assert parameters.bound(SHARING.directory, made.stored) == folder
 
 
 @pytest.mark.parametrize("folder", ["/", "/srv", "/srv/projects2", "/srv/projects/../x", "srv/projects", "~/x"])
@@ -118,3 +118,123 @@ def test_other_folders_of_the_host_are_refused(folder: str) -> None:
         parameters.resolve(SHARING, {"folder": folder}, shared_folders=["/srv/projects"])
 
     assert [each.field for each in caught.value.problems] == ["parameters.folder"]
+
+
+# Secrets
+
+SECRETIVE = manifest.parse(
+    """
+    name = "s"
+    [[parameters]]
+    name = "key"
+    type = "secret"
+    required = true
+    min = 4
+    mutable = true
+    [[parameters]]
+    name = "once"
+    type = "secret"
+    ephemeral = true
+    [[parameters]]
+    name = "repo"
+    mutable = true
+    [[parameters]]
+    name = "mirrors"
+    type = "list(string)"
+    """
+)
+
+
+def test_secrets_and_credentials_of_urls_are_kept_apart_from_what_is_shown() -> None:
+    made = parameters.resolve(
+        SECRETIVE,
+        {
+            "key": "hunter2",
+            "once": "123",
+            "repo": "https://me:pw@git.example/a.git",
+            "mirrors": ["https://tok@a.example/", "b"],
+        },
+    )
+
+    assert made.stored == {
+        "key": "***",
+        "repo": "https://***@git.example/a.git",
+        "mirrors": ["https://***@a.example/", "b"],
+    }
+    assert made.once == {"once": "***"}
+    assert made.secrets["key"] == "hunter2"
+    assert made.secrets["repo"] == "https://me:pw@git.example/a.git"
+    assert made.once_secrets == {"once": "123"}
+
+
+def test_scripts_get_secrets_by_the_descriptor_and_addresses_without_credentials() -> None:
+    environment, handed = parameters.given_to_scripts(
+        SECRETIVE, {"key": "hunter2", "repo": "https://me:pw@git.example/a.git", "mirrors": ["b"]}
+    )
+
+    assert environment == {"repo": "https://git.example/a.git", "mirrors": '["b"]'}
+    assert handed == {"key": "hunter2", "repo": "https://me:pw@git.example/a.git"}
+
+
+def test_mask_that_is_given_back_leaves_the_value_as_it_is() -> None:
+    stored = {"key": "hunter2", "repo": "https://me:pw@git.example/a.git"}
+
+    same = parameters.resolve(SECRETIVE, {"key": "***", "repo": "https://***@git.example/a.git"}, stored=stored)
+    changed = parameters.resolve(SECRETIVE, {"key": "other", "repo": "https://git.example/b.git"}, stored=stored)
+
+    assert same.secrets == stored
+    assert changed.secrets == {"key": "other"}
+    assert changed.stored["repo"] == "https://git.example/b.git"
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"key": "***"}, {"key": "abc"}, {"key": 7}, {"key": "a\0bcd"}, {"key": "x" * 40_000}]
+)
+def test_wrong_secrets_are_refused_without_being_repeated(given: dict[str, object]) -> None:
+    with pytest.raises(ParametersInvalid) as caught:
+        parameters.resolve(SECRETIVE, given)
+
+    (problem,) = caught.value.problems
+    assert problem.field == "parameters.key"
+    assert "xxx" not in problem.detail
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "bare"),
+    [
+        ("https://u:p@h/x", "https://***@h/x", "https://h/x"),
+        ("https://token@h/x", "https://***@h/x", "https://h/x"),
+        ("git+https://u:p@h/x", "git+https://***@h/x", "git+https://h/x"),
+        ("https://u:p@ss@h/x", "https://***@h/x", "https://h/x"),
+        ("ssh://git@h/x", "ssh://git@h/x", "ssh://git@h/x"),
+        ("ssh://git:pw@h/x", "ssh://git:***@h/x", "ssh://git@h/x"),
+        ("git@h:x/y", "git@h:x/y", "git@h:x/y"),
+        ("https://h/x@y", "https://h/x@y", "https://h/x@y"),
+        ("https://h?next=a@b", "https://h?next=a@b", "https://h?next=a@b"),
+        ("--index https://u:p@h/simple pkg", "--index https://***@h/simple pkg", "--index https://h/simple pkg"),
+        ("", "", ""),
+    ],
+)
+def test_user_info_of_urls_is_found(url: str, shown: str, bare: str) -> None:
+    assert (values.masked(url), values.without_credentials(url)) == (shown, bare)
+    assert values.masked(values.without_credentials(url)) == bare
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('type = "secret"\ndefault = "x"', "parameters[0].default"),
+        ('type = "secret"\noptions = ["x"]', "parameters[0].options"),
+        ('default = "https://u:p@h/"', "parameters[0].default"),
+    ],
+)
+def test_template_holds_no_secrets(text: str, field: str) -> None:
+    with pytest.raises(TemplateInvalid) as caught:
+        manifest.parse(f'name = "t"\n[[parameters]]\nname = "a"\n{text}')
+    assert [each.field for each in caught.value.problems] == [field]
+
+
+def test_preset_holds_no_secrets() -> None:
+    text = 'name = "t"\n[[parameters]]\nname = "a"\ntype = "secret"\n[[presets]]\nid = "p"\nparameters = { a = "x" }'
+    with pytest.raises(TemplateInvalid, match="secrets"):
+        manifest.parse(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -118,6 +119,33 @@ def test_git_takes_the_whole_history_and_a_branch(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert (home / "project" / "file.txt").read_text() == "one"
+
+
+def test_git_keeps_credentials_out_of_the_repository_and_for_later(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    with tempfile.TemporaryFile() as secrets:
+        secrets.write(b"ROOKERY_SECRET_repository='https://me:hunter2@git.example/a.git'\n")
+        secrets.flush()
+        done = subprocess.run(
+            ["sh", FOLDERS["git"] / "startup.sh"],
+            cwd=tmp_path / "project",
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(tmp_path),
+                "ROOKERY_SECRETS_FD": str(secrets.fileno()),
+                "ROOKERY_PARAM_repository": repository(tmp_path / "origin", "first"),
+            },
+            pass_fds=[secrets.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    assert done.returncode == 0, done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+    assert (tmp_path / ".git-credentials").read_text().strip() == "https://me:hunter2@git.example"
+    assert (tmp_path / ".git-credentials").stat().st_mode & 0o077 == 0
+    assert "hunter2" not in (tmp_path / "project/.git/config").read_text()
 
 
 def test_git_that_cannot_clone_says_so_and_leaves_the_folder_empty(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ PLACES = (
     Place("model_providers", "api_key_enc", "id::text", sealed="api_key_enc"),
     Place("user_provider_keys", "key_enc", "user_id || '/' || provider_id", sealed="key_enc"),
     Place("workspaces", "token_enc", "id::text", sealed="token_enc"),
+    Place("workspaces", "secrets_enc", "id::text", sealed="secrets_enc"),
+    Place("workspace_operations", "secrets_enc", "workspace_id::text", sealed="secrets_enc"),
     # Settings are JSON, and most of them are no secrets.
     Place(
         "settings",

@@ -85,7 +85,7 @@ GIVE_BACK = """
 FINISH = """
     UPDATE workspace_operations
        SET state = $2, error = $3, error_code = $4, finished_at = clock_timestamp(), claimed_by = NULL,
-           lease_until = NULL, parameters = '{}'
+           lease_until = NULL, parameters = '{}', secrets_enc = NULL
      WHERE id = $1
 """
 SET_GENERATION = "UPDATE workspace_operations SET generation = $2 WHERE id = $1"
@@ -113,7 +113,7 @@ SET_DOWN = """
 SET_DELETED = """
     UPDATE workspaces
        SET status = 'deleted', deleted_at = $2, endpoint = NULL, token_enc = NULL, template_revision = NULL,
-           error = NULL, error_code = NULL, parameters = '{}', updated_at = clock_timestamp()
+           error = NULL, error_code = NULL, parameters = '{}', secrets_enc = NULL, updated_at = clock_timestamp()
      WHERE id = $1
 """
 # Only the end of the log is kept; what was before it is counted, so that readers know where they are.

@@ -19,12 +19,13 @@ import msgspec
 from rookery.store.access_errors import Missing
 from rookery.store.pool import Connection
 
+TABLE = "workspace_operations"
 MAX_LOG_BYTES = 256 * 1024
 
 # The fields of `Operation`, in its order. The log is read by itself.
 COLUMNS = (
-    "o.id, o.workspace_id, o.kind, o.state, o.reason, o.parameters, o.generation, o.error, o.error_code, o.claimed_by, "
-    "o.lease_until, o.created_at, o.started_at, o.finished_at"
+    "o.id, o.workspace_id, o.kind, o.state, o.reason, o.parameters, o.secrets_enc, o.generation, o.error, "
+    "o.error_code, o.claimed_by, o.lease_until, o.created_at, o.started_at, o.finished_at"
 )
 FIND = f"SELECT {COLUMNS} FROM workspace_operations o WHERE o.id = $1"
 FIND_OPEN = f"""
@@ -91,7 +92,7 @@ class OperationNotFound(Missing):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """An operation as stored. `parameters` are those of this start alone, gone when it is over."""
+    """An operation as stored. `parameters` and secrets are those of this start alone, gone when it is over."""
 
     id: UUID
     workspace_id: UUID
@@ -99,6 +100,7 @@ class Operation(msgspec.Struct, frozen=True):
     state: str
     reason: str
     parameters: dict[str, Any]
+    secrets_enc: str | None
     generation: int | None
     error: str | None
     error_code: str | None

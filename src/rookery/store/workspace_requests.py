@@ -47,26 +47,26 @@ COUNT_ON_NODE = """
        AND id <> $2
 """
 INSERT = """
-    INSERT INTO workspaces (id, owner_id, name, template, template_revision, driver, node, parameters, status,
-                            idle_stop_after, last_used_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'pending', $9, $10)
+    INSERT INTO workspaces (id, owner_id, name, template, template_revision, driver, node, parameters, secrets_enc,
+                            status, idle_stop_after, last_used_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11)
 """
 INSERT_OPERATION = f"""
-    INSERT INTO workspace_operations AS o (workspace_id, kind, reason, parameters)
-    VALUES ($1, $2, $3, $4)
+    INSERT INTO workspace_operations AS o (workspace_id, kind, reason, parameters, secrets_enc)
+    VALUES ($1, $2, $3, $4, $5)
     RETURNING {workspace_operations.COLUMNS}
 """
 # It keeps its claim until its replica has let go of the driver.
 CANCEL = """
     UPDATE workspace_operations
-       SET state = 'canceled', finished_at = clock_timestamp(), parameters = '{}',
+       SET state = 'canceled', finished_at = clock_timestamp(), parameters = '{}', secrets_enc = NULL,
            error = 'This start was canceled.', error_code = 'canceled'
      WHERE id = $1
 """
 PLAN_START = """
     UPDATE workspaces
-       SET status = 'starting', agent_state = 'connecting', template_revision = $2, parameters = $3, error = NULL,
-           error_code = NULL, last_used_at = $4, updated_at = clock_timestamp()
+       SET status = 'starting', agent_state = 'connecting', template_revision = $2, parameters = $3, secrets_enc = $4,
+           error = NULL, error_code = NULL, last_used_at = $5, updated_at = clock_timestamp()
      WHERE id = $1
 """
 SET_STATUS = "UPDATE workspaces SET status = $2, updated_at = clock_timestamp() WHERE id = $1"
@@ -113,7 +113,10 @@ class WorkspaceQuotaExceeded(QuotaExceeded):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace to make. `parameters` are stored with it, `once` only with its first operation."""
+    """A workspace to make. `parameters` are stored with it, `once` only with its first operation.
+
+    Secrets are sealed, and stand in the parameters by a mask.
+    """
 
     id: UUID
     owner_id: UUID
@@ -123,7 +126,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
     node: str | None
     parameters: dict[str, Any]
+    secrets_enc: str | None = None
     once: dict[str, Any]
+    once_secrets_enc: str | None = None
     idle_stop_after: timedelta
 
 
@@ -132,7 +137,9 @@ class StartPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     revision: str
     parameters: dict[str, Any]
+    secrets_enc: str | None = None
     once: dict[str, Any]
+    once_secrets_enc: str | None = None
 
 
 class Requested(msgspec.Struct, frozen=True):
@@ -166,6 +173,7 @@ async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetim
                 draft.driver,
                 draft.node,
                 _json(draft.parameters),
+                draft.secrets_enc,
                 quotas.capped_idle(draft.idle_stop_after),
                 now,
             )
@@ -173,7 +181,9 @@ async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetim
         raise workspaces.name_taken(draft.name) from None
     except asyncpg.ForeignKeyViolationError:
         raise TemplateNotFound(draft.template) from None  # deleted since it was read
-    operation = await _insert(conn, draft.id, Kind.CREATE, reason=reason, once=draft.once)
+    operation = await _insert(
+        conn, draft.id, Kind.CREATE, reason=reason, once=draft.once, secrets_enc=draft.once_secrets_enc
+    )
     return Requested(await workspaces.get_workspace(conn, draft.id), operation, True)
 
 
@@ -199,8 +209,10 @@ async def start(conn: Connection, workspace: Workspace, plan: StartPlan, *, reas
     await _require_active(conn, workspace.owner_id)
     quotas = await read_workspace_settings(conn)
     await _check_quotas(conn, workspace.owner_id, quotas, workspace_id=workspace.id, node=workspace.node, is_new=False)
-    await conn.execute(PLAN_START, workspace.id, plan.revision, _json(plan.parameters), now)
-    operation = await _insert(conn, workspace.id, Kind.START, reason=reason, once=plan.once)
+    await conn.execute(PLAN_START, workspace.id, plan.revision, _json(plan.parameters), plan.secrets_enc, now)
+    operation = await _insert(
+        conn, workspace.id, Kind.START, reason=reason, once=plan.once, secrets_enc=plan.once_secrets_enc
+    )
     return Requested(await workspaces.get_workspace(conn, workspace.id), operation, True)
 
 
@@ -267,9 +279,15 @@ async def _cancel(conn: Connection, operation: Operation | None) -> None:
 
 
 async def _insert(
-    conn: Connection, workspace_id: UUID, kind: Kind, *, reason: Reason, once: dict[str, Any] | None = None
+    conn: Connection,
+    workspace_id: UUID,
+    kind: Kind,
+    *,
+    reason: Reason,
+    once: dict[str, Any] | None = None,
+    secrets_enc: str | None = None,
 ) -> Operation:
-    record = await conn.fetchrow(INSERT_OPERATION, workspace_id, kind, reason, _json(once or {}))
+    record = await conn.fetchrow(INSERT_OPERATION, workspace_id, kind, reason, _json(once or {}), secrets_enc)
     assert record is not None
     return workspace_operations.from_record(record)
 

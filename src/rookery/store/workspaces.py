@@ -23,6 +23,7 @@ from rookery.store.pool import Connection
 
 TABLE = "workspaces"
 TOKEN_COLUMN = "token_enc"  # noqa: S105 -- a name, not a secret
+SECRETS_COLUMN = "secrets_enc"
 MAX_NAME = 32
 NAME_RULE = f"Use lower-case letters, digits and single hyphens, at most {MAX_NAME} characters."
 SHOWN_CHATS = 20
@@ -31,8 +32,8 @@ ENDS_SOON = timedelta(minutes=10)
 
 # The fields of `Workspace`, in its order.
 COLUMNS = (
-    "w.id, w.owner_id, w.name, w.template, w.template_revision, w.driver, w.node, w.parameters, w.status, w.error, "
-    "w.error_code, w.warning, w.disk_warning, w.generation, w.endpoint, w.token_enc, w.agent_state, "
+    "w.id, w.owner_id, w.name, w.template, w.template_revision, w.driver, w.node, w.parameters, w.secrets_enc, "
+    "w.status, w.error, w.error_code, w.warning, w.disk_warning, w.generation, w.endpoint, w.token_enc, w.agent_state, "
     "w.startup_exit_code, w.os, w.arch, w.home, w.directory, w.last_seen_at, w.last_used_at, w.started_at, "
     "w.stopped_at, w.idle_stop_after, w.created_at, w.updated_at, w.deleted_at"
 )
@@ -138,6 +139,7 @@ class Workspace(msgspec.Struct, frozen=True):
     driver: str
     node: str | None
     parameters: dict[str, Any]
+    secrets_enc: str | None
     status: str
     error: str | None
     error_code: str | None

@@ -175,6 +175,10 @@ class AgentConn:
         path = f"/v1/processes/{_segment(process_id)}/signal"
         await self._http.call(self._post(path, {"signal": signal}, seconds=seconds), self._chat)
 
+    async def give_secrets(self, secrets: Mapping[str, str]) -> None:
+        """Hand over the secret parameters that the startup script waits for. They can be given once."""
+        await self._http.call(self._post("/v1/secrets", {"secrets": secrets}), self._chat)
+
     async def script_log(self, *, since: int = 0) -> ScriptLog:
         """What the startup script has printed after the first `since` bytes."""
         return await self._json(Request(method="GET", path="/v1/scripts/log", query={"since": str(since)}), ScriptLog)

@@ -31,7 +31,10 @@ DriverName: TypeAlias = Literal["local", "ssh"]
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a workspace can be told. `ephemeral` values are given anew at every start and never stored."""
+    """What a workspace can be told. `ephemeral` values are given anew at every start and never stored.
+
+    Values of the type `secret` are sealed, shown to nobody, and handed to the startup script by a descriptor.
+    """
 
     name: str
     type: ParameterType = "string"
@@ -347,7 +350,12 @@ class _Reading:
             max=table.take("max", checks.number, None),
         )
         table.done()
-        if made.regex is not None and kind not in ("string", "list(string)"):
+        for key in ("default", "options"):
+            if kind == "secret" and key in table.raw:
+                table.wrong(key, "A secret has none: everybody can read a template.")
+        if made.default is not None and values.without_credentials(made.default) != made.default:
+            table.wrong("default", "This URL has credentials in it, and everybody can read a template.")
+        if made.regex is not None and kind not in ("string", "list(string)", "secret"):
             table.wrong("regex", f"This has no meaning for the type {kind}.")
         for key in ("min", "max"):
             if getattr(made, key) is not None and kind == "bool":
@@ -390,6 +398,9 @@ def _preset_values(table: _Table, parameters: Mapping[str, Parameter]) -> dict[s
         known = parameters.get(key)
         if known is None:
             table.wrong(key, f"There is no parameter {key}.")
+            continue
+        if known.type == "secret":
+            table.wrong(key, "A preset holds no secrets: everybody can read a template.")
             continue
         value = table.take(key, lambda raw, known=known: values.convert(raw, known.type), None)  # type: ignore[misc]
         if value is not None:

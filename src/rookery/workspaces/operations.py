@@ -9,6 +9,7 @@ is claimed for its workspace.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import NoReturn
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from rookery.store.workspace_operations import Kind, Operation
 from rookery.store.workspaces import SETTLED, AgentState, Status, Workspace
 from rookery.workspaces.answers import Health
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint
+from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.operation_log import DATABASE_ERRORS, OperationWriter
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.readiness import Readiness, disk_warning
@@ -211,12 +213,14 @@ class Executor:
                 conn, operation, replica_id=parts.replica_id, seal=parts.specs.fresh_token
             )
             await parts.tell(conn, workspace, operation=str(operation.id))
-            spec = await parts.specs.whole(conn, workspace, once=operation.parameters)
+            spec = await parts.specs.whole(conn, workspace, operation)
         driver = parts.driver(workspace.driver)
         writer(f"Starting {workspace.name} from {workspace.template} (start {workspace.generation}).")
         try:
             async with parts.clock.deadline(START_SECONDS, "workspace-start"):
                 endpoint = await driver.start(spec, writer)
+                if spec.secrets:
+                    await self._hand_over(workspace, spec.secrets)
                 health = await parts.find_health(workspace)
             for warning in endpoint.warnings:
                 writer(f"Warning: {warning}")
@@ -236,6 +240,14 @@ class Executor:
             raise
         finally:
             parts.stats.start_seconds.observe((workspace.driver, result), parts.clock.monotonic() - began)
+
+    async def _hand_over(self, workspace: Workspace, secrets: Mapping[str, str]) -> None:
+        """Give the agent what its startup script waits for."""
+        try:
+            async with self._parts.connected(workspace) as agent:
+                await agent.give_secrets(secrets)
+        except WorkspaceError as error:
+            raise DriverError("sandbox_failed", f"The secret parameters could not be handed over: {error}") from error
 
     async def _finish_up(self, operation: Operation, endpoint: Endpoint, health: Health | None) -> Workspace:
         parts = self._parts

@@ -14,14 +14,16 @@ from rookery.workspaces.values import Value
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """`stored` stays with the workspace; `once` is for this start alone."""
+    """`stored` stays with the workspace; `once` is for this start alone.
+
+    Both may be shown: secrets, and URLs with credentials, are masked in them. The values themselves are in `secrets`
+    and `once_secrets`, to be sealed.
+    """
 
     stored: dict[str, Value]
     once: dict[str, Value]
-
-    @property
-    def all(self) -> dict[str, Value]:
-        return self.stored | self.once
+    secrets: dict[str, Value]
+    once_secrets: dict[str, Value]
 
 
 def resolve(
@@ -34,7 +36,8 @@ def resolve(
 ) -> Resolved:
     """Preset values, overlaid by given ones, then stored values (of a start), then defaults.
 
-    `stored` is None for a new workspace. Raises `ParametersInvalid` with every problem. `shared_folders` are the
+    `stored` is None for a new workspace, else what is stored, with its secrets opened. Raises `ParametersInvalid` with
+    every problem. `shared_folders` are the
     folders of the host that a parameter may choose from.
     """
     problems: list[Problem] = []
@@ -52,7 +55,36 @@ def resolve(
     _check_folders(manifest, kept | once, shared_folders, problems)
     if problems:
         raise ParametersInvalid(problems, template=manifest.name)
-    return Resolved(kept, once)
+    shown, secrets = _split(manifest, kept)
+    shown_once, once_secrets = _split(manifest, once)
+    return Resolved(shown, shown_once, secrets, once_secrets)
+
+
+def _split(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, Value]]:
+    """What may be shown of the values, and those that are secret or have credentials in them."""
+    shown, secrets = dict(chosen), dict[str, Value]()
+    for name, value in chosen.items():
+        masked = values.MASK if _is_secret(manifest, name) else values.masked(value)
+        if masked != value:
+            shown[name], secrets[name] = masked, value
+    return shown, secrets
+
+
+def given_to_scripts(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, str], dict[str, str]]:
+    """The values as scripts see them: in the environment, and by a descriptor. A URL with credentials is in both."""
+    environment, secrets = dict[str, str](), dict[str, str]()
+    for name, value in chosen.items():
+        bare = values.without_credentials(value)
+        if not _is_secret(manifest, name):
+            environment[name] = values.text(bare)
+        if _is_secret(manifest, name) or bare != value:
+            secrets[name] = values.text(value)
+    return environment, secrets
+
+
+def _is_secret(manifest: Manifest, name: str) -> bool:
+    found = manifest.find_parameter(name)
+    return found is not None and found.type == "secret"
 
 
 def bound(path: str, chosen: Mapping[str, Value]) -> str | None:
@@ -89,7 +121,7 @@ def _value(
 ) -> Value | None:
     field = f"parameters.{parameter.name}"
     before = None if stored is None or parameter.ephemeral else stored.get(parameter.name)
-    if chosen.get(parameter.name) is None:
+    if chosen.get(parameter.name) is None or _is_mask(parameter, chosen[parameter.name], before):
         return _fallback(parameter, before, field, problems)
     try:
         value = values.convert(chosen[parameter.name], parameter.type)
@@ -101,6 +133,13 @@ def _value(
         problems.append(Problem(field, "This cannot be changed after the workspace was made."))
     problems += [Problem(field, detail) for detail in values.check(value, parameter)]
     return value
+
+
+def _is_mask(parameter: Parameter, given: object, before: object) -> bool:
+    """Whether somebody gives back what was shown for a value that is stored."""
+    if parameter.type == "secret":
+        return given == values.MASK
+    return isinstance(before, str | list) and values.masked(before) != before and given == values.masked(before)
 
 
 def _fallback(parameter: Parameter, before: object, field: str, problems: list[Problem]) -> Value | None:

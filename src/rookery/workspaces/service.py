@@ -86,8 +86,9 @@ class Workspaces:
             raise ParametersInvalid([*problems, *error.problems], template=template) from None
         if problems:
             raise ParametersInvalid(problems, template=template)
+        draft_id = workspace_id or uuid4()
         draft = Draft(
-            id=workspace_id or uuid4(),
+            id=draft_id,
             owner_id=owner_id,
             name=name or generated_name(template),
             template=found.name,
@@ -95,7 +96,11 @@ class Workspaces:
             driver=manifest.driver,
             node=self._parts.node if manifest.driver == "local" else None,
             parameters=resolved.stored,
+            secrets_enc=self._parts.specs.seal_secrets(draft_id, resolved.secrets),
             once=resolved.once,
+            once_secrets_enc=self._parts.specs.seal_secrets(
+                draft_id, resolved.once_secrets, table=workspace_operations.TABLE
+            ),
             idle_stop_after=manifest.idle_stop_after,
         )
         try:
@@ -120,10 +125,22 @@ class Workspaces:
 
         def plan(workspace: Workspace, template: Template | None, recorded: Revision | None) -> StartPlan:
             revision, manifest = _to_start(workspace, template, recorded)
+            specs = self._parts.specs
             resolved = resolving.resolve(
-                manifest, parameters or {}, stored=workspace.parameters, shared_folders=self._parts.shared_folders
+                manifest,
+                parameters or {},
+                stored=specs.find_parameters(workspace),
+                shared_folders=self._parts.shared_folders,
             )
-            return StartPlan(revision=revision, parameters=resolved.stored, once=resolved.once)
+            return StartPlan(
+                revision=revision,
+                parameters=resolved.stored,
+                secrets_enc=specs.seal_secrets(workspace.id, resolved.secrets),
+                once=resolved.once,
+                once_secrets_enc=specs.seal_secrets(
+                    workspace.id, resolved.once_secrets, table=workspace_operations.TABLE
+                ),
+            )
 
         return await store.workspaces.start(workspace_id, plan, reason=reason)
 

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from rookery.llm.secrets import KeyRing
 from rookery.store import templates as stored
-from rookery.store import workspaces
+from rookery.store import workspace_operations, workspaces
 from rookery.store.model_errors import KeysMissing
 from rookery.store.pool import Connection
+from rookery.store.workspace_operations import Operation
 from rookery.store.workspaces import Workspace
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import parameters, templates, values
@@ -59,6 +62,49 @@ class Specs:
         )
         return "" if opened is None else opened.reveal()
 
+    def seal_secrets(
+        self, workspace_id: UUID, secrets: Mapping[str, Value], *, table: str = workspaces.TABLE
+    ) -> str | None:
+        """Secret parameters, sealed for the row of the workspace or for its operation's; None for none."""
+        if not secrets:
+            return None
+        if self._ring is None:
+            raise KeysMissing
+        value = msgspec.json.encode(dict(secrets)).decode()
+        return self._ring.seal(value, table=table, row_id=str(workspace_id), column=workspaces.SECRETS_COLUMN)
+
+    def open_parameters(
+        self,
+        workspace_id: UUID,
+        parameters: Mapping[str, Any],
+        secrets_enc: str | None,
+        *,
+        table: str = workspaces.TABLE,
+    ) -> dict[str, Value]:
+        """What is stored, with the secrets in the place of their masks. A secret that cannot be opened is missing."""
+        opened: dict[str, Value] = dict(parameters)
+        if secrets_enc is None:
+            return opened
+        found = None
+        if self._ring is not None:
+            found = self._ring.open(
+                secrets_enc, table=table, row_id=str(workspace_id), column=workspaces.SECRETS_COLUMN
+            )
+        if found is None:
+            raise DriverError(
+                "invalid_workspace",
+                "The secret parameters of this workspace cannot be opened with the server's keys. Give them anew, or "
+                "tell an administrator.",
+            )
+        return opened | msgspec.json.decode(found.reveal(), type=dict[str, Value])
+
+    def find_parameters(self, workspace: Workspace) -> dict[str, Value]:
+        """What is stored, for another start. A secret that cannot be opened has to be given again."""
+        try:
+            return self.open_parameters(workspace.id, workspace.parameters, workspace.secrets_enc)
+        except DriverError:
+            return {name: value for name, value in workspace.parameters.items() if values.MASK not in str(value)}
+
     async def plain(self, conn: Connection, workspace: Workspace) -> WorkspaceSpec:
         """What stopping, deleting, looking and connecting need."""
         manifest = await self._manifest(conn, workspace) if workspace.driver == "ssh" else None
@@ -79,14 +125,20 @@ class Specs:
             name=workspace.name,
         )
 
-    async def whole(self, conn: Connection, workspace: Workspace, *, once: Mapping[str, Any]) -> WorkspaceSpec:
+    async def whole(self, conn: Connection, workspace: Workspace, operation: Operation) -> WorkspaceSpec:
         """What a start needs. Raises `DriverError` when the template is gone, or binds what is not shared any more."""
         manifest = await self._manifest(conn, workspace)
         archive = await stored.load_archive(conn, workspace.template or "", workspace.template_revision or "")
         if manifest is None or archive is None:
             raise DriverError("invalid_workspace", "The template of this workspace is gone. Make a new workspace.")
         files = templates.read_archive(archive)
-        chosen: dict[str, Value] = {**workspace.parameters, **once}
+        chosen = {
+            **self.open_parameters(workspace.id, workspace.parameters, workspace.secrets_enc),
+            **self.open_parameters(
+                workspace.id, operation.parameters, operation.secrets_enc, table=workspace_operations.TABLE
+            ),
+        }
+        environment, handed = parameters.given_to_scripts(manifest, chosen)
         sandbox = parameters.bound_sandbox(manifest.sandbox, chosen)
         for path in (*sandbox.ro_binds, *sandbox.rw_binds):
             if (problem := problem_of(path, self._shared_folders)) is not None:
@@ -98,7 +150,8 @@ class Specs:
             name=workspace.name,
             directory=parameters.bound(manifest.directory, chosen) or "~",
             env=manifest.env,
-            parameters={name: values.text(value) for name, value in chosen.items()},
+            parameters=environment,
+            secrets=handed,
             startup=templates.script(files, manifest.startup),
             shutdown=templates.script(files, manifest.shutdown),
             files=templates.home_files(files),

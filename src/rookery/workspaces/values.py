@@ -8,9 +8,10 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-ParameterType: TypeAlias = Literal["string", "number", "bool", "list(string)"]
+ParameterType: TypeAlias = Literal["string", "number", "bool", "list(string)", "secret"]
 Value: TypeAlias = bool | int | float | str | list[str]
-TYPES: tuple[ParameterType, ...] = ("string", "number", "bool", "list(string)")
+TYPES: tuple[ParameterType, ...] = ("string", "number", "bool", "list(string)", "secret")
+MASK = "***"  # what is shown for a secret; given back, it stands for the value that is stored
 MAX_TEXT_BYTES = 32_768
 MAX_ITEMS = 200
 _BOOLEANS = {"true": True, "false": False}
@@ -41,7 +42,7 @@ def item_type(kind: ParameterType) -> ParameterType:
 def convert(raw: object, kind: ParameterType) -> Value:
     """The value as its type has it. Text is taken where it is plain what it means; else ValueError with a sentence."""
     match kind:
-        case "string":
+        case "string" | "secret":
             if isinstance(raw, str) and "\0" not in raw and len(raw.encode(errors="replace")) <= MAX_TEXT_BYTES:
                 return raw
             raise ValueError(f"This must be text of at most {MAX_TEXT_BYTES} bytes.")
@@ -80,9 +81,12 @@ def check(value: Value, rules: Rules) -> list[str]:
     if isinstance(value, bool):
         return found
     size = value if isinstance(value, int | float) else len(value)
-    what = {"number": "This", "string": "Its length", "list(string)": "The number of its entries"}.get(
-        rules.type, "This"
-    )
+    what = {
+        "number": "This",
+        "string": "Its length",
+        "secret": "Its length",
+        "list(string)": "The number of its entries",
+    }.get(rules.type, "This")
     if rules.min is not None and size < rules.min:
         found.append(f"{what} must be at least {rules.min:g}.")
     if rules.max is not None and size > rules.max:
@@ -99,3 +103,34 @@ def text(value: Value) -> str:
             return msgspec.json.encode(value).decode()
         case _:
             return str(value)
+
+
+# The user info of a URL, up to the last @ before the path.
+_USER_INFO = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)([^/?#\s]*)@")
+_WEB = re.compile(r"(?:.*\+)?(?:https?|ftps?)://", re.IGNORECASE)
+
+
+def without_credentials(value: Value) -> Value:
+    """The value with no user info in its URLs. A user without a password stays where it is only a name, as for ssh."""
+    return _rewritten(value, "")
+
+
+def masked(value: Value) -> Value:
+    """The value as it may be shown: user info of URLs is a mask."""
+    return _rewritten(value, f"{MASK}@")
+
+
+def _rewritten(value: Value, mask: str) -> Value:
+    if isinstance(value, list):
+        return [str(_rewritten(each, mask)) for each in value]
+    if not isinstance(value, str):
+        return value
+
+    def rewrite(found: re.Match[str]) -> str:
+        scheme, info = found[1], found[2]
+        if _WEB.fullmatch(scheme):
+            return scheme + mask
+        user, colon, _ = info.partition(":")
+        return f"{scheme}{user}:{mask}" if colon and mask else f"{scheme}{user}@"
+
+    return _USER_INFO.sub(rewrite, value)

@@ -87,6 +87,53 @@ async def test_startup_script_is_followed_by_its_log() -> None:
     assert asked == {"agent_state": "script_failed", "exit_code": 4}
 
 
+async def test_startup_script_gets_secrets_by_a_descriptor_and_nowhere_else() -> None:
+    value = 'it\'s $HOME; `rm` \n"two" lines'
+    async with rigs.rig({"secrets": ["key", "repo"]}) as rig:
+        give_script(
+            rig,
+            "startup",
+            '. "/dev/fd/$ROOKERY_SECRETS_FD"\n'
+            'printf %s "$ROOKERY_SECRET_key" > key\n'
+            'echo "the repo is $ROOKERY_SECRET_repo"\n'
+            'env > env; tr "\\0" "\\n" < /proc/$$/environ > environ\n',
+        )
+        await rig.start()
+        early = await rig.get("/v1/health")
+        answers = [
+            await rig.ask("POST", "/v1/secrets", json=body)
+            for body in (
+                {"secrets": {"key": "x"}},
+                {"secrets": {"key": "x", "repo": 3}},
+                {"secrets": ["key", "repo"]},
+                {"secrets": {"key": value, "repo": "https://me:hunter2@h/"}},
+                {"secrets": {"key": value, "repo": "again"}},
+            )
+        ]
+        health = await ended_startup(rig)
+        log = await rig.get("/v1/scripts/log")
+        command = await rig.run('env; ls /proc/self/fd | wc -l; cat /dev/fd/"${ROOKERY_SECRETS_FD:-none}"')
+
+        assert early["agent_state"] == "starting"
+        assert [each.status for each in answers] == [400, 400, 400, 200, 409]
+        assert (health["agent_state"], health["startup_exit_code"]) == ("ready", 0)
+        assert (rig.directory / "key").read_text() == value
+        assert log["output"] == f"the repo is {'*' * len('https://me:hunter2@h/')}\n"
+        for place in ("env", "environ"):
+            assert "hunter2" not in (rig.directory / place).read_text()
+        assert "SECRET" not in command["output"]
+        kept = [path for path in rig.root.rglob("*") if path.is_file() and path.name != "key"]
+        assert not [path for path in kept if b"hunter2" in path.read_bytes()]
+
+
+async def test_workspace_that_waits_for_its_secrets_can_be_used() -> None:
+    async with rigs.rig({"secrets": ["key"]}) as rig:
+        await rig.start()
+
+        assert (await rig.get("/v1/health"))["agent_state"] == "starting"
+        assert (await rig.run("echo usable"))["output"] == "usable\n"
+
+
 async def test_log_says_when_a_script_was_ended() -> None:
     async with rigs.rig() as rig:
         give_script(rig, "startup", "echo begun; sleep 1000", timeout_s=0.3)

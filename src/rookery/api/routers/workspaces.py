@@ -33,6 +33,7 @@ from rookery.store.authorized.workspaces import WorkspaceView as Stored
 from rookery.store.users import PublicUser
 from rookery.store.workspace_requests import Requested
 from rookery.store.workspaces import Status, Workspace
+from rookery.workspaces.values import masked
 
 OPERATION = "workspaces.create"
 EVERYBODY = "all"
@@ -246,7 +247,8 @@ def _view(
         template=row.template,
         template_revision=row.template_revision,
         driver=row.driver,
-        parameters=row.parameters,
+        # Rows from before secrets were kept apart may hold credentials.
+        parameters={name: masked(value) for name, value in row.parameters.items()},
         status=row.status,
         error=row.error,
         error_code=row.error_code,

@@ -76,8 +76,12 @@ class Children:
         out: int,
         err: int | None = None,
         stdin: int = subprocess.DEVNULL,
+        descriptors: Sequence[int] = (),
     ) -> Child:
-        """Start a program, with an empty input unless there is one. Raises OSError when it cannot be started."""
+        """Start a program, with an empty input unless there is one. Raises OSError when it cannot be started.
+
+        It inherits `descriptors` under their own numbers.
+        """
         popen = subprocess.Popen(  # noqa: S603 - running programs is what a workspace is for
             list(arguments),
             cwd=cwd,
@@ -86,6 +90,7 @@ class Children:
             stdout=out,
             stderr=out if err is None else err,
             start_new_session=True,
+            pass_fds=tuple(descriptors),
         )
         # The loop reaps, and this runs in the loop: the child is known before anybody can hear of its end.
         child = Child(popen)

@@ -43,6 +43,7 @@ class Config:
     home: str
     env: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()  # the names; the server hands over the values
     startup: Script = Script()
     shutdown: Script = Script(timeout_s=60.0)
     context_sources: tuple[str, ...] = ()
@@ -68,6 +69,7 @@ def load(run_dir: Path) -> Config:
         directory=_absolute(value, "directory", home),
         env=_texts(value, "env"),
         parameters=_get(value, "parameters", dict, {}),
+        secrets=tuple(str(name) for name in _get(value, "secrets", list, [])),
         startup=_script(value, "startup", 600.0),
         shutdown=_script(value, "shutdown", 60.0),
         context_sources=tuple(str(source) for source in _get(value, "context_sources", list, [])),

@@ -62,6 +62,7 @@ def build_router(agent: Agent, ending: Ending, context: Context) -> Router:
     git.register(router, agent)
     contexts.register(router, context)
     mcp.register(router, context.servers)
+    router.add("POST", "/v1/secrets", agent.scripts.take_secrets)
     router.add("POST", "/v1/scripts/startup", agent.scripts.show_startup)
     router.add("GET", "/v1/scripts/log", agent.scripts.show_log, query=("name", "since", "wait_s"))
     router.add("POST", "/v1/shutdown", ending.shutdown)

@@ -81,6 +81,14 @@ class Output:
             del self._tail[: len(self._tail) - self._tail_room]
         return self.held - before
 
+    def mask(self, text: bytes) -> None:
+        """Cover every occurrence of a text with as many asterisks, so that positions stay right."""
+        for held in (self._head, self._tail):
+            start = held.find(text)
+            while start >= 0:
+                held[start : start + len(text)] = b"*" * len(text)
+                start = held.find(text, start + len(text))
+
     def shrink(self) -> int:
         """Keep only what a view needs of an output that has ended; gives by how many bytes the memory has shrunk."""
         before = self.held

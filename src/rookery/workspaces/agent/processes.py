@@ -35,7 +35,8 @@ SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 class Order:
     """What is to be run. `arguments` is the whole command line, `command` what people and models know it by.
 
-    `spill` keeps the output that is more than a view shows.
+    `spill` keeps the output that is more than a view shows. The command inherits `descriptors`; `masked` are texts that
+    its output must not show.
     """
 
     command: str
@@ -45,6 +46,8 @@ class Order:
     chat: ChatHeaders
     background: bool = False
     spill: Spill | None = None
+    descriptors: Sequence[int] = ()
+    masked: Sequence[bytes] = ()
 
 
 class Process:
@@ -84,7 +87,10 @@ class Process:
         """More output; gives by how many bytes the memory held has grown."""
         if self.order.spill is not None:
             self.order.spill.take(self.output, data)
-        return self.output.append(data)
+        grown = self.output.append(data)
+        for text in self.order.masked:
+            self.output.mask(text)
+        return grown
 
     def wake_readers(self) -> None:
         for reader in self._readers:
@@ -182,7 +188,9 @@ class Processes:
 
         pipe = Pipe(take)
         try:
-            process.child = self._children.spawn(order.arguments, cwd=order.workdir, env=order.env, out=pipe.writer)
+            process.child = self._children.spawn(
+                order.arguments, cwd=order.workdir, env=order.env, out=pipe.writer, descriptors=order.descriptors
+            )
         except (OSError, ValueError) as error:
             pipe.close()
             raise _cannot_start(error, order) from error

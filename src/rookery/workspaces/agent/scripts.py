@@ -1,5 +1,9 @@
 """The scripts of the template: startup once per generation, shutdown before the end.
 
+Secret parameters are handed over by the server and passed to the startup script by a descriptor, whose number is in
+`ROOKERY_SECRETS_FD`. It holds assignments for a shell, `ROOKERY_SECRET_name='value'`; they are on no disk and in no
+environment.
+
 A startup script that fails or takes too long leaves a workspace that can be used; its state says what happened. That it
 ran is written down before it does, so an agent that is started again for the same generation does not run it twice.
 """
@@ -7,10 +11,15 @@ ran is written down before it does, so an agent that is started again for the sa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shlex
 import signal
-from typing import Any
+import tempfile
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, BinaryIO, cast
 
 from rookery.workspaces.agent import config, processes
 from rookery.workspaces.agent.config import Script
@@ -23,6 +32,14 @@ STARTING, READY, FAILED, TIMEOUT = "starting", "ready", "script_failed", "script
 KILL_AFTER_S = 5.0
 MAX_WAIT_S = 60.0
 _RECORD = "startup.json"
+# The server hands them over as soon as the agent answers.
+SECRETS_S = 60.0
+# Chosen: shorter ones would cover half of what a script prints, and be guessed anyway.
+MIN_MASKED_BYTES = 4
+_MAX_SECRETS_BYTES = 4 * 1024 * 1024
+
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Scripts:
@@ -38,6 +55,8 @@ class Scripts:
         self.state = STARTING
         self.exit_code: int | None = None
         self.startup_ended = asyncio.Event()
+        self._secrets: dict[str, str] | None = None
+        self._secrets_given = asyncio.Event()
 
     async def run_startup(self) -> None:
         """Run the startup script, unless this generation has run it; the state says how it went."""
@@ -55,8 +74,14 @@ class Scripts:
             self.exit_code = earlier.get("exit_code")
             state = earlier.get("state")
             return state if state in (READY, FAILED, TIMEOUT) else FAILED
+        if self._config.secrets:
+            try:
+                await asyncio.wait_for(self._secrets_given.wait(), SECRETS_S)
+            except asyncio.TimeoutError:
+                raise AgentError(409, "no_secrets", "the server did not hand over the secret parameters") from None
         self._remember(STARTING)
-        state = await self._run("startup", self._config.startup, self._config.startup.timeout_s)
+        secrets, self._secrets = self._secrets or {}, {}
+        state = await self._run("startup", self._config.startup, self._config.startup.timeout_s, secrets)
         process = self._running.get("startup")
         self.exit_code = process.exit_code if process is not None else None
         self._remember(state)
@@ -73,12 +98,42 @@ class Scripts:
         if script.path is not None:
             self._log(f"shutdown script: {state}")
 
-    async def _run(self, name: str, script: Script, timeout_s: float) -> str:
+    async def take_secrets(self, request: Request) -> Response:
+        """The secret parameters, once and all of them."""
+        body = await request.json(_MAX_SECRETS_BYTES)
+        given = body.get("secrets")
+        if not isinstance(given, dict) or not all(
+            isinstance(text, str) and "\0" not in text for text in given.values()
+        ):
+            raise invalid("secrets", "must map names to texts")
+        if sorted(given) != sorted(self._config.secrets):
+            raise invalid("secrets", "must be those that the workspace was started with")
+        if self._secrets_given.is_set():
+            raise AgentError(409, "secrets_given", "The secrets of this start were handed over already.")
+        self._secrets = given
+        self._secrets_given.set()
+        return Response.json({"ok": True})
+
+    async def _run(self, name: str, script: Script, timeout_s: float, secrets: Mapping[str, str] = _NONE) -> str:
         if script.path is None:
             return READY
-        directory = config.start_directory(self._config)
-        order = Order(name, _arguments(script.path), directory, config.environment(self._config), ChatHeaders())
-        process = self._processes.start(order, processes.new_id(), counted=False)
+        directory, environment = config.start_directory(self._config), config.environment(self._config)
+        with contextlib.ExitStack() as stack:
+            descriptors: tuple[int, ...] = ()
+            if secrets:
+                file = stack.enter_context(_assignments(secrets))
+                descriptors = (file.fileno(),)
+                environment["ROOKERY_SECRETS_FD"] = str(file.fileno())
+            order = Order(
+                name,
+                _arguments(script.path),
+                directory,
+                environment,
+                ChatHeaders(),
+                descriptors=descriptors,
+                masked=tuple(text for each in secrets.values() if len(text := each.encode()) >= MIN_MASKED_BYTES),
+            )
+            process = self._processes.start(order, processes.new_id(), counted=False)
         self._running[name] = process
         if await _ends_within(process, timeout_s):
             return READY if process.exit_code == 0 else FAILED
@@ -128,6 +183,23 @@ class Scripts:
     async def show_startup(self, request: Request) -> Response:
         """The agent runs the script by itself, once; asking for it says how that went."""
         return Response.json({"agent_state": self.state, "exit_code": self.exit_code})
+
+
+def _assignments(secrets: Mapping[str, str]) -> BinaryIO:
+    """The secrets as a shell reads them, in a file without a name."""
+    text = "".join(f"ROOKERY_SECRET_{name}={shlex.quote(value)}\n" for name, value in secrets.items())
+    file = _nameless_file()
+    file.write(text.encode())
+    file.flush()
+    file.seek(0)
+    return file
+
+
+def _nameless_file() -> BinaryIO:
+    """In memory where the system can, else deleted as soon as it is open."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("secrets"), "w+b")
+    return cast("BinaryIO", tempfile.TemporaryFile())
 
 
 async def _ends_within(process: Process, seconds: float) -> bool:

@@ -107,6 +107,8 @@ def agent_config(
         "home": inside.home,
         "env": ws.env,
         "parameters": ws.parameters,
+        # Names only: the values are handed over when the agent answers, and stand on no disk.
+        "secrets": sorted(ws.secrets),
         "startup": {
             "script": f"{inside.run}/startup.sh" if ws.startup else None,
             "timeout_s": ws.startup.timeout_s if ws.startup else 600,

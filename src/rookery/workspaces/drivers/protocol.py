@@ -112,6 +112,7 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = "~"
     env: dict[str, str] = msgspec.field(default_factory=dict)
     parameters: dict[str, str] = msgspec.field(default_factory=dict)  # without the prefix ROOKERY_PARAM_
+    secrets: dict[str, str] = msgspec.field(default_factory=dict)  # handed to the agent once it answers, never written
     startup: Script | None = None
     shutdown: Script | None = None
     files: bytes | None = None  # a tar archive, gzipped or not, of what `files/` holds; names relative to the home
