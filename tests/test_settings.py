@@ -64,6 +64,8 @@ def test_without_anything_given_the_defaults_hold(home: Path) -> None:
         allowed_hosts=(),
         allowed_origins=(),
         trusted_proxies=(),
+        proxy_secret=None,
+        proxy_secret_header="X-Rookery-Proxy-Secret",
         http_max_body=1024**2,
         net_allow_private=(),
         setup_token=None,
@@ -202,6 +204,76 @@ def test_external_url_loses_its_trailing_slash(home: Path) -> None:
 )
 def test_external_url_is_scheme_host_and_port_only(home: Path, url: str) -> None:
     assert len(problems(home, ROOKERY_EXTERNAL_URL=url)) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "warns"),
+    [
+        ({"ROOKERY_LISTEN": ":7117"}, True),
+        ({"ROOKERY_LISTEN": "0.0.0.0:7117"}, True),
+        ({"ROOKERY_LISTEN": "192.168.1.5:7117", "ROOKERY_EXTERNAL_URL": "http://localhost:7117"}, True),
+        ({"ROOKERY_LISTEN": ":7117", "ROOKERY_EXTERNAL_URL": "https://rook.example"}, False),
+        ({"ROOKERY_LISTEN": "[::1]:7117"}, False),
+        ({"ROOKERY_LISTEN": "unix:/run/rook.sock", "ROOKERY_EXTERNAL_URL": "https://rook.example"}, False),
+    ],
+)
+def test_port_that_others_reach_without_https_is_a_warning(home: Path, given: dict[str, str], warns: bool) -> None:
+    loaded = settings.load({}, {"HOME": str(home), **given})
+
+    assert len(loaded.warnings) == warns
+    assert all("cross the network unprotected" in warning.message for warning in loaded.warnings)
+    assert settings.is_in_the_clear(loaded.settings) is warns
+
+
+@pytest.mark.parametrize(
+    ("listen", "complaint"),
+    [
+        ("unix:", "unix:/absolute/path"),
+        ("unix:run/x", "unix:/absolute/path"),
+        ("unix:/a/../b", "unix:/absolute/path"),
+        ("unix:/", "unix:/absolute/path"),
+        (f"unix:/{'x' * 120}", "more than 107 bytes"),
+        ("unix:/run/rook.sock", "say by external_url"),
+    ],
+)
+def test_socket_to_listen_on_is_an_absolute_path_and_needs_a_url(home: Path, listen: str, complaint: str) -> None:
+    (problem,) = problems(home, ROOKERY_LISTEN=listen)
+
+    assert complaint in str(problem)
+
+
+def test_socket_of_the_proxy_is_hidden_from_workspaces(home: Path) -> None:
+    loaded = load(home, ROOKERY_LISTEN="unix:/run/rook.sock", ROOKERY_EXTERNAL_URL="https://rook.example")
+
+    assert loaded.settings.listen == Address("", 0, "/run/rook.sock")
+    assert Path("/run/rook.sock") in settings.private_paths(loaded.settings)
+
+
+@pytest.mark.parametrize("secret", ["tiny", "with a space in it ", "ünïcode-is-not-for-headers", "a" * 15])
+def test_secret_of_a_proxy_fits_into_a_header(home: Path, secret: str) -> None:
+    (problem,) = problems(home, ROOKERY_PROXY_SECRET=secret)
+
+    assert secret.strip() not in str(problem)
+
+
+@pytest.mark.parametrize("name", ["Cookie", "authorization", "X-Forwarded-For", "with space", "a:b", "x" * 65])
+def test_header_of_the_secret_is_one_of_its_own(home: Path, name: str) -> None:
+    (problem,) = problems(home, ROOKERY_PROXY_SECRET_HEADER=name)
+
+    assert problem.startswith("proxy_secret_header ")
+
+
+def test_secrets_are_not_taken_from_the_command_line() -> None:
+    given = {key.name: "x" * 40 for key in KEYS if key.secret} | {"database_url": "postgresql://u:pass@h/d"}
+
+    found = {problem.key: str(problem) for problem in settings.secret_flags(given)}
+
+    assert set(found) == {key.name for key in KEYS if key.secret}
+    for key in KEYS:
+        if key.secret:
+            assert f"{key.variable}_FILE" in found[key.name]
+            assert given[key.name] not in found[key.name]
+    assert settings.secret_flags({"database_url": "postgresql://u@h/d", "listen": ":1"}) == []
 
 
 @pytest.mark.parametrize(("url", "warns"), [("http://10.0.0.1:7117", True), ("http://127.0.0.9", False)])

@@ -108,8 +108,8 @@ class House:
 @asynccontextmanager
 async def _served(folder: Path, url: str) -> AsyncIterator[Served]:
     """Started and stopped in threads, which may take seconds."""
-    options = ("--data-dir", str(folder / "server"), "--database-url", url, "--setup-token", SETUP_TOKEN)
-    held = serving(folder, *options, "--secret-keys", RING, "--log-access", "false")
+    options = ("--data-dir", str(folder / "server"), "--database-url", url, "--log-access", "false")
+    held = serving(folder, *options, ROOKERY_SETUP_TOKEN=SETUP_TOKEN, ROOKERY_SECRET_KEYS=RING)
     served = await asyncio.to_thread(held.__enter__)
     try:
         yield served

@@ -34,7 +34,7 @@ from rookery.metrics.export import Metrics, Sources
 from rookery.metrics.process import Build, PubSub
 from rookery.redaction import SecretRegistry
 from rookery.relaying import agent_peers, relay_sockets
-from rookery.settings import Settings
+from rookery.settings import Settings, is_in_the_clear
 from rookery.store import migrate, replicas
 from rookery.store.authorized.store import Store
 from rookery.store.logins import Logins
@@ -286,6 +286,7 @@ def _wire(
         token_max_days=settings.auth_token_max_ttl.days,
         max_body=settings.http_max_body,
         log_access=settings.log_access,
+        is_in_the_clear=is_in_the_clear(settings),
         stats=http_stats,
     )
     return Replica(

@@ -19,6 +19,7 @@ from rookery.setting_values import (
     FOLDERS,
     HOSTS,
     INTEGER,
+    LISTEN,
     NETWORKS,
     ORIGINS,
     PATH,
@@ -57,6 +58,11 @@ class Key(msgspec.Struct, frozen=True):
         return "--" + self.field.replace("_", "-")
 
     @property
+    def has_flag(self) -> bool:
+        """Other users of the machine can read command lines. A database URL may do without a password."""
+        return not self.secret or self.kind is DATABASE_URL
+
+    @property
     def variable(self) -> str:
         return PREFIX + self.field.upper()
 
@@ -69,6 +75,11 @@ _LEVEL, _FORMAT = choice("debug", "info", "warning", "error"), choice("auto", "t
 _NETWORK = choice("none", "hosts", "public", "host", old={"proxy": "hosts", "full": "host"})
 _UID = between(1, 2**32 - 2)
 _RING_ENTRY = re.compile(r"[A-Za-z0-9._-]{1,32}:[A-Za-z0-9+/_-]{43}=?")
+_TAKEN_HEADERS = frozenset(
+    {"accept", "authorization", "connection", "content-length", "content-type", "cookie", "host", "last-event-id"}
+    | {"idempotency-key", "if-match", "origin", "range", "rookery-break-glass", "transfer-encoding", "upgrade"}
+    | {"user-agent", "x-request-id"}
+)
 _DATA_HOME = "`$XDG_DATA_HOME/rookery`, usually `~/.local/share/rookery`"
 
 
@@ -85,12 +96,25 @@ def _metrics_token_problem(token: str) -> str | None:
     return None if len(token) >= 16 and not re.search(r"\s", token) else "is shorter than 16 characters, or has spaces"
 
 
+def _proxy_secret_problem(secret: str) -> str | None:
+    fits = len(secret) >= 16 and re.fullmatch(r"[!-~]+", secret)
+    return None if fits else "is shorter than 16 characters, or has spaces or characters beyond ASCII"
+
+
+def _header_problem(name: str) -> str | None:
+    if re.fullmatch(r"[A-Za-z0-9-]{1,64}", name) is None:
+        return "is not the name of a header: letters, digits and hyphens, at most 64"
+    taken = name.lower() in _TAKEN_HEADERS or name.lower().startswith(("x-forwarded-", "sec-"))
+    return "is a header with a meaning of its own" if taken else None
+
+
 # One key, one line: the column of meanings is what `--help` and the reference say.
 # fmt: off
 KEYS: tuple[Key, ...] = (
     Key("config", PATH, None, "TOML file with settings.", "`<data_dir>/rookery.toml` if present", in_file=False),
     Key("data_dir", PATH, None, "State directory: embedded database, keys, sockets.", _DATA_HOME),
-    Key("listen", ADDRESS, "127.0.0.1:7117", "Address to serve on. `:7117` is every interface, port 0 any free one."),
+    Key("listen", LISTEN, "127.0.0.1:7117",
+        "Address to serve on. `:7117` is every interface, port 0 any free one, `unix:/path` a socket for a proxy."),
     Key("external_url", EXTERNAL_URL, None, "Address that people use: decides links, cookies, allowed origin and host.",
         "derived from `listen`"),
     Key("tls_cert", PATH, None, "Certificate chain to serve https with, if no proxy in front does.", "none"),
@@ -98,6 +122,11 @@ KEYS: tuple[Key, ...] = (
     Key("allowed_hosts", HOSTS, None, "Other names by which this server may be addressed, without ports.", "none"),
     Key("allowed_origins", ORIGINS, None, "Other sites whose pages may use the API from a browser.", "none"),
     Key("trusted_proxies", NETWORKS, None, "Reverse proxies whose `X-Forwarded-*` headers are believed.", "none"),
+    Key("proxy_secret", TEXT, None,
+        "What a reverse proxy sends with each request; without it `X-Forwarded-*` headers are not believed.", "none",
+        secret=True, check=_proxy_secret_problem),
+    Key("proxy_secret_header", TEXT, "X-Rookery-Proxy-Secret", "The header in which it sends `proxy_secret`.",
+        check=_header_problem),
     Key("http.max_body", SIZE, "1MiB", "Longest body of a request; uploads have a limit of their own.", check=_BODY),
     Key("net_allow_private", NETWORKS, None,
         "Private networks that workspaces may reach. Addresses of this machine count only if named one by one.",

@@ -16,15 +16,19 @@ import msgspec
 _MS, _SECOND = timedelta(milliseconds=1), timedelta(seconds=1)
 MAX_UID = 2**32 - 2
 NO_UIDS = (65534, 65535)
+MAX_SOCKET_PATH = 107  # of sockaddr_un in Linux, without the closing zero
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where to listen. An empty host is every interface; port 0 is any free one."""
+    """Where to listen. An empty host is every interface; port 0 is any free one. With a `path` it is a unix socket."""
 
     host: str
     port: int
+    path: str | None = None
 
     def __str__(self) -> str:
+        if self.path is not None:
+            return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -162,6 +166,18 @@ def _address(raw: object) -> Address:
     return Address(_host(host), int(port))
 
 
+def _listen(raw: object) -> Address:
+    text = _text(raw) if isinstance(raw, str) else ""
+    if not text.startswith("unix:"):
+        return _address(raw)
+    path = Path(text.removeprefix("unix:"))
+    if not path.is_absolute() or ".." in path.parts or not path.name:
+        raise ValueError("is not a socket; write unix:/absolute/path")
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise ValueError(f"has a path of more than {MAX_SOCKET_PATH} bytes, which no socket can have")
+    return Address("", 0, str(path))
+
+
 def _host(text: str) -> str:
     try:
         if text.startswith("[") and text.endswith("]"):
@@ -222,6 +238,7 @@ INTEGER = Kind("number", _integer)
 BOOLEAN = Kind("`true` or `false`", _boolean, is_switch=True)
 DURATION = Kind("duration", _duration)
 ADDRESS = Kind("host:port", _address)
+LISTEN = Kind("host:port or unix:/path", _listen)
 EXTERNAL_URL = Kind("URL", _external_url)
 DATABASE_URL = Kind("URL", _database_url)
 RELAY_URL = Kind("URL", _relay_url)

@@ -51,6 +51,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...]
     allowed_origins: tuple[str, ...]
     trusted_proxies: tuple[str, ...]
+    proxy_secret: str | None
+    proxy_secret_header: str
     http_max_body: int
     net_allow_private: tuple[str, ...]
     setup_token: str | None
@@ -246,7 +248,11 @@ class _Loading:
         return (self.file.parent / path if self.file and source == str(self.file) else path).absolute()
 
     def _settle_external_url(self) -> None:
-        if self.sources["external_url"] == DEFAULT and self.values["listen"]:
+        listen: Address | None = self.values["listen"]
+        if self.sources["external_url"] == DEFAULT and listen is not None and listen.path is not None:
+            message = "with a unix socket, say by external_url how people reach the server."
+            self._problem("listen", self.sources["listen"], message)
+        elif self.sources["external_url"] == DEFAULT and listen is not None:
             has_tls = self.values["tls_cert"] is not None
             self.values["external_url"] = url_of(self.values["listen"], has_tls=has_tls)
             self.sources["external_url"] = "derived from listen"
@@ -254,8 +260,18 @@ class _Loading:
         if url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
             message = f"{url} is neither https nor this machine: passwords and chats cross the network unprotected."
             self.warnings.append(Problem("external_url", self.sources["external_url"], message))
+        elif listen is not None and _is_in_the_clear(listen, url, has_tls=self.values["tls_cert"] is not None):
+            message = (
+                f"{listen} is served without TLS beyond this machine: passwords and chats cross the network "
+                "unprotected. Set tls_cert and tls_key, or put a proxy with https in front and set external_url."
+            )
+            self.warnings.append(Problem("listen", self.sources["listen"], message))
 
     def _check_tls(self) -> None:
+        listen = self.values["listen"]
+        if listen is not None and listen.path is not None and self.values["tls_cert"] is not None:
+            message = "it has no effect on a unix socket; the proxy in front serves https."
+            self._problem("tls_cert", self.sources["tls_cert"], message)
         cert, key = self.values["tls_cert"], self.values["tls_key"]
         if (cert is None) != (key is None):
             name, missing = ("tls_cert", "tls_key") if key is None else ("tls_key", "tls_cert")
@@ -346,6 +362,34 @@ def _unknown(name: str, known: list[str], source: str) -> Problem:
     return Problem(name, source, "there is no such setting." + (f" Did you mean {nearest[0]}?" if nearest else ""))
 
 
+def is_in_the_clear(settings: Settings) -> bool:
+    """Whether others than this machine can reach the server without https, and no proxy with https is in front."""
+    return _is_in_the_clear(settings.listen, settings.external_url, has_tls=settings.tls_cert is not None)
+
+
+def _is_in_the_clear(listen: Address, external_url: str, *, has_tls: bool) -> bool:
+    if has_tls or external_url.startswith("https:"):
+        return False
+    is_beyond = listen.path is None and (listen.host in ANY_HOST or not is_loopback(listen.host))
+    return is_beyond or not is_loopback(urlsplit(external_url).hostname or "")
+
+
+def secret_flags(flags: Mapping[str, str]) -> list[Problem]:
+    """What is wrong with these flags: other users of the machine can read the command lines of programs."""
+    problems = []
+    for key in KEYS:
+        given = flags.get(key.name) if key.secret else None
+        if given is None or (key.has_flag and not _PASSWORD.search(given)):
+            continue
+        what = "a URL with a password" if key.has_flag else "a secret"
+        message = (
+            f"{what} is not taken from the command line, which other users of this machine can read. Set "
+            f"{key.variable}, or {key.variable}_FILE with the path of a file, or {key.name} in the TOML file."
+        )
+        problems.append(Problem(key.name, key.flag, message))
+    return problems
+
+
 def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
@@ -390,7 +434,9 @@ def private_paths(settings: Settings) -> list[Path]:
     ]
     home = os.path.expanduser("~")
     homes = [Path(home, name) for name in _OF_THE_HOME] if os.path.isabs(home) else []
-    found = [settings.data_dir, *(path for path in named if path is not None), *settings.named_files]
+    # Whoever can open the socket is taken for the proxy.
+    sockets = [Path(settings.listen.path)] if settings.listen.path is not None else []
+    found = [settings.data_dir, *(path for path in named if path is not None), *settings.named_files, *sockets]
     return list(dict.fromkeys([*found, *of_the_database, *homes]))
 
 
@@ -413,7 +459,8 @@ Generated from `src/rookery/setting_keys.py`. A flag wins over the environment, 
 file over the default. `rookery admin config --sources` shows what is in effect and where it came from.
 
 - Key `a.b_c` is the flag `--a-b-c`, the variable `ROOKERY_A_B_C`, and `b_c` in the table `[a]` of the TOML file.
-- A key marked *secret* can also come from a file: `ROOKERY_A_B_C_FILE` holds its path. Setting both is an error.
+- A key marked *secret* can also come from a file: `ROOKERY_A_B_C_FILE` holds its path. Setting both is an error. It is
+  not taken as a flag, because other users of the machine read command lines; `--database-url` is, without a password.
 - Durations are written `500ms`, `25s`, `2m`, `1h`, or as a number of seconds.
 - Lists are arrays in TOML and separated by commas elsewhere. An empty variable is not set.
 - A path in the file is relative to the file.
@@ -430,5 +477,6 @@ def reference_markdown() -> str:
     for key in KEYS:
         default = key.otherwise or f"`{str(key.default).lower() if key.kind.is_switch else key.default}`"
         value = f"{key.kind.name}, *secret*" if key.secret else key.kind.name
-        rows.append(f"| `{key.name}` | `{key.flag}` | `{key.variable}` | {value} | {default} | {key.meaning} |\n")
+        flag = f"`{key.flag}`" if key.has_flag else "none"
+        rows.append(f"| `{key.name}` | {flag} | `{key.variable}` | {value} | {default} | {key.meaning} |\n")
     return _REFERENCE_HEAD + "".join(rows)

@@ -49,7 +49,7 @@ async def test_everybody_is_told_who_they_are_and_what_they_may(house: House, ad
     mine = (await ada.http.get(f"{USERS}/me")).json()
     hers = (await ruth.http.get(f"{USERS}/me")).json()
 
-    assert list(mine) == [*USER_FIELDS, "permissions", "access_notice"]
+    assert list(mine) == [*USER_FIELDS, "permissions", "access_notice", "warnings"]
     assert (mine["id"], mine["username"], mine["email"], mine["role"]) == (
         str(ada.id),
         "ada",

@@ -85,8 +85,8 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(data_dir: Path, database: str, backstage: Backstage) -> Iterator[Served]:
     """A server with an administrator, `ada`, and the offline model."""
-    options = ("--data-dir", str(data_dir), "--database-url", database, "--secret-keys", RING)
-    with serving(data_dir.parent, *options) as served:
+    options = ("--data-dir", str(data_dir), "--database-url", database)
+    with serving(data_dir.parent, *options, ROOKERY_SECRET_KEYS=RING) as served:
         token = served.wait_for_line(re.compile("rk_setup_[0-9a-f]{64}"))[0]
         post(served, "/setup", {"token": token, "email": "ada@example.org", "name": "Ada", "password": PASSWORD})
         yield served

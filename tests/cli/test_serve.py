@@ -11,6 +11,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import tempfile
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -590,3 +591,40 @@ def test_settings_pinned_by_the_environment_are_told_to_whoever_reads_them(tmp_p
     assert wrong.returncode == 2
     assert "ROOKERY_PIN_CHATS_RUNNING_ROOTS" in wrong.stderr
     assert "ROOKERY_PIN_X" in wrong.stderr
+
+
+@pytest.mark.parametrize("replicas", ["1", "2"])
+def test_proxy_on_a_unix_socket_says_who_its_clients_are(home: Path, data_dir: Path, replicas: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="rku") as folder:
+        path = Path(folder) / "s"
+        options = ("--data-dir", str(data_dir), "--listen", f"unix:{path}", "--replicas", replicas)
+        with serving(home, *options, "--external-url", "https://rook.example") as served:
+            assert served.url == "https://rook.example"
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(path))
+                client.sendall(
+                    b"GET /healthz HTTP/1.1\r\nHost: rook.example\r\nConnection: close\r\n"
+                    b"X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: https\r\n\r\n"
+                )
+                answered = b"".join(iter(lambda: client.recv(65536), b""))
+        assert not path.exists()
+
+    assert answered.startswith(b"HTTP/1.1 200 ")
+    assert b"strict-transport-security: max-age=31536000" in answered.lower()
+
+
+def test_secret_on_the_command_line_is_refused_with_where_it_belongs(home: Path) -> None:
+    for command in (("serve",), ("admin", "status")):
+        done = rookery(home, *command, "--setup-token", "a-token-of-more-than-twenty-characters")
+
+        assert done.returncode == 2
+        assert "ROOKERY_SETUP_TOKEN_FILE" in done.stderr
+        assert "a-token-of" not in done.stderr
+
+
+def test_server_that_others_reach_without_https_says_so_at_its_start(home: Path, data_dir: Path) -> None:
+    with serving(home, "--data-dir", str(data_dir), "--listen", "0.0.0.0:0") as served:
+        served.stop()
+
+    assert any("cross the network unprotected" in line for line in served.errors)
+    assert len(served.log("served_in_the_clear")) == 1

@@ -52,6 +52,7 @@ class ApiParts:
     max_body: int = MAX_BODY_BYTES
     read_seconds: float = READ_SECONDS
     log_access: bool = True
+    is_in_the_clear: bool = False
     stats: HttpStats = field(default_factory=HttpStats)
     web: WebApp = field(default_factory=packaged)
     worker_wake: Callable[[], None] = lambda: None

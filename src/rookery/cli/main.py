@@ -102,6 +102,8 @@ def _execute(arguments: argparse.Namespace, out: Output) -> int:
         code: int = arguments.run(arguments, out)
         return code
     flags = {key.name: value for key in setting_keys.KEYS if (value := getattr(arguments, key.field, None)) is not None}
+    if refused := settings.secret_flags(flags):
+        raise SettingsError(refused, [])
     loaded = settings.load(flags, os.environ, strict=arguments.strict_config)
     for name, literal in settings.secret_literals(loaded.settings):
         out.secrets.add(name, literal)
@@ -327,8 +329,9 @@ def _add_flag(group: Any, key: setting_keys.Key) -> None:
     metavar = key.kind.name.replace("`", "").replace(" or ", "|").replace(" ", "-")
     # `--log-access` alone is yes, `--log-access false` is no.
     options = {"nargs": "?", "const": "true"} if key.kind.is_switch else {}
-    # argparse fills in percent signs.
-    group.add_argument(key.flag, dest=key.field, metavar=metavar, help=text.replace("%", "%%"), **options)
+    # argparse fills in percent signs. A flag that is always refused is known, to say why, and not shown.
+    shown = text.replace("%", "%%") if key.has_flag else argparse.SUPPRESS
+    group.add_argument(key.flag, dest=key.field, metavar=metavar, help=shown, **options)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from rookery.cli.output import Output
 from rookery.cli.stopping import Stop
 from rookery.clock import SystemClock
 from rookery.metrics.merge import Fetch, Gathering
-from rookery.settings import Settings
+from rookery.settings import Settings, is_in_the_clear
 from rookery.store.embedded.data_dir import Use
 from rookery.store.pool import Database
 
@@ -73,6 +73,8 @@ async def _prepare(settings: Settings, url: str) -> str | None:
 def _say_ready(settings: Settings, listening: socket.socket, token: str | None, *, out: Output) -> None:
     url = port.address_for_people(settings, listening)
     out.line(f"Rookery {__version__} is ready at {url} with {settings.replicas} replicas (Ctrl-C stops it)")
+    if is_in_the_clear(settings):
+        _log.warning("served_in_the_clear", listen=str(settings.listen), external_url=settings.external_url)
     first_run.show(url, token, out)
     _log.info("ready", version=__version__, replicas=settings.replicas)
 

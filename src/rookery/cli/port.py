@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
+import stat
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import uvicorn
 
@@ -16,10 +19,14 @@ from rookery.cli.stopping import Stop
 from rookery.setting_values import Address
 from rookery.settings import Settings, url_of
 from rookery.stream.listening import PUBLIC_OPTIONS, QuietServer, limit_unacknowledged
+from rookery.stream.proxy_headers import ProxyHeaders
 
 BACKLOG = 1024
 # Of requests that are still at work when everything else has ended.
 LEAST_SECONDS = 1
+# Of a unix socket: the user and the group of the server.
+UNIX_MODE = 0o660
+PROBE_SECONDS = 1.0
 
 
 class CannotListen(Exception):
@@ -29,6 +36,10 @@ class CannotListen(Exception):
 @contextmanager
 def bound(address: Address, flag: str = "--listen") -> Iterator[socket.socket]:
     """The port is taken before anything is started, so that a second server fails within milliseconds."""
+    if address.path is not None:
+        with _unix(Path(address.path), flag) as listening:
+            yield listening
+        return
     try:
         listening = _listen(address)
     except OSError as error:
@@ -38,7 +49,56 @@ def bound(address: Address, flag: str = "--listen") -> Iterator[socket.socket]:
         yield listening
 
 
+@contextmanager
+def _unix(path: Path, flag: str) -> Iterator[socket.socket]:
+    """A socket for a proxy of the same user or group. One that a killed server left behind is replaced."""
+    _remove_dead(path, flag)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        before = os.umask(0o777 & ~UNIX_MODE)  # from its first moment on
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(before)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise CannotListen(f"Cannot listen on unix:{path}: {error.strerror or error}. See {flag}.") from error
+    made = path.stat()
+    try:
+        with listening:
+            yield listening
+    finally:
+        with suppress(OSError):
+            if (found := path.stat()).st_ino == made.st_ino and found.st_dev == made.st_dev:
+                path.unlink()
+
+
+def _remove_dead(path: Path, flag: str) -> None:
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CannotListen(f"Cannot listen on unix:{path}: {error.strerror or error}. See {flag}.") from error
+    if not stat.S_ISSOCK(kind):
+        raise CannotListen(f"{path} exists and is not a socket. Choose another path with {flag}.")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_SECONDS)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            with suppress(FileNotFoundError):
+                path.unlink()
+            return
+        except OSError:
+            pass  # so busy that it is alive, or not ours to ask
+    raise CannotListen(f"unix:{path} is already in use. Stop what listens there, or choose another with {flag}.")
+
+
 def address_for_people(settings: Settings, listening: socket.socket) -> str:
+    if settings.listen.path is not None:
+        return settings.external_url
     port = listening.getsockname()[1]
     if port == settings.listen.port:
         return settings.external_url
@@ -58,7 +118,12 @@ async def serve_until_stopped(
     replica.workspaces.add_own_port(listening.getsockname()[1])
     server = QuietServer(
         uvicorn.Config(
-            replica.application,
+            ProxyHeaders(
+                replica.application,
+                networks=settings.trusted_proxies,
+                secret=settings.proxy_secret,
+                header=settings.proxy_secret_header,
+            ),
             **PUBLIC_OPTIONS,
             log_config=None,  # its own handlers would bypass ours, and its access lines carry query strings
             access_log=False,
@@ -66,8 +131,9 @@ async def serve_until_stopped(
             lifespan="off",
             server_header=False,
             date_header=False,
-            proxy_headers=bool(settings.trusted_proxies),
-            forwarded_allow_ips=list(settings.trusted_proxies),
+            proxy_headers=False,  # ours know of the secret
+            # Whose connections are not counted as those of strangers. With a secret it has to be shown first.
+            forwarded_allow_ips=[] if settings.proxy_secret else list(settings.trusted_proxies),
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
         )

@@ -15,7 +15,7 @@ from rookery.cli.parent import CannotServe
 from rookery.cli.port import CannotListen
 from rookery.cli.stopping import Stop
 from rookery.clock import SystemClock
-from rookery.settings import Settings
+from rookery.settings import Settings, is_in_the_clear
 from rookery.store.embedded.data_dir import Use
 from rookery.worker.config import WorkerConfig
 
@@ -80,5 +80,7 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
 def _say_ready(settings: Settings, listening: socket.socket, token: str | None, *, out: Output) -> None:
     url = port.address_for_people(settings, listening)
     out.line(f"Rookery {__version__} is ready at {url} (Ctrl-C stops it)")
+    if is_in_the_clear(settings):
+        _log.warning("served_in_the_clear", listen=str(settings.listen), external_url=settings.external_url)
     first_run.show(url, token, out)
     _log.info("ready", version=__version__)

@@ -289,7 +289,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`.
 
     `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the
-    scope `all`.
+    scope `all`. `warnings` are about the server, for administrators.
     """
 
     id: UUID
@@ -303,6 +303,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     last_seen_at: datetime | None = None
     permissions: tuple[str, ...]
     access_notice: AccessNotice | None = None
+    warnings: tuple[str, ...]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

@@ -97,7 +97,7 @@ class TimelyRequests(H11Protocol):
     def _is_admitted(self) -> bool:
         """Count the connection. False when its address has too many of them, all of which are busy."""
         address, config = self.client[0] if self.client else None, self.config
-        is_proxy = config.proxy_headers and guests.is_trusted(address, config.forwarded_allow_ips)
+        is_proxy = guests.is_trusted(address, config.forwarded_allow_ips)
         if address is None or is_proxy:
             return True  # a unix socket, or somebody who speaks for many
         known = _GUESTS.setdefault(self.server_state, Guests(self._max_guests))

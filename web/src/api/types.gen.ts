@@ -707,7 +707,7 @@ export interface LoginBody {
   password: string;
 }
 
-/** Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`. `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the scope `all`. */
+/** Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`. `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the scope `all`. `warnings` are about the server, for administrators. */
 export interface Me {
   id: string;
   username: string;
@@ -720,6 +720,7 @@ export interface Me {
   last_seen_at: string | null;
   permissions: string[];
   access_notice: AccessNotice | null;
+  warnings: Warning[];
 }
 
 export interface MessageAdded {
@@ -1664,6 +1665,9 @@ export interface VersionView {
   build: string | null;
   features: string[];
 }
+
+/** What administrators should see to. `in_the_clear`: the server is reached from elsewhere without https. */
+export type Warning = "in_the_clear";
 
 /** For people only: which instructions of which workspace the model was given from here on. */
 export interface WorkspaceContext {

@@ -36,6 +36,7 @@ export function Shell() {
     <div className="flex h-dvh flex-col bg-bg1">
       <SkipLinks />
       <NewBuild />
+      <ClearBanner />
       <AccessBanner />
       <div className="flex min-h-0 flex-1">
         <nav
@@ -123,6 +124,17 @@ function AccessBanner() {
       <Button size="small" disabled={dismiss.isPending} onClick={() => dismiss.mutate(notice.through)}>
         Dismiss
       </Button>
+    </div>
+  );
+}
+
+/** For administrators: what people type here crosses the network unprotected. */
+function ClearBanner() {
+  if (!useSelf().warnings?.includes("in_the_clear")) return null;
+  return (
+    <div role="status" className="border-b border-line bg-bg2 px-4 py-1.5 text-center">
+      This server is reached without https: passwords and chats cross the network unprotected. Set tls_cert and tls_key,
+      or put a proxy with https in front.
     </div>
   );
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -71,15 +72,22 @@ class NewUser(User, frozen=True):
     link: OneTimeLink | None
 
 
+class Warning(StrEnum):
+    """What administrators should see to. `in_the_clear`: the server is reached from elsewhere without https."""
+
+    IN_THE_CLEAR = "in_the_clear"
+
+
 class Me(User, frozen=True):
     """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`.
 
     `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the scope
-    `all`.
+    `all`. `warnings` are about the server, for administrators.
     """
 
     permissions: tuple[str, ...]
     access_notice: AccessNotice | None
+    warnings: tuple[Warning, ...]
 
 
 class SeenBody(Body):
@@ -98,7 +106,8 @@ def router(parts: ApiParts) -> APIRouter:
         if rights.has_scope(caller.actor, Resource.SESSION, Action.READ):
             notice = await caller.store.accesses.find_notice(caller.user.id)
         me = msgspec.structs.asdict(caller.user)
-        return answer(Me(**me, permissions=permissions_of(caller.actor), access_notice=notice))
+        warnings = (Warning.IN_THE_CLEAR,) if parts.is_in_the_clear and caller.actor.role is Role.ADMIN else ()
+        return answer(Me(**me, permissions=permissions_of(caller.actor), access_notice=notice, warnings=warnings))
 
     @routes.get("/me/accesses", "users.accesses", returns=AccessPage)
     async def list_accesses(

@@ -1,0 +1,74 @@
+"""What a reverse proxy says about its client: the address, and whether it came over https.
+
+It is believed from the networks that settings name, from a unix socket, which only the proxy can open, and, where a
+secret is set, only with that secret. The secret is taken out of the request before anybody else sees its headers.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from typing import Any
+
+from rookery.stream import guests
+from rookery.stream.ws import Receive, Scope, Send
+
+_SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+_OF_WEBSOCKETS = {"http": "ws", "https": "wss"}
+_MAX_HOST_CHARS = 64
+
+
+class ProxyHeaders:
+    """Sets `client` and `scheme` of a request to those of the proxy's client."""
+
+    def __init__(
+        self, application: Any, *, networks: Sequence[str] = (), secret: str | None = None, header: str = ""
+    ) -> None:
+        self._application = application
+        self._networks = tuple(networks)
+        self._secret = None if secret is None else secret.encode()
+        self._header = header.lower().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            shown = self._take_secret(scope)
+            if self._is_proxy(scope, shown):
+                self._believe(scope)
+                if self._secret is not None and (known := scope.get("rookery.known")) is not None:
+                    known()  # it speaks for many, as one that is known by its network
+        await self._application(scope, receive, send)
+
+    def _take_secret(self, scope: Scope) -> list[bytes]:
+        if self._secret is None:
+            return []
+        shown = [value for name, value in scope["headers"] if name == self._header]
+        if shown:
+            scope["headers"] = [(name, value) for name, value in scope["headers"] if name != self._header]
+        return shown
+
+    def _is_proxy(self, scope: Scope, shown: list[bytes]) -> bool:
+        client = scope.get("client")
+        if self._secret is not None:
+            is_right = len(shown) == 1 and hmac.compare_digest(shown[0], self._secret)
+            # With networks as well, both have to fit.
+            return is_right and (client is None or not self._networks or guests.is_trusted(client[0], self._networks))
+        return client is None or guests.is_trusted(client[0], self._networks)
+
+    def _believe(self, scope: Scope) -> None:
+        said = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-proto"]
+        if len(said) == 1 and (scheme := _SCHEMES.get(said[0].strip().lower())) is not None:
+            scope["scheme"] = _OF_WEBSOCKETS[scheme] if scope["type"] == "websocket" else scheme
+        passed = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        # Each proxy adds at the end whom it heard from: the last one that is no proxy of ours is the client.
+        for each in reversed([part.strip() for part in ",".join(passed).split(",") if part.strip()]):
+            host = _host(each)
+            if not guests.is_trusted(host, self._networks):
+                scope["client"] = (host, 0)
+                return
+
+
+def _host(text: str) -> str:
+    """Without a port; what is no address stays as it is, and is cut."""
+    if text.startswith("[") and "]" in text:
+        return text[1 : text.index("]")]
+    return (text.partition(":")[0] if text.count(":") == 1 else text)[:_MAX_HOST_CHARS]
