@@ -38,6 +38,7 @@ OPERATIONS = (
     "tokens",
     "turns",
     "users.accesses",
+    "users.get",  # whoever logs in
     "users.me",
     "workspaces",
 )
@@ -49,6 +50,7 @@ GENERIC = ("Page_", "Items_", "ChatListPage")
 RENAMED = {
     "DownloadView": "DownloadUrl",
     "EditView": "EditAnswer",
+    "LoginView": "LoggedIn",
     "MessagesView": "MessagePage",
     "ModelsOfProvider": "ModelProvider",
     "ModelsView": "ModelList",

@@ -52,15 +52,16 @@ class House:
     browser: Browser
     database: Database
     api: APIRequestContext
-    cookies: StorageState
+    session: StorageState
     user: UUID
     provider: str
     model: UUID
     speakers: dict[int, str] = field(default_factory=dict)
+    key: dict[str, str] = field(default_factory=dict)
 
     async def ask(self, method: str, path: str, body: object = None) -> Any:
         answer = await self.api.fetch(
-            f"{self.url}/api/v1{path}", method=method, data=body, headers={"Origin": self.url}
+            f"{self.url}/api/v1{path}", method=method, data=body, headers={"Origin": self.url, **self.key}
         )
         assert answer.ok, await answer.text()
         return await answer.json()
@@ -95,7 +96,7 @@ class House:
     async def tab(self) -> AsyncIterator[Page]:
         """A signed-in browser that has seen nothing yet."""
         context: BrowserContext = await self.browser.new_context(
-            storage_state=self.cookies, viewport={"width": 1280, "height": 800}
+            storage_state=self.session, viewport={"width": 1280, "height": 800}
         )
         context.set_default_timeout(PATIENCE_MS)
         await context.add_init_script(PROBE)
@@ -144,15 +145,17 @@ async def _prepare(url: str, base: str, browser: Browser, database: Database, ap
         browser=browser,
         database=database,
         api=api,
-        cookies={"cookies": [], "origins": []},
+        session={"cookies": [], "origins": []},
         user=UUID(int=0),
         provider="",
         model=UUID(int=0),
     )
     account = {"token": SETUP_TOKEN, "email": "ada@example.test", "name": "Ada", "password": PASSWORD}
     await house.ask("POST", "/setup", account)
-    await house.ask("POST", "/auth/login", {"login": "ada", "password": PASSWORD})
-    house.cookies = await api.storage_state()
+    key = (await house.ask("POST", "/auth/login", {"login": "ada", "password": PASSWORD}))["session_key"]
+    house.key = {"Rookery-Session-Key": key}
+    house.session = await api.storage_state()
+    house.session["origins"] = [{"origin": url, "localStorage": [{"name": "rookery.session_key", "value": key}]}]
     house.user = UUID((await house.ask("GET", "/users/me"))["id"])
     house.model = UUID((await house.ask("GET", "/model-configs"))["items"][0]["id"])
     draft = {"type": "openai_compat", "name": "speaker", "base_url": base, "api_key": "sk-bench"}

@@ -35,8 +35,21 @@ class SecretRegistry:
 
 
 # Names that contain "token" are hidden too, unless they count tokens or are one of those that providers count with.
-_HIDDEN_NAMES = frozenset({"token", "cookie", "set-cookie", "private_key", "privatekey", "signing_key", "signingkey"})
-_HIDDEN_PARTS = ("secret", "password", "authorization", "credential", "api-key", "api_key", "apikey", "bearer")
+_HIDDEN_NAMES = frozenset(
+    {"token", "cookie", "set-cookie", "private_key", "privatekey", "signing_key", "signingkey", "signature"}
+)
+_HIDDEN_PARTS = (
+    "secret",
+    "password",
+    "authorization",
+    "credential",
+    "api-key",
+    "api_key",
+    "apikey",
+    "session-key",
+    "session_key",
+    "bearer",
+)
 _SHOWN_NAMES = re.compile(
     r"anthropic-(ratelimit-(requests|(input-|output-)?tokens)|(priority|fast)-(input|output)-tokens)-(limit|remaining|reset)"
     r"|x-ratelimit-(limit|remaining|reset)-(requests|tokens)"

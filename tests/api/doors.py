@@ -15,6 +15,8 @@ from rookery.api.edge import Edge
 from rookery.stream.listening import serving
 from tests.api.house import PASSWORD, House, Person
 
+KEY = "Rookery-Session-Key"
+
 
 @asynccontextmanager
 async def open_door(house: House, **changes: Any) -> AsyncIterator[str]:
@@ -28,12 +30,18 @@ async def open_door(house: House, **changes: Any) -> AsyncIterator[str]:
 
 
 async def log_in(house: House, person: Person | str, *, password: str = PASSWORD) -> httpx2.AsyncClient:
-    """A browser that is logged in: it keeps its cookie, and says from which page it sends."""
+    """A browser that is logged in: it keeps its cookie, sends its session key, and says from which page it sends."""
     browser = house.client(None, Origin=house.url)
     login = person if isinstance(person, str) else person.user.username
     answered = await browser.post("/api/v1/auth/login", json={"login": login, "password": password})
     assert answered.status_code == 200, answered.text
+    browser.headers[KEY] = answered.json()["session_key"]
     return browser
+
+
+def credentials(browser: httpx2.AsyncClient) -> dict[str, str]:
+    """The headers that make a request one of this browser's session."""
+    return {"Cookie": f"rookery_session={session_cookie(browser)}", KEY: browser.headers[KEY]}
 
 
 def session_cookie(browser: httpx2.AsyncClient) -> str:

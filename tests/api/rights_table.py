@@ -131,6 +131,7 @@ OPERATIONS = {
     "files.delete": Entry("drive", WRITE),
     "files.sign": Entry("sign", READ),
     "files.download": Entry("by signature", ANY),
+    "download_links.list": Entry("session", ANY),
     "templates.list": Entry("user", READ | ADMIN),
     "templates.get": Entry("user", READ | ADMIN),
     "templates.push": Entry("admins", ADMIN),

@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed
 
 from rookery.api.origins import Origins
 from rookery.chat.rights import Role, Scope
-from tests.api.doors import log_in, open_door, session_cookie
+from tests.api.doors import credentials, log_in, open_door, session_cookie
 from tests.api.house import PASSWORD, House, Person
 
 LOGIN = "/api/v1/auth/login"
@@ -44,11 +44,13 @@ async def test_login_by_username_or_email_answers_with_the_user_and_a_cookie(
 
     assert done.status_code == 200, done.text
     assert list(done.json()) == [
-        "id", "username", "name", "email", "role", "status", "spend_limit_micros", "created_at", "last_seen_at"
+        "id", "username", "name", "email", "role", "status", "spend_limit_micros", "created_at", "last_seen_at",
+        "session_key",
     ]  # fmt: skip
     assert done.json()["id"] == str(ada.id)
     assert done.headers["set-cookie"].endswith("; Path=/; Max-Age=86400; HttpOnly; SameSite=Lax")
     assert done.headers["set-cookie"].startswith("rookery_session=rk_s_")
+    assert done.json()["session_key"].startswith("rk_k_")
 
 
 async def test_over_https_the_cookie_is_bound_to_the_host(house: House, ada: Person) -> None:
@@ -87,15 +89,15 @@ async def test_sixth_failure_has_to_wait(house: House, ada: Person) -> None:
 
 async def test_logout_ends_the_session_takes_the_cookie_and_closes_its_streams(house: House, ada: Person) -> None:
     browser, other = await log_in(house, ada), await log_in(house, ada)
-    stream = await watch(house, Cookie=f"rookery_session={session_cookie(browser)}", Origin=house.url)
-    kept = session_cookie(browser)
+    stream = await watch(house, **credentials(browser), Origin=house.url)
+    kept = credentials(browser)
 
     done = await browser.post(LOGOUT)
 
     assert (done.status_code, done.content) == (204, b"")
     assert "Max-Age=0" in done.headers["set-cookie"]
     assert await closing_code(stream) == 4401
-    after = await house.nobody.get("/api/v1/users/me", headers={"Cookie": f"rookery_session={kept}"})
+    after = await house.nobody.get("/api/v1/users/me", headers=kept)
     assert (after.status_code, after.json()["code"]) == (401, "session_expired")
     assert (await other.get("/api/v1/users/me")).status_code == 200
 
@@ -167,7 +169,7 @@ async def test_all_other_sessions_end_at_once(house: House, ada: Person, ben: Pe
 
 async def test_new_password_ends_the_other_sessions_and_their_streams(house: House, ada: Person) -> None:
     mine, other = await log_in(house, ada), await log_in(house, ada)
-    stream = await watch(house, Cookie=f"rookery_session={session_cookie(other)}", Origin=house.url)
+    stream = await watch(house, **credentials(other), Origin=house.url)
 
     body = {"current_password": PASSWORD, "new_password": NEW_PASSWORD, "revoke_tokens": False}
     done = await mine.post("/api/v1/auth/password", json=body)
@@ -273,6 +275,8 @@ async def test_session_in_its_second_half_is_renewed_and_the_cookie_sent_again(h
         ("DELETE FROM sessions", "session_expired"),
         ("UPDATE users SET status = 'disabled' WHERE username = 'ada'", "session_expired"),
         ("UPDATE sessions SET secret_hash = sha256('else')", "unauthenticated"),
+        ("UPDATE sessions SET key_hash = sha256('else')", "session_key_required"),
+        ("UPDATE sessions SET key_hash = NULL", "session_expired"),
     ],
 )
 async def test_session_that_is_over_says_so(house: House, ada: Person, change: str, code: str) -> None:
@@ -299,6 +303,6 @@ async def test_other_cookies_of_the_host_do_no_harm(house: House, ada: Person) -
     browser = await log_in(house, ada)
     cookie = f'odd="a{{b; c"; x y=[1]; rookery_session={session_cookie(browser)}; theme=dark'
 
-    found = await house.nobody.get("/api/v1/users/me", headers={"Cookie": cookie})
+    found = await house.nobody.get("/api/v1/users/me", headers={**credentials(browser), "Cookie": cookie})
 
     assert found.json()["username"] == "ada"

@@ -8,7 +8,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from rookery.api.origins import Origins
-from tests.api.doors import log_in, open_door, session_cookie
+from tests.api.doors import credentials, log_in, open_door
 from tests.api.house import PASSWORD, House, Person
 from tests.waiting import until
 
@@ -140,10 +140,10 @@ FOREIGN = [
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 async def test_cookie_does_nothing_for_another_page(house: House, ada: Person, method: str) -> None:
-    cookie = f"rookery_session={session_cookie(await log_in(house, ada))}"
+    session = credentials(await log_in(house, ada))
 
     refused = [
-        await house.nobody.request(method, path, headers={**headers, "Cookie": cookie})
+        await house.nobody.request(method, path, headers={**headers, **session})
         for headers in FOREIGN
         for path in (SESSIONS, "/api/v1/no/such/path")
     ]
@@ -153,11 +153,11 @@ async def test_cookie_does_nothing_for_another_page(house: House, ada: Person, m
 
 
 async def test_cookie_works_for_our_own_pages(house: House, ada: Person) -> None:
-    cookie = f"rookery_session={session_cookie(await log_in(house, ada))}"
+    session = credentials(await log_in(house, ada))
     ours = [{"Origin": house.url}, {"Sec-Fetch-Site": "same-origin"}]
 
-    done = [await house.nobody.delete(SESSIONS, headers={**each, "Cookie": cookie}) for each in ours]
-    read = await house.nobody.get(ME, headers={"Cookie": cookie, "Origin": "https://evil.example"})
+    done = [await house.nobody.delete(SESSIONS, headers={**each, **session}) for each in ours]
+    read = await house.nobody.get(ME, headers={**session, "Origin": "https://evil.example"})
 
     assert [each.status_code for each in done] == [204, 204]
     assert read.status_code == 200
@@ -196,19 +196,17 @@ async def test_programs_log_in_without_an_origin_and_other_pages_do_not(
 async def test_stream_with_a_cookie_needs_our_own_page(
     house: House, ada: Person, headers: dict[str, str], status: int
 ) -> None:
-    cookie = f"rookery_session={session_cookie(await log_in(house, ada))}"
+    session = credentials(await log_in(house, ada))
     url = f"{house.url}/api/v1/chats/watch"
 
     async def upgrade() -> int:
         try:
-            async with connect(
-                url.replace("http", "ws", 1), additional_headers={**headers, "Cookie": cookie}, proxy=None
-            ):
+            async with connect(url.replace("http", "ws", 1), additional_headers={**headers, **session}, proxy=None):
                 return 101
         except InvalidStatus as refused:
             return refused.response.status_code
 
-    async with house.nobody.stream("GET", url, headers={**headers, "Cookie": cookie}) as plain:
+    async with house.nobody.stream("GET", url, headers={**headers, **session}) as plain:
         assert plain.status_code == (200 if status == 101 else 403)
     assert await upgrade() == status
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from rookery.store.links import LIFETIME
-from tests.api.doors import log_in
+from tests.api.doors import KEY, log_in
 from tests.api.house import PASSWORD, House, Person
 from tests.api.test_auth import closing_code, watch
 
@@ -39,6 +39,7 @@ async def test_who_is_invited_chooses_a_password_and_is_logged_in(house: House) 
         "expires_at": made["link"]["expires_at"],
     }
     assert (used.status_code, used.json()["id"]) == (200, made["id"])
+    browser.headers[KEY] = used.json()["session_key"]
     assert (await browser.get("/api/v1/users/me")).json()["username"] == "eve"
     await log_in(house, "eve", password=NEW_PASSWORD)
 

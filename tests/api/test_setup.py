@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rookery.store import setup
-from tests.api.doors import open_door
+from tests.api.doors import KEY, open_door
 from tests.api.house import PASSWORD, House, open_house
 from tests.waiting import until
 
@@ -46,6 +46,7 @@ async def test_whoever_holds_the_token_becomes_administrator_and_is_logged_in(ne
     assert before.json() == {"needed": True}
     assert made.status_code == 201, made.text
     assert (made.json()["username"], made.json()["role"], made.json()["name"]) == ("root", "admin", "Root")
+    browser.headers[KEY] = made.json()["session_key"]
     assert (await browser.get("/api/v1/users/me")).json()["id"] == made.json()["id"]
     assert (await browser.get(SETUP)).json() == {"needed": False}
 
@@ -137,10 +138,10 @@ async def test_health_is_told_before(new: NewHouse, path: str) -> None:
 async def test_other_replicas_serve_as_soon_as_one_was_set_up(new: NewHouse) -> None:
     async with open_door(new.house) as url:
         before = await new.house.nobody.get(f"{url}/api/v1/version")
-        await new.house.nobody.post(SETUP, json=new.body())
-        after = await new.house.nobody.get(f"{url}/api/v1/version")
+        key = (await new.house.nobody.post(SETUP, json=new.body())).json()["session_key"]
+        after = await new.house.nobody.get(f"{url}/api/v1/version", headers={KEY: key})
 
-    # Logged in there as well: a cookie belongs to the host, whichever replica set it.
+    # Logged in there as well: a session belongs to the host, whichever replica made it.
     assert (before.status_code, after.status_code) == (503, 200)
 
 

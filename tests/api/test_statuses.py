@@ -19,7 +19,7 @@ from rookery.api.routers import files, templates
 from rookery.chat.rights import Role
 from rookery.testing import FakeClock
 from tests.api.described import ALL, Asked
-from tests.api.doors import log_in, open_door, session_cookie
+from tests.api.doors import credentials, log_in, open_door
 from tests.api.house import House
 from tests.api.town import PRIVATE, Town, open_town
 
@@ -69,8 +69,7 @@ async def open_used_up(house: House, *users: UUID) -> AsyncIterator[str]:
 
 async def test_every_operation_gives_the_statuses_that_need_no_state(house: House) -> None:
     chief, other = await house.add("chief", role=Role.ADMIN), await house.add("other", role=Role.ADMIN)
-    cookie = f"rookery_session={session_cookie(await log_in(house, other))}"
-    foreign = {"Cookie": cookie, "Origin": EVIL, "Accept": "text/event-stream"}
+    foreign = {**credentials(await log_in(house, other)), "Origin": EVIL, "Accept": "text/event-stream"}
     wrong: list[tuple[str, int, int]] = []
     async with (
         open_used_up(house, chief.id) as used_up,

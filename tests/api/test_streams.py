@@ -23,7 +23,7 @@ from rookery.store import tokens
 from rookery.store.hints import AccessHint
 from rookery.store.pool import Connection
 from rookery.store.tokens import AuthenticatedToken
-from tests.api.doors import log_in, open_door, session_cookie
+from tests.api.doors import credentials, log_in, open_door
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk, said
 from tests.waiting import until
@@ -165,13 +165,13 @@ async def test_who_may_not_see_a_chat_is_turned_away(house: House, talk: Talk, b
 
 async def test_page_of_another_site_opens_no_stream(house: House, talk: Talk) -> None:
     chat = await talk.create()
-    cookie = {"Cookie": f"rookery_session={session_cookie(await log_in(house, talk.person))}"}
+    session = credentials(await log_in(house, talk.person))
     path = f"{CHATS}/{chat}/stream"
 
-    assert await refusal(house, path, **cookie, Origin="https://evil.example") == (403, "origin_rejected")
-    assert await refusal(house, path, **cookie, Origin="null") == (403, "origin_rejected")
-    assert await refusal(house, path, **cookie) == (403, "origin_rejected")
-    async with opened(house, path, **cookie, Origin=house.url) as socket:
+    assert await refusal(house, path, **session, Origin="https://evil.example") == (403, "origin_rejected")
+    assert await refusal(house, path, **session, Origin="null") == (403, "origin_rejected")
+    assert await refusal(house, path, **session) == (403, "origin_rejected")
+    async with opened(house, path, **session, Origin=house.url) as socket:
         assert (await until_synced(socket))[0]["type"] == "hello"
 
 

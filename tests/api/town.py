@@ -22,7 +22,7 @@ from rookery.store.machine import Bundle, ChatSpec
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
-from tests.api.doors import open_door
+from tests.api.doors import KEY, open_door
 from tests.api.house import PASSWORD, House, Person, open_house
 from tests.api.talk import CHATS, Talk, text
 
@@ -124,7 +124,9 @@ class Town:
     async def _session(self) -> str:
         async with httpx2.AsyncClient(base_url=self.url, headers={"Origin": self.url}) as browser:
             body = {"login": self.people["owner"].user.username, "password": PASSWORD}
-            assert (await browser.post("/api/v1/auth/login", json=body)).status_code == 200
+            made = await browser.post("/api/v1/auth/login", json=body)
+            assert made.status_code == 200, made.text
+            browser.headers[KEY] = made.json()["session_key"]
             found = (await browser.get("/api/v1/auth/sessions")).json()["items"]
         return str(next(each["id"] for each in found if each["current"]))
 

@@ -95,7 +95,7 @@ def server(data_dir: Path, database: str, backstage: Backstage) -> Iterator[Serv
 
 @pytest.fixture(scope="session")
 def known() -> dict[str, Any]:
-    """The cookies of people who signed in once: a password takes long to check, by design."""
+    """Cookies and session keys of people who signed in once: a password takes long to check, by design."""
     return {}
 
 
@@ -112,10 +112,12 @@ def visit(browser: Browser, server: Served, known: dict[str, Any]) -> Iterator[V
             if own and name is not None:
                 visitor.log_in(name)
             elif name in known:
-                visitor.context.add_cookies(known[name])
+                cookies, key = known[name]
+                visitor.context.add_cookies(cookies)
+                visitor.keep_key(key)
             elif name is not None:
                 visitor.log_in(name)
-                known[name] = visitor.context.cookies()
+                known[name] = (visitor.context.cookies(), visitor.key)
             return visitor
 
         yield open_for

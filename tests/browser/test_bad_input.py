@@ -129,7 +129,7 @@ def upload(visitor: Visitor, name: str, kind: str, data: bytes) -> str:
     answer = visitor.context.request.post(
         f"{visitor.url}/api/v1/files",
         data=data,
-        headers={"Origin": visitor.url, "Content-Type": kind, "Content-Disposition": f'attachment; filename="{name}"'},
+        headers={**visitor.headers, "Content-Type": kind, "Content-Disposition": f'attachment; filename="{name}"'},
     )
     assert answer.ok, answer.text()
     return str(answer.json()["id"])

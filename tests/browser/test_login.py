@@ -33,7 +33,7 @@ def test_signing_out_ends_the_session_and_leads_to_the_login_page(visit: Visit) 
     page.get_by_role("menuitem", name="Sign out").click()
 
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-    assert ada.context.request.get(f"{ada.url}/api/v1/users/me").status == 401
+    assert ada.context.request.get(f"{ada.url}/api/v1/users/me", headers=ada.headers).status == 401
 
 
 def test_session_that_ends_elsewhere_is_renewed_over_the_page(visit: Visit) -> None:

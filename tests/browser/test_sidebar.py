@@ -62,4 +62,4 @@ def test_deleting_needs_the_title(ada: Visitor, actor: Actor) -> None:
 
     expect(page.get_by_text("was deleted.")).to_be_visible()
     expect(page.get_by_role("link", name=re.compile("Gone for good"))).to_be_hidden()
-    assert ada.context.request.get(f"{ada.url}/api/v1/chats/{chat['id']}").status == 404
+    assert ada.context.request.get(f"{ada.url}/api/v1/chats/{chat['id']}", headers=ada.headers).status == 404

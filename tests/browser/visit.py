@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -44,6 +45,16 @@ REPORT = """
 # A page asks who is signed in before it knows; browsers print every refused request.
 _WHO = re.compile(r"/api/v1/(users/me|me/settings|chats/watch)")
 
+# Once for each key: a page that forgot it because somebody signed out does not find it again.
+KEEP_KEY = """
+    ([url, key]) => {
+        const done = `test.kept.${key}`;
+        if (location.origin !== url || localStorage.getItem(done)) return;
+        localStorage.setItem(done, "yes");
+        localStorage.setItem("rookery.session_key", key);
+    }
+"""
+
 expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -53,6 +64,7 @@ class Visitor:
     def __init__(self, context: BrowserContext, url: str) -> None:
         self.context = context
         self.url = url
+        self.key: str | None = None
         self.problems: list[str] = []
         self._allowed: list[re.Pattern[str]] = []
         context.set_default_timeout(PATIENCE_MS)
@@ -82,6 +94,22 @@ class Visitor:
             headers={"Origin": self.url},
         )
         assert answer.ok, answer.text()
+        self.keep_key(answer.json()["session_key"])
+
+    def keep_key(self, key: str) -> None:
+        """What a page does that signs in, for this page and those to come."""
+        self.key = key
+        self.context.add_init_script(f"({KEEP_KEY})({json.dumps([self.url, key])})")
+        if self.page.url.startswith(f"{self.url}/"):
+            self.page.evaluate(KEEP_KEY, [self.url, key])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What requests of this person say besides the cookie. Who signed in by the form has the key in the page."""
+        key = self.key
+        if key is None and self.page.url.startswith(f"{self.url}/"):
+            key = self.page.evaluate("localStorage.getItem('rookery.session_key')")
+        return {"Origin": self.url, **({"Rookery-Session-Key": key} if key is not None else {})}
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """The API as this person, beside the page."""
@@ -89,7 +117,7 @@ class Visitor:
             f"{self.url}/api/v1{path}",
             method=method,
             data=None if body is None else body,
-            headers={"Origin": self.url},
+            headers=self.headers,
         )
         assert answer.ok, answer.text()
         return None if answer.status == 204 else answer.json()

@@ -579,8 +579,9 @@ def test_settings_pinned_by_the_environment_are_told_to_whoever_reads_them(tmp_p
             f"{served.url}/api/v1/setup", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(asked, timeout=30) as answer:
-            cookie = answer.headers["set-cookie"].split(";")[0]
-        group = urllib.request.Request(f"{served.url}/api/v1/settings/chats", headers={"Cookie": cookie})
+            cookie, key = answer.headers["set-cookie"].split(";")[0], json.load(answer)["session_key"]
+        session = {"Cookie": cookie, "Rookery-Session-Key": key}
+        group = urllib.request.Request(f"{served.url}/api/v1/settings/chats", headers=session)
         with urllib.request.urlopen(group, timeout=30) as answer:
             found = json.load(answer)
     wrong = rookery(

@@ -270,13 +270,14 @@ async def test_session_of_a_login_is_kept_and_says_where_it_comes_from() -> None
         "status": "active",
         "created_at": "2030-01-01T00:00:00Z",
     }
-    login = Reply(200, user, {"Set-Cookie": "rookery_session=abc; Path=/; HttpOnly"})
+    login = Reply(200, {**user, "session_key": "rk_k_abc"}, {"Set-Cookie": "rookery_session=abc; Path=/; HttpOnly"})
     async with talking(login, Reply(200, user), token=None) as (client, server, _):
         await client.account.login("ann", "secret words")
         await client.me()
 
     assert server.requests[0].headers["origin"] == server.url
     assert server.requests[1].headers["cookie"] == "rookery_session=abc"
+    assert server.requests[1].headers["rookery-session-key"] == "rk_k_abc"
 
 
 @pytest.mark.parametrize(

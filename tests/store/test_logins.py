@@ -57,7 +57,7 @@ async def house(database_url: str) -> AsyncIterator[House]:
 async def test_right_password_opens_a_session(house: House, login: str) -> None:
     done = await house.logins.log_in(login, PASSWORD, request=RequestInfo(ip="10.0.0.1", user_agent="x"))
 
-    found = await sessions.authenticate(house.pool, done.session.cookie, now=house.clock.now())  # type: ignore[arg-type]
+    found = await sessions.authenticate(house.pool, done.session.cookie, done.session.key, now=house.clock.now())  # type: ignore[arg-type]
     assert (found.user.id, found.session.ip) == (house.user.id, "10.0.0.1")
 
 

@@ -63,7 +63,7 @@ async def test_holder_of_the_token_becomes_the_administrator(first_run: FirstRun
     assert (done.user.role, done.user.username) == (Role.ADMIN, "ada")
     async with first_run.pool.acquire() as conn:
         assert not await setup.is_setup_needed(conn)
-        found = await sessions.authenticate(conn, done.session.cookie, now=first_run.clock.now())
+        found = await sessions.authenticate(conn, done.session.cookie, done.session.key, now=first_run.clock.now())
     assert found.user.id == done.user.id
 
 

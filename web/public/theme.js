@@ -15,17 +15,24 @@
 // application is still on its way. Pages for people who are not signed in ask when they need it.
 if (!/^\/(login|link|setup)(\/|$)/.test(location.pathname)) {
   const early = { requests: {}, socket: null };
+  let key = null;
+  try {
+    key = localStorage.getItem("rookery.session_key");
+  } catch {
+    // Without storage the session key is asked for after each reload.
+  }
+  const headers = key ? { "Rookery-Session-Key": key } : {};
   const ask = (url) => {
-    early.requests[url] = fetch(url, { credentials: "same-origin" });
+    early.requests[url] = fetch(url, { credentials: "same-origin", headers });
     early.requests[url].catch(() => {});
   };
   ask("/api/v1/users/me");
   const chat = /^\/c\/([0-9a-f-]{36})$/.exec(location.pathname)?.[1];
-  if (chat) {
+  if (chat && key) {
     ask(`/api/v1/chats/${chat}`);
     const url = new URL(`/api/v1/chats/${chat}/stream?mark_read=false`, location.href);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-    const socket = new WebSocket(url.href, ["rookery.v1"]);
+    const socket = new WebSocket(url.href, ["rookery.v1", `rookery.session.${key}`]);
     const heard = [];
     const hear = (event) => heard.push(event);
     Object.assign(socket, { onopen: hear, onmessage: hear, onclose: hear });

@@ -17,6 +17,7 @@ from rookery.chat.messages import ChatId
 from rookery.chat.rights import Action, UserActor
 from rookery.store.audit import RequestInfo
 from rookery.store.authorized.store import ActorStore, Store
+from rookery.store.session_links import LinkKey
 from rookery.store.users import User
 
 BREAK_GLASS = "rookery-break-glass"
@@ -35,6 +36,8 @@ class Caller:
         "connection",
         "credential_id",
         "info",
+        "is_by_link",
+        "links",
         "max_body",
         "read_seconds",
         "session_id",
@@ -48,6 +51,8 @@ class Caller:
         actor: UserActor,
         credential_id: UUID,
         session_id: UUID | None,
+        links: LinkKey | None = None,
+        is_by_link: bool = False,
         info: RequestInfo,
         connection: HTTPConnection,
         store: Store,
@@ -60,6 +65,9 @@ class Caller:
         self.actor = actor
         self.credential_id = credential_id
         self.session_id = session_id
+        # Signs links for the session; None for an API token.
+        self.links = links
+        self.is_by_link = is_by_link
         self.info = info
         self.connection = connection
         # How often rights had changed before the credential was looked at: a stream that is opened with it asks again

@@ -31,15 +31,17 @@ def find(header: str | None, *, secure: bool) -> str | None:
 
 
 def keep(session: Session, value: str, *, secure: bool) -> str:
-    """The `Set-Cookie` header that makes a browser keep the session until it ends."""
+    """The `Set-Cookie` header that makes a browser keep the session until it ends, or until the browser is closed."""
     age = max(0, int((session.expires_at - session.last_seen_at).total_seconds()))
-    return _header(value, age, secure=secure)
+    return _header(value, age if session.stays else None, secure=secure)
 
 
 def forget(*, secure: bool) -> str:
     return _header("", 0, secure=secure)
 
 
-def _header(value: str, age: int, *, secure: bool) -> str:
+def _header(value: str, age: int | None, *, secure: bool) -> str:
+    """Without an age a browser drops the cookie when it is closed."""
+    lifetime = "" if age is None else f"; Max-Age={age}"
     flags = "; Secure" if secure else ""
-    return f"{name(secure=secure)}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{flags}"
+    return f"{name(secure=secure)}={value}; Path=/{lifetime}; HttpOnly; SameSite=Lax{flags}"

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from rookery import http_stats
-from rookery.api import cookies
+from rookery.api import cookies, download_links
 from rookery.api.caller import Caller
 from rookery.api.errors import NO_STORE, ApiError, explain, internal
 from rookery.api.limits import Limit
@@ -29,8 +29,9 @@ from rookery.chat.rights import UserActor
 from rookery.http_stats import HttpStats
 from rookery.log import bind, get_logger
 from rookery.store import sessions, setup, tokens
-from rookery.store.access_errors import Unauthenticated
+from rookery.store.access_errors import SessionCookieRequired, SessionKeyRequired, Unauthenticated
 from rookery.store.audit import RequestInfo
+from rookery.store.sessions import AuthenticatedSession
 from rookery.store.users import User
 from rookery.stream import ws
 from rookery.stream.guests import address_key
@@ -38,11 +39,12 @@ from rookery.stream.guests import address_key
 log = get_logger("api")
 
 PREFIX = "/api/v1"
+SESSION_KEY = "rookery-session-key"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 SHARED_METHODS = "GET, POST, PUT, PATCH, DELETE"
 SHARED_HEADERS = (
     "Authorization, Content-Type, Content-Disposition, Idempotency-Key, If-Match, Last-Event-ID, Rookery-Break-Glass, "
-    "X-Request-Id"
+    "Rookery-Session-Key, X-Request-Id"
 )
 SHOWN_HEADERS = "X-Request-Id, Retry-After, Location, Idempotency-Replayed"
 MAX_URL_BYTES = 8 * 1024
@@ -84,7 +86,7 @@ class Edge:
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope["rookery.request_id"] = request_id
         answer = _Answer(scope, send, request_id, is_head=is_head)
-        if scope["path"].startswith(f"{PREFIX}/"):
+        if answer.is_api:
             answer.build = self.parts.web.build
         answer.strict_transport = _is_strict(connection, self.parts)
         scope["rookery.refuse"] = answer.refuse
@@ -181,24 +183,30 @@ class Edge:
             )
 
     async def _authenticate(self, connection: HTTPConnection, info: RequestInfo, answer: _Answer) -> Caller:
-        """Who asks: by bearer token alone if there is one, else by the cookie."""
+        """Who asks: by bearer token alone if there is one, else by the cookie together with the session key.
+
+        A signed link stands in for the key where a browser loads an address by itself.
+        """
         now, changes = self.parts.clock.now(), self.parts.streams.guard.changes
         try:
             sent, cookie, secure = bearer(connection), "", is_secure(connection, self.parts)
+            key, link = None, None
             if sent is None:
                 # Before anything is taken from the pool: strangers are to cost nobody a connection.
                 cookie = cookies.find(connection.headers.get("cookie"), secure=secure) or ""
+                key = session_key(connection)
+                link = download_links.find(connection.scope) if key is None else None
                 if not cookie:
-                    raise Unauthenticated
+                    raise Unauthenticated if key is None else SessionCookieRequired
+                if key is None and link is None:
+                    raise SessionKeyRequired
             async with self.parts.pool.acquire() as conn:
                 if sent is not None:
                     token = await tokens.authenticate(conn, sent, now=now)
                     if _is_stream(connection) and "origin" in connection.headers:
                         self._check_origin(connection, needs_one=True)
-                    return self._caller(
-                        connection, info, token.user, token.actor, token.token.id, session=None, changes=changes
-                    )
-                found = await sessions.authenticate(conn, cookie, now=now)
+                    return self._caller(connection, info, token.user, token.actor, token.token.id, changes=changes)
+                found = await sessions.authenticate(conn, cookie, link or key or "", now=now)
         except Unauthenticated:
             # Guessing costs; somebody who is logged in pays from another purse.
             self.parts.limits.take(Limit.API, address_key(info.ip))
@@ -207,8 +215,18 @@ class Edge:
             self._check_origin(connection, needs_one=True)
         if found.renewed:
             answer.cookie = cookies.keep(found.session, cookie, secure=secure)
-        session = found.session.id
-        return self._caller(connection, info, found.user, found.actor, session, session=session, changes=changes)
+        if link is not None:
+            download_links.take_signature(connection.scope)
+        return self._caller(
+            connection,
+            info,
+            found.user,
+            found.actor,
+            found.session.id,
+            session=found,
+            is_by_link=link is not None,
+            changes=changes,
+        )
 
     def _caller(
         self,
@@ -218,7 +236,8 @@ class Edge:
         actor: UserActor,
         credential_id: UUID,
         *,
-        session: UUID | None,
+        session: AuthenticatedSession | None = None,
+        is_by_link: bool = False,
         changes: int,
     ) -> Caller:
         parts = self.parts
@@ -226,7 +245,9 @@ class Edge:
             user=user,
             actor=actor,
             credential_id=credential_id,
-            session_id=session,
+            session_id=None if session is None else session.session.id,
+            links=None if session is None else session.links,
+            is_by_link=is_by_link,
             info=info,
             connection=connection,
             store=parts.store,
@@ -268,6 +289,7 @@ class _Answer:
         self.cookie: str | None = None
         self.build: str | None = None
         self.strict_transport = False
+        self.is_api = scope["path"].startswith(f"{PREFIX}/")
         self.status: int | None = None
         self.size = 0
 
@@ -323,6 +345,9 @@ class _Answer:
         headers.setdefault("Referrer-Policy", "no-referrer")
         if self.strict_transport:
             headers["Strict-Transport-Security"] = STRICT_TRANSPORT
+        if self.is_api:
+            # Pages of other ports belong to the same site: without this they may show what our pages have loaded.
+            headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
         if self.cookie is not None and "set-cookie" not in headers:
             headers.append("Set-Cookie", self.cookie)
         if self.varies_by_origin:
@@ -378,6 +403,14 @@ def bearer(connection: HTTPConnection) -> str | None:
             raise Unauthenticated("Send an API token as `Authorization: Bearer rk_...`.")
         return token.strip()
     return ws.bearer_token(connection.scope) if connection.scope["type"] == "websocket" else None
+
+
+def session_key(connection: HTTPConnection) -> str | None:
+    """The session key: a header, or a subprotocol of a browser's WebSocket, which has no way to send headers."""
+    header = Headers(scope=connection.scope).get(SESSION_KEY)
+    if header is None and connection.scope["type"] == "websocket":
+        return ws.session_key(connection.scope)
+    return header
 
 
 def _route(scope: Scope) -> str | None:

@@ -44,14 +44,22 @@ SECURITY = {
         "type": "apiKey",
         "in": "cookie",
         "name": "__Host-rookery_session",
-        "description": "The cookie of a login; over plain http it is called `rookery_session`.",
+        "description": "The cookie of a login; over plain http it is called `rookery_session`. It counts only "
+        "together with the session key.",
+    },
+    "session_key": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Rookery-Session-Key",
+        "description": "The `session_key` that the login answered. A WebSocket of a browser offers it as the "
+        "subprotocol `rookery.session.KEY` beside `rookery.v1`.",
     },
 }
 _STREAM_ERRORS = {400, 401, 403, 429, 500, 503}
 # Whoever gets one of these may try again.
 _PASSING = frozenset({429, 503})
 _BYTES = {"type": "string", "format": "binary"}
-_LOGGED_IN: list[dict[str, list[str]]] = [{"token": []}, {"session": []}]
+_LOGGED_IN: list[dict[str, list[str]]] = [{"token": []}, {"session": [], "session_key": []}]
 # FastAPI's own answer to a bad parameter, which nobody gets here.
 _UNUSED = frozenset({"HTTPValidationError", "ValidationError"})
 _NAME = re.compile(r"[A-Za-z0-9_]+")

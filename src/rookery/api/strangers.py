@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +21,12 @@ from rookery.store.users import User
 MAX_BODY_BYTES = 16 * 1024
 
 B = TypeVar("B", bound=Body)
+
+
+class LoginView(User, frozen=True):
+    """The user who is logged in now. Requests of the session send the cookie of this answer and the `session_key`."""
+
+    session_key: str
 
 
 async def read(request: Request, model: type[B], parts: ApiParts) -> B:
@@ -40,6 +47,7 @@ def info(request: Request) -> RequestInfo:
 
 
 def welcome(request: Request, parts: ApiParts, user: User, *, session: NewSession, status: int = 200) -> Response:
-    """The user, with the cookie that makes the browser theirs."""
+    """The user with the session key, and the cookie that belongs to it."""
     cookie = cookies.keep(session.session, session.cookie, secure=is_secure(request, parts))
-    return answer(user, status, Set_Cookie=cookie)
+    view = LoginView(**msgspec.structs.asdict(user), session_key=session.key)
+    return answer(view, status, Set_Cookie=cookie)

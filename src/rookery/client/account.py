@@ -8,7 +8,7 @@ import msgspec
 
 from rookery.client.content import ApprovalSettings, given
 from rookery.client.http import Http
-from rookery.client.models import AccessNotice, AccessPage, Me, Rule, SetupStatus, User
+from rookery.client.models import AccessNotice, AccessPage, LoggedIn, Me, Rule, SetupStatus, User
 
 
 class _OwnSettings(msgspec.Struct, frozen=True):
@@ -38,11 +38,11 @@ class AsyncAccount:
         """Make the first account, an administrator, and log in as it. The token is printed at the first start."""
         body = given(token=setup_token, email=email, password=password)
         body |= {key: value for key, value in (("username", username), ("name", name)) if value is not None}
-        return await self._http.write(User, "POST", "/setup", body=body)
+        return await self._enter("/setup", body)
 
     async def login(self, login: str, password: str) -> User:
         """`login` is an email address or a username."""
-        return await self._http.write(User, "POST", "/auth/login", body={"login": login, "password": password})
+        return await self._enter("/auth/login", {"login": login, "password": password})
 
     async def change_password(self, current_password: str, new_password: str, *, revoke_tokens: bool) -> None:
         """Choose a new password. All other sessions end; with `revoke_tokens` all other API tokens do, too."""
@@ -77,3 +77,10 @@ class AsyncAccount:
     async def logout(self) -> None:
         """End the session of this client. Tokens live on."""
         await self._http.send("POST", "/auth/logout")
+        self._http.session_key = None
+
+    async def _enter(self, path: str, body: object) -> User:
+        """The session is the cookie of the answer together with its key; both are sent from now on."""
+        answer = await self._http.send("POST", path, body=body)
+        self._http.session_key = self._http.decode(LoggedIn, answer).session_key
+        return self._http.decode(User, answer)

@@ -64,6 +64,8 @@ class Http:
         self.base_url = normal_url(config.base_url)
         if config.token is not None:
             require_token(config.token)
+        # Of a client that logged in with a password. The cookie that belongs to it is kept by the connection pool.
+        self.session_key: str | None = None
         self._client = httpx2.AsyncClient(
             headers={"User-Agent": USER_AGENT, "Accept": "application/json"},
             timeout=None,  # the clock's deadline is the one that counts
@@ -184,7 +186,8 @@ class Http:
         if self.config.token is not None:
             return {"Authorization": f"Bearer {self.config.token}"}
         # With a cookie the server asks where a request comes from.
-        return {"Origin": origin_of(self.base_url)}
+        origin = {"Origin": origin_of(self.base_url)}
+        return origin if self.session_key is None else {**origin, "Rookery-Session-Key": self.session_key}
 
 
 def _is_passing(error: errors.RookeryError, *, may_repeat: bool) -> bool:

@@ -285,6 +285,21 @@ class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
+class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
+    """The user who is logged in now. Requests of the session send the cookie of this answer and the `session_key`."""
+
+    id: UUID
+    username: str
+    name: str
+    email: str | None = None
+    role: str
+    status: str
+    spend_limit_micros: int | None = None
+    created_at: datetime
+    last_seen_at: datetime | None = None
+    session_key: str
+
+
 class Me(msgspec.Struct, frozen=True, kw_only=True):
     """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`.
 

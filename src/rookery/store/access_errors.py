@@ -2,7 +2,8 @@
 
 AccessError
 ├── Unauthenticated         nobody, or nobody we know
-│   └── InvalidCredentials, SessionExpired, TokenExpired, LinkInvalid
+│   ├── InvalidCredentials, SessionExpired, TokenExpired, LinkInvalid
+│   └── SessionKeyRequired, SessionCookieRequired
 ├── Denied                  known, and may not
 │   ├── Forbidden, OwnerOnly, ScopeMissing, Disabled
 │   └── WrongSetupToken
@@ -49,6 +50,23 @@ class SessionExpired(Unauthenticated):
 
     def __init__(self) -> None:
         super().__init__("Your session has ended. Log in again.")
+
+
+class SessionKeyRequired(Unauthenticated):
+    code = "session_key_required"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The cookie of a session counts only together with the key of the session. Send the key as "
+            "`Rookery-Session-Key`, or log in again."
+        )
+
+
+class SessionCookieRequired(Unauthenticated):
+    code = "session_cookie_required"
+
+    def __init__(self) -> None:
+        super().__init__("The key of a session counts only together with the cookie of the session. Log in again.")
 
 
 class TokenExpired(Unauthenticated):

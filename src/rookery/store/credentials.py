@@ -29,6 +29,7 @@ class Kind(StrEnum):
 
     TOKEN = "rk_"  # noqa: S105 -- a prefix, not a secret
     SESSION = "rk_s_"
+    SESSION_KEY = "rk_k_"
     LINK = "rk_l_"
 
 
@@ -54,8 +55,9 @@ class Credential(msgspec.Struct, frozen=True):
         return f"Credential({self.kind.name}, {self.id}, ***)"
 
 
-def new(kind: Kind) -> Credential:
-    return Credential(kind, uuid4(), secrets.token_bytes(SECRET_BYTES))
+def new(kind: Kind, *, id: UUID | None = None) -> Credential:
+    """A new secret; for a row that has its id already, or for a new one."""
+    return Credential(kind, id or uuid4(), secrets.token_bytes(SECRET_BYTES))
 
 
 def parse(kind: Kind, text: str) -> Credential | None:

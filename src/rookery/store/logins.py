@@ -74,8 +74,13 @@ class Logins:
         self._passwords = checker
         self._clock = clock
 
-    async def log_in(self, login: str, password: str, *, request: RequestInfo = NO_REQUEST) -> LoggedIn:
-        """Open a session. Raises `InvalidCredentials` whatever is wrong, `TooManyAttempts` or `PasswordsBusy`."""
+    async def log_in(
+        self, login: str, password: str, *, stays: bool = True, request: RequestInfo = NO_REQUEST
+    ) -> LoggedIn:
+        """Open a session. Raises `InvalidCredentials` whatever is wrong, `TooManyAttempts` or `PasswordsBusy`.
+
+        `stays`: the cookie outlives the browser.
+        """
         name = login[:MAX_LOGIN_CHARS]
         now = self._clock.now()
         async with self._pool.acquire() as conn:
@@ -87,7 +92,7 @@ class Logins:
         if not matches or user is None or stored is None:
             await self._log_refusal(user, request)
             raise InvalidCredentials
-        return await self._open(name, password, user, stored=stored, request=request)
+        return await self._open(name, password, user, stored=stored, stays=stays, request=request)
 
     async def change_password(
         self,
@@ -159,7 +164,9 @@ class Logins:
         async with self._pool.acquire() as conn:
             await audit.record(conn, event, actor=None, now=self._clock.now(), request=request)
 
-    async def _open(self, name: str, password: str, user: User, *, stored: str, request: RequestInfo) -> LoggedIn:
+    async def _open(
+        self, name: str, password: str, user: User, *, stored: str, stays: bool, request: RequestInfo
+    ) -> LoggedIn:
         renewed = await self._passwords.hash(password) if self._passwords.needs_rehash(stored) else None
         now = self._clock.now()
         async with self._pool.acquire() as conn, conn.transaction():
@@ -171,7 +178,7 @@ class Logins:
                 await users.set_password_hash(conn, user.id, password_hash=renewed)
             await forget_attempts(conn, name)
             session = await sessions.create_session(
-                conn, user.id, now=now, ip=request.ip, user_agent=request.user_agent
+                conn, user.id, now=now, ip=request.ip, user_agent=request.user_agent, stays=stays
             )
             await audit.record(conn, _event("auth.log_in", user), actor=user.actor, now=now, request=request)
         return LoggedIn(user, session)

@@ -16,6 +16,7 @@ import msgspec
 
 SUBPROTOCOL = "rookery.v1"
 BEARER = "rookery.bearer."
+SESSION_KEY = "rookery.session."
 HEARTBEAT_SECONDS = 20.0
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -76,7 +77,7 @@ class WebSocketTransport:
 
 
 async def accept(scope: Scope, receive: Receive, send: Send) -> WebSocketTransport:
-    """Answer the upgrade. Of the subprotocols only ours is named: the other one may be a secret."""
+    """Answer the upgrade. Of the subprotocols only ours is named: the other one is a secret."""
     await _connected(receive)
     offered: Sequence[str] = scope.get("subprotocols", ())
     await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
@@ -98,10 +99,19 @@ async def refuse(receive: Receive, send: Send, refusal: Refusal) -> None:
 
 def bearer_token(scope: Scope) -> str | None:
     """The token a browser on another origin sends as a subprotocol; it has no way to send a header."""
+    return _secret(scope, BEARER)
+
+
+def session_key(scope: Scope) -> str | None:
+    """The session key, which our own page sends in the same way."""
+    return _secret(scope, SESSION_KEY)
+
+
+def _secret(scope: Scope, prefix: str) -> str | None:
     offered: Sequence[str] = scope.get("subprotocols", ())
     if SUBPROTOCOL not in offered:
         return None
-    return next((each.removeprefix(BEARER) for each in offered if each.startswith(BEARER)), None)
+    return next((each.removeprefix(prefix) for each in offered if each.startswith(prefix)), None)
 
 
 async def _connected(receive: Receive) -> None:

@@ -1,18 +1,32 @@
 import { get, post, request } from "@/api/http";
+import { keepSessionKey } from "@/api/session_key";
 import type {
   AccessPage,
+  LinkBody,
   LoginBody,
+  LoginView,
   Me,
   ModelsView,
   PasswordBody,
   PreferencesChange,
   PreferencesView,
+  SetupBody,
   SpendView,
   VersionView,
 } from "@/api/types.gen";
 
 export const getMe = () => get<Me>("/users/me");
-export const login = (body: LoginBody) => post<Me>("/auth/login", body);
+
+/** Everything that begins a session answers with its key. */
+async function enter(path: string, body: unknown): Promise<LoginView> {
+  const user = await post<LoginView>(path, body);
+  keepSessionKey(user.session_key);
+  return user;
+}
+
+export const login = (body: LoginBody) => enter("/auth/login", body);
+export const setUp = (body: SetupBody) => enter("/setup", body);
+export const chooseLinkPassword = (body: LinkBody) => enter("/auth/link", body);
 export const logout = () => post<void>("/auth/logout");
 export const listModels = () => get<ModelsView>("/models");
 export const getPreferences = () => get<PreferencesView>("/me/settings");

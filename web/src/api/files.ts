@@ -1,9 +1,10 @@
 import { ApiError, Unreachable } from "@/api/errors";
 import { address } from "@/api/http";
 import { reasonOf } from "@/api/reasons";
+import { keyHeaders } from "@/api/session_key";
 import type { ErrorBody, FileView } from "@/api/types.gen";
 
-/** Where a file's bytes are; used by images and downloads. */
+/** Where a file's bytes are. Browsers load it by themselves only when it is signed (`links.ts`). */
 export const fileAddress = (id: string) => address(`/files/${encodeURIComponent(id)}`);
 
 /** The bytes of a file of a chat. An administrator who reads somebody else's says why, which no address can. */
@@ -12,7 +13,7 @@ export async function fetchFile(id: string, chat: string, signal?: AbortSignal):
   try {
     response = await fetch(fileAddress(id), {
       credentials: "same-origin",
-      headers: reasonOf(chat),
+      headers: { ...keyHeaders(), ...reasonOf(chat) },
       ...(signal ? { signal } : {}),
     });
   } catch (error) {
@@ -44,6 +45,7 @@ export function upload(file: Blob, name: string, onProgress: (share: number) => 
   request.open("POST", address("/files"));
   request.setRequestHeader("Content-Type", file.type || "application/octet-stream");
   request.setRequestHeader("Content-Disposition", `attachment; filename*=UTF-8''${encodeURIComponent(name)}`);
+  for (const [header, value] of Object.entries(keyHeaders())) request.setRequestHeader(header, value);
   request.send(file);
   return { done, cancel: () => request.abort() };
 }

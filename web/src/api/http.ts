@@ -1,5 +1,6 @@
 import { ApiError, Unreachable } from "@/api/errors";
 import { reasonHeaders } from "@/api/reasons";
+import { keyHeaders, sessionKey } from "@/api/session_key";
 import type { ErrorBody } from "@/api/types.gen";
 
 export type Query = Record<string, string | number | boolean | null | undefined>;
@@ -107,11 +108,19 @@ async function send(url: string, init: RequestInit): Promise<Response> {
   try {
     // A question that says more than where it goes was not foreseen.
     const isPlain = init.method === "GET" && Object.keys(init.headers ?? {}).length === 0;
-    return await ((isPlain && takeEarly(url)) || fetch(url, init));
+    const key = sessionKey();
+    const response = await ((isPlain && takeEarly(url)) || fetchWithKey(url, init));
+    // Another tab has signed in meanwhile: this request had the cookie of the one session and the key of the other.
+    if (response.status === 401 && sessionKey() !== key) return await fetchWithKey(url, init);
+    return response;
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new Unreachable(error);
   }
+}
+
+function fetchWithKey(url: string, init: RequestInit): Promise<Response> {
+  return fetch(url, { ...init, headers: { ...(init.headers as Record<string, string>), ...keyHeaders() } });
 }
 
 async function read<T>(response: Response, path: string): Promise<T> {

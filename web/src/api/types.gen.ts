@@ -324,6 +324,13 @@ export interface DiffView {
   diff: string | null;
 }
 
+/** `url` is the path with its signature. It works with the cookie of this session alone, until it expires. */
+export interface DownloadLink {
+  path: string;
+  url: string;
+  expires_at: string;
+}
+
 /** `url` gives the file to whoever has it, until it expires. */
 export interface DownloadView {
   url: string;
@@ -597,6 +604,11 @@ export interface ItemsOfDiffView {
 }
 
 /** A list that comes whole. */
+export interface ItemsOfDownloadLink {
+  items: DownloadLink[];
+}
+
+/** A list that comes whole. */
 export interface ItemsOfJobView {
   items: JobView[];
 }
@@ -701,10 +713,25 @@ export interface ListResync {
   type: "resync";
 }
 
-/** `login` is an email address or a username. */
+/** `login` is an email address or a username. `stay_signed_in`: the cookie outlives the browser, as by default. */
 export interface LoginBody {
   login: string;
   password: string;
+  stay_signed_in?: boolean;
+}
+
+/** The user who is logged in now. Requests of the session send the cookie of this answer and the `session_key`. */
+export interface LoginView {
+  id: string;
+  username: string;
+  name: string;
+  email: string | null;
+  role: UserRole;
+  status: Status;
+  spend_limit_micros: number | null;
+  created_at: string;
+  last_seen_at: string | null;
+  session_key: string;
 }
 
 /** Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`. `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the scope `all`. `warnings` are about the server, for administrators. */

@@ -5,13 +5,14 @@ import { router } from "@/app/router";
 import { followAppearance } from "@/state/appearance";
 import { followPage, openAhead } from "@/state/chat_sessions";
 import { queryClient } from "@/state/queries";
-import { followAnswers } from "@/state/session";
+import { followAnswers, followSessionKey } from "@/state/session";
 import { Announcer } from "@/ui/announcer";
 import { Toasts } from "@/ui/toast";
 import { Hints } from "@/ui/tooltip";
 
 followAppearance();
 followAnswers();
+followSessionKey();
 followPage();
 openAhead();
 

@@ -4,6 +4,7 @@
  */
 import { address, type Query, takeEarlySocket, tellSignedOut } from "@/api/http";
 import { reasonHeaders } from "@/api/reasons";
+import { keyHeaders, socketProtocols } from "@/api/session_key";
 import { backoff, type Ending, ending, endingOfStatus } from "@/chat/backoff";
 import { SseReader } from "@/chat/sse";
 import type { StreamEvent } from "@/chat/types";
@@ -47,7 +48,7 @@ export const browserHost: Host = {
   random: () => Math.random(),
   setTimer: (run, ms) => window.setTimeout(run, ms),
   clearTimer: (timer) => window.clearTimeout(timer as number),
-  openSocket: (url) => takeEarlySocket(url) ?? new WebSocket(url, ["rookery.v1"]),
+  openSocket: (url) => takeEarlySocket(url) ?? new WebSocket(url, socketProtocols()),
   fetch: (...args) => fetch(...args),
 };
 
@@ -174,7 +175,7 @@ export class Connection {
       const abort = new AbortController();
       const response = await this.host.fetch(address(this.owner.path, this.owner.query()), {
         credentials: "same-origin",
-        headers: { Accept: "text/event-stream", ...reasonHeaders(this.owner.path) },
+        headers: { Accept: "text/event-stream", ...keyHeaders(), ...reasonHeaders(this.owner.path) },
         signal: abort.signal,
       });
       status = response.status;
@@ -201,7 +202,7 @@ export class Connection {
     try {
       const response = await this.host.fetch(address(this.owner.path, this.owner.query()), {
         credentials: "same-origin",
-        headers: { Accept: "text/event-stream", ...reasonHeaders(this.owner.path) },
+        headers: { Accept: "text/event-stream", ...keyHeaders(), ...reasonHeaders(this.owner.path) },
         signal: abort.signal,
       });
       if (serial !== this.serial) return;

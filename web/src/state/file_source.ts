@@ -1,11 +1,19 @@
-/** Where a file of a chat is read from: its address, or its bytes where reading it takes a reason. */
+/** Where a file of a chat is read from: its signed address, or its bytes where reading it takes a reason. */
 import { useEffect, useState } from "react";
 import { fetchFile, fileAddress } from "@/api/files";
+import { freshLink, signedLink } from "@/api/links";
 import { hasReason } from "@/api/reasons";
 
-/** The address for a picture; null until its bytes are here. `round` asks again. */
-export function useFileSource(id: string | null, chat: string, round = 0): { src: string | null; error: unknown } {
-  const [loaded, setLoaded] = useState<{ src: string | null; error: unknown }>({ src: null, error: null });
+interface Source {
+  src: string | null;
+  error: unknown;
+}
+
+const NOT_YET: Source = { src: null, error: null };
+
+/** The address for a picture; null until it can be loaded. `round` asks again. */
+export function useFileSource(id: string | null, chat: string, round = 0): Source {
+  const [loaded, setLoaded] = useState<Source>(NOT_YET);
   const needsReason = id !== null && hasReason(chat);
   // biome-ignore lint/correctness/useExhaustiveDependencies: another round is another try
   useEffect(() => {
@@ -24,16 +32,49 @@ export function useFileSource(id: string | null, chat: string, round = 0): { src
       if (made) URL.revokeObjectURL(made);
     };
   }, [id, chat, needsReason, round]);
-  if (needsReason) return loaded;
-  return { src: id === null ? null : fileAddress(id), error: null };
+  const signed = useSignedSource(id === null || needsReason ? null : fileAddress(id), round);
+  return needsReason ? loaded : signed;
+}
+
+/** The signed form of an address that an image loads; null until it is signed. `round` asks again. */
+export function useSignedSource(path: string | null, round = 0): Source {
+  const [signed, setSigned] = useState<Source & { path: string | null; round: number }>({ ...NOT_YET, path, round });
+  useEffect(() => {
+    if (path === null) return;
+    let isGone = false;
+    signedLink(path).then(
+      (src) => !isGone && setSigned({ src, error: null, path, round }),
+      (error: unknown) => !isGone && setSigned({ src: null, error, path, round }),
+    );
+    return () => {
+      isGone = true;
+    };
+  }, [path, round]);
+  if (path === null) return NOT_YET;
+  if (signed.path === path && signed.round === round && (signed.src ?? signed.error)) return signed;
+  return { src: freshLink(path), error: null };
+}
+
+/** Whether an address that did not load may only have been too old: an image is loaded when it comes into view. */
+export function isStale(path: string, src: string): boolean {
+  return !src.startsWith("blob:") && freshLink(path) !== src;
 }
 
 /** Hand a file over, for links that would have to give a reason. */
 export async function downloadFile(id: string, chat: string, name: string): Promise<void> {
   const src = URL.createObjectURL(await fetchFile(id, chat));
+  save(src, name);
+  setTimeout(() => URL.revokeObjectURL(src), 10_000);
+}
+
+/** Hand over what is at an address of this server. */
+export async function downloadAddress(path: string, name: string): Promise<void> {
+  save(await signedLink(path), name);
+}
+
+function save(address: string, name: string): void {
   const link = document.createElement("a");
-  link.href = src;
+  link.href = address;
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(src), 10_000);
 }

@@ -1,5 +1,6 @@
 /** The log of a workspace operation, as it is written. */
 import { address } from "@/api/http";
+import { keyHeaders } from "@/api/session_key";
 import { SseReader } from "@/chat/sse";
 
 /** Follow a log until it is over. `onLog` gets all of it that is there so far. Raises when it is cut off. */
@@ -10,7 +11,11 @@ export async function followLog(
   ask: typeof fetch = fetch,
 ): Promise<void> {
   const path = `/operations/${encodeURIComponent(operation)}/log`;
-  const response = await ask(address(path, { follow: true }), { credentials: "same-origin", signal });
+  const response = await ask(address(path, { follow: true }), {
+    credentials: "same-origin",
+    headers: keyHeaders(),
+    signal,
+  });
   if (!response.ok || !response.body) throw new Error(`The log is not there: status ${response.status}.`);
   const reader = response.body
     .pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>)

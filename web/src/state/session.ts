@@ -1,11 +1,14 @@
 import { queryOptions, useQuery } from "@tanstack/react-query";
 import { createStore } from "zustand/vanilla";
 import { getMe, getVersion, logout } from "@/api/account";
+import { isStatus } from "@/api/errors";
 import { get, listen } from "@/api/http";
 import { forgetReasons } from "@/api/reasons";
+import { forgetSessionKey, onSessionKey } from "@/api/session_key";
 import type { Me, SetupStatus } from "@/api/types.gen";
-import { forgetSession } from "@/state/chat_sessions";
+import { forgetSession, reconnectSessions } from "@/state/chat_sessions";
 import { queryClient } from "@/state/queries";
+import { startWatch } from "@/state/watch";
 
 export const meQuery = queryOptions({ queryKey: ["me"], queryFn: getMe, staleTime: 5 * 60_000, retry: false });
 export const setupQuery = queryOptions({
@@ -38,6 +41,34 @@ export function followAnswers(): void {
   });
 }
 
+/** Hear that another tab has signed out, or in as somebody. */
+export function followSessionKey(): void {
+  onSessionKey((key) => {
+    const known = queryClient.getQueryData(meQuery.queryKey);
+    if (!known) return;
+    if (key === null) {
+      forgetPerson();
+      location.assign("/login");
+      return;
+    }
+    getMe().then(
+      (me) => {
+        if (me.id !== known.id) location.assign("/");
+        else if (session.getState().signedOut) resume();
+      },
+      () => {},
+    );
+  });
+}
+
+/** The same person has signed in again: go on where the page was. */
+export function resume(): void {
+  session.setState({ signedOut: false });
+  startWatch();
+  reconnectSessions();
+  void queryClient.invalidateQueries();
+}
+
 /** Who is signed in. Only below the guard of the shell, which has waited for it. */
 export function useSelf(): Me {
   const { data } = useQuery(meQuery);
@@ -53,7 +84,10 @@ export function useFeature(name: string): boolean {
 
 /** End the session, and forget everything that this browser holds of the person. */
 export async function signOut(): Promise<void> {
-  await logout();
+  await logout().catch((error: unknown) => {
+    // The session was over already.
+    if (!isStatus(error, 401)) throw error;
+  });
   forgetPerson();
   location.assign("/login");
 }
@@ -62,5 +96,6 @@ export function forgetPerson(): void {
   queryClient.clear();
   forgetSession();
   forgetReasons();
+  forgetSessionKey();
   for (const key of Object.keys(localStorage)) if (key.startsWith("rookery.draft")) localStorage.removeItem(key);
 }

@@ -21,10 +21,20 @@ function token() {
   return document.getElementById("token").value.trim();
 }
 
+// The key of the session that the application has in this browser.
+function sessionKey() {
+  try {
+    return localStorage.getItem("rookery.session_key");
+  } catch {
+    return null;
+  }
+}
+
 // A typed token counts alone: a session must not stand in for one that is wrong.
 function request(path, options) {
   const headers = { ...(options.headers || {}) };
   if (token()) headers.Authorization = `Bearer ${token()}`;
+  else if (sessionKey()) headers["Rookery-Session-Key"] = sessionKey();
   return fetch(path, { ...options, headers, credentials: token() ? "omit" : "same-origin", redirect: "manual" });
 }
 

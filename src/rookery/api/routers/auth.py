@@ -17,22 +17,24 @@ from rookery.api.account_fields import NewPassword, TypedPassword
 from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
 from rookery.api.edge import bearer, is_secure
+from rookery.api.errors import ApiError
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.api.strangers import LoginView
 from rookery.store import links
 from rookery.store.access_errors import Forbidden, LinkInvalid, SessionNotFound
 from rookery.store.hints import AccessHint
 from rookery.store.links import LinkKind
 from rookery.store.logins import MAX_LOGIN_CHARS
 from rookery.store.sessions import Session
-from rookery.store.users import User
 
 
 class LoginBody(Body):
-    """`login` is an email address or a username."""
+    """`login` is an email address or a username. `stay_signed_in`: the cookie outlives the browser, as by default."""
 
     login: str = Field(max_length=MAX_LOGIN_CHARS)
     password: TypedPassword
+    stay_signed_in: bool = True
 
 
 class PasswordBody(Body):
@@ -75,11 +77,20 @@ class LinkView(msgspec.Struct, frozen=True):
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("auth")
 
-    @routes.post("/auth/login", "auth.login", returns=User, body=LoginBody, errors=(401, 403), is_public=True)
+    @routes.post("/auth/login", "auth.login", returns=LoginView, body=LoginBody, errors=(401, 403, 409), is_public=True)
     async def log_in(request: Request) -> Response:
         """Open a session. Whatever is wrong, the answer is the same; after five failures each try has to wait."""
         body = await strangers.read(request, LoginBody, parts)
-        done = await parts.logins.log_in(body.login, body.password, request=strangers.info(request))
+        if "sec-fetch-mode" in request.headers and "stay_signed_in" not in body.model_fields_set:
+            # Such a page would throw the session key away and ask for the password again and again.
+            raise ApiError(
+                409,
+                "page_outdated",
+                "This page is older than the server. Reload it, then log in. Pages send `stay_signed_in`.",
+            )
+        done = await parts.logins.log_in(
+            body.login, body.password, stays=body.stay_signed_in, request=strangers.info(request)
+        )
         return strangers.welcome(request, parts, done.user, session=done.session)
 
     @routes.post("/auth/logout", "auth.logout")
@@ -140,7 +151,7 @@ def router(parts: ApiParts) -> APIRouter:
         user = found.user
         return answer(LinkView(found.kind, user.username, user.name, user.email, found.expires_at))
 
-    @routes.post("/auth/link", "links.use", returns=User, body=LinkBody, errors=(401, 403), is_public=True)
+    @routes.post("/auth/link", "links.use", returns=LoginView, body=LinkBody, errors=(401, 403), is_public=True)
     async def use_link(request: Request) -> Response:
         """Choose a password by a one-time link, and be logged in. All sessions and API tokens of before end."""
         body = await strangers.read(request, LinkBody, parts)

@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from rookery.api import bodies, downloads, headers
+from rookery.api import bodies, download_links, downloads, headers
 from rookery.api.caller import CallerDep
 from rookery.api.edge import PREFIX, is_secure
 from rookery.api.errors import NO_STORE, ApiError
@@ -35,6 +35,8 @@ from rookery.store.model_errors import KeysMissing
 UPLOAD_SECONDS = 300.0
 # A file never changes.
 FOREVER = "private, max-age=31536000, immutable"
+# What one session has loaded, a browser must not show to a page without its key.
+VARIES = "Rookery-Session-Key"
 SANDBOX = "sandbox; default-src 'none'"
 
 _EXTENDED_NAME = re.compile(r";\s*filename\*\s*=\s*([\w-]*)'[^']*'([^;]*)", re.IGNORECASE)
@@ -107,12 +109,15 @@ def router(parts: ApiParts) -> APIRouter:
     async def get(caller: CallerDep, request: Request, file: UUID) -> Response:
         """The bytes of a file, or a range of them."""
         sent = request.headers
+        caching = download_links.CACHING if caller.is_by_link else FOREVER
         if sent.get("if-none-match") is not None:
             info = await caller.store.files.get(file)
             if _etag(info) in sent["if-none-match"]:
-                return Response(status_code=304, headers={"ETag": _etag(info), "Cache-Control": FOREVER})
+                return Response(
+                    status_code=304, headers={"ETag": _etag(info), "Cache-Control": caching, "Vary": VARIES}
+                )
         read = await caller.store.files.read(file, span_of=lambda info: _span(sent, info))
-        return _served(read, caching=FOREVER)
+        return _served(read, caching=caching, Vary=VARIES)
 
     @routes.post("/files/{file}/download-url", "files.sign", returns=DownloadView, errors=(404, 412))
     async def sign(caller: CallerDep, request: Request, file: UUID) -> Response:
@@ -161,7 +166,8 @@ def router(parts: ApiParts) -> APIRouter:
             read = await store.files.read(file_id, span_of=lambda info: _span(sent, info))
         except (AccessError, ChatError, ValueError):
             raise ApiError(404, "not_found", "There is nothing at this address, or not any more.") from None
-        return _served(read, caching=NO_STORE)
+        # Whoever has the address may show the file on a page of their own.
+        return _served(read, caching=NO_STORE, **{"Cross-Origin-Resource-Policy": "cross-origin"})
 
     @routes.delete("/files/{file}", "files.delete", errors=(404, 409))
     async def delete(caller: CallerDep, file: UUID) -> Response:
@@ -186,10 +192,11 @@ async def _signer(parts: ApiParts, token: str, file_id: UUID) -> UserActor:
     return UserActor(user.id, user.role)
 
 
-def _served(read: FileContent, *, caching: str) -> Response:
+def _served(read: FileContent, *, caching: str, **more: str) -> Response:
     info, span = read.info, read.span
     how = "inline" if uploads.is_shown_inline(info.mime_type) else "attachment"
     given = {
+        **more,
         "Cache-Control": caching,
         "ETag": _etag(info),
         "Accept-Ranges": "bytes",

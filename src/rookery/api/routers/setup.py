@@ -14,8 +14,9 @@ from rookery.api.bodies import Body
 from rookery.api.errors import ApiError
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
+from rookery.api.strangers import LoginView
 from rookery.store import setup
-from rookery.store.users import User, UserDraft
+from rookery.store.users import UserDraft
 
 
 class SetupStatus(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ def router(parts: ApiParts) -> APIRouter:
         return answer(SetupStatus(not is_done))
 
     @routes.post(
-        "/setup", "setup.complete", returns=User, status=201, body=SetupBody, errors=(403, 410), is_public=True
+        "/setup", "setup.complete", returns=LoginView, status=201, body=SetupBody, errors=(403, 410), is_public=True
     )
     async def complete(request: Request) -> Response:
         """Make the first administrator and log them in; once."""

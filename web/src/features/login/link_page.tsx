@@ -1,9 +1,10 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useState } from "react";
 import { Link, useNavigate } from "react-router";
+import { chooseLinkPassword } from "@/api/account";
 import { ApiError, sentence } from "@/api/errors";
-import { post, request } from "@/api/http";
-import type { LinkView, Me } from "@/api/types.gen";
+import { request } from "@/api/http";
+import type { LinkView } from "@/api/types.gen";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { CardPage } from "@/ui/card_page";
@@ -26,7 +27,7 @@ export function LinkPage() {
     enabled: token !== "",
   });
   const use = useMutation({
-    mutationFn: () => post<Me>("/auth/link", { token, password }),
+    mutationFn: () => chooseLinkPassword({ token, password }),
     onSuccess: async () => {
       queryClient.clear();
       await navigate("/", { replace: true });

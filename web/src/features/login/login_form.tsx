@@ -2,28 +2,29 @@ import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { login } from "@/api/account";
 import { ApiError, sentence } from "@/api/errors";
-import type { Me } from "@/api/types.gen";
 import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
 import { Notice } from "@/ui/notice";
+import { Switch } from "@/ui/switch";
 
 interface Props {
   /** Who has to sign in, when it is known. */
   username?: string;
-  onDone: (me: Me) => void;
+  onDone: () => void;
 }
 
 /** Name and password. */
 export function LoginForm({ username, onDone }: Props) {
   const [name, setName] = useState(username ?? "");
   const [password, setPassword] = useState("");
+  const [stays, setStays] = useState(true);
   const signIn = useMutation({ mutationFn: login, onSuccess: onDone });
   const error = signIn.error;
   const fields = error instanceof ApiError ? error : null;
 
   function onSubmit(event: FormEvent) {
     event.preventDefault();
-    signIn.mutate({ login: name.trim(), password });
+    signIn.mutate({ login: name.trim(), password, stay_signed_in: stays });
   }
 
   return (
@@ -51,6 +52,7 @@ export function LoginForm({ username, onDone }: Props) {
         onChange={(event) => setPassword(event.target.value)}
         error={fields?.field("password")}
       />
+      <Switch label="Stay signed in" checked={stays} onChange={setStays} />
       <Button type="submit" kind="primary" className="h-9" disabled={signIn.isPending}>
         {signIn.isPending ? "Signing in" : "Sign in"}
       </Button>

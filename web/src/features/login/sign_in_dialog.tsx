@@ -1,9 +1,6 @@
 import { useStore } from "zustand";
 import { LoginForm } from "@/features/login/login_form";
-import { reconnectSessions } from "@/state/chat_sessions";
-import { queryClient } from "@/state/queries";
-import { forgetPerson, session, useSelf } from "@/state/session";
-import { startWatch } from "@/state/watch";
+import { forgetPerson, resume, session, useSelf } from "@/state/session";
 import { Dialog } from "@/ui/dialog";
 
 /** The session ended: signing in happens over the page, so that nothing typed is lost. */
@@ -18,15 +15,7 @@ export function SignInDialog() {
       title="Sign in again"
       description="Your session has ended. What you typed is still here."
     >
-      <LoginForm
-        username={me.username}
-        onDone={() => {
-          session.setState({ signedOut: false });
-          startWatch();
-          reconnectSessions();
-          void queryClient.invalidateQueries();
-        }}
-      />
+      <LoginForm username={me.username} onDone={resume} />
       <p className="mt-4 text-small text-muted">
         Not {me.name || me.username}?{" "}
         <button

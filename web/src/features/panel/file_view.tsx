@@ -8,9 +8,11 @@ import { bytesAddress, readFile } from "@/api/workspaces";
 import { Empty, Waiting } from "@/features/panel/workspace_state";
 import { cachedLines, highlight, type Lines, languageOfPath } from "@/features/timeline/highlighter";
 import { composerPorts } from "@/state/composer_port";
+import { isStale, useSignedSource } from "@/state/file_source";
 import { layout, setLayout } from "@/state/layout";
 import { Button, IconButton } from "@/ui/button";
 import { cx } from "@/ui/cx";
+import { DownloadLink } from "@/ui/download_link";
 import { toast } from "@/ui/toast";
 
 const LINE_PX = 20;
@@ -103,29 +105,34 @@ export function FileView({ chatId, path: asked, line, onClose }: Props) {
 
 function SaveLink({ chatId, path }: { chatId: string; path: string }) {
   return (
-    <a
-      href={bytesAddress(chatId, path)}
-      download={path.slice(path.lastIndexOf("/") + 1)}
-      aria-label="Download the file"
-      data-hint="Download the file"
+    <DownloadLink
+      path={bytesAddress(chatId, path)}
+      name={path.slice(path.lastIndexOf("/") + 1)}
+      label="Download the file"
       className="inline-flex size-6 shrink-0 items-center justify-center rounded-md text-muted hover:bg-bg3 hover:text-text pointer-coarse:size-11 [&_svg]:size-4"
     >
       <Download />
-    </a>
+    </DownloadLink>
   );
 }
 
 function NoText({ chatId, path }: { chatId: string; path: string }) {
   const [isBroken, setBroken] = useState(false);
-  if (!PICTURE.test(path) || isBroken) return <Empty text="This file is not text. It can be downloaded." />;
+  const [round, setRound] = useState(0);
+  const isPicture = PICTURE.test(path);
+  const address = bytesAddress(chatId, path);
+  const { src, error } = useSignedSource(isPicture ? address : null, round);
+  if (!isPicture || isBroken || error) return <Empty text="This file is not text. It can be downloaded." />;
   return (
     <div className="min-h-0 flex-1 overflow-auto p-3">
-      <img
-        src={bytesAddress(chatId, path)}
-        alt={path}
-        onError={() => setBroken(true)}
-        className="mx-auto max-w-full rounded-md border border-line"
-      />
+      {src && (
+        <img
+          src={src}
+          alt={path}
+          onError={() => (isStale(address, src) ? setRound(round + 1) : setBroken(true))}
+          className="mx-auto max-w-full rounded-md border border-line"
+        />
+      )}
     </div>
   );
 }

@@ -11,6 +11,7 @@ import { openChatDialog } from "@/features/sidebar/dialogs";
 import { downloadFile } from "@/state/file_source";
 import { useCost, useKnownModels } from "@/state/queries";
 import { Button } from "@/ui/button";
+import { DownloadLink } from "@/ui/download_link";
 import { compact, dollars } from "@/ui/money";
 import { Moment } from "@/ui/time";
 import { toast } from "@/ui/toast";
@@ -74,21 +75,7 @@ export function InfoTab({ chat }: { chat: ChatView }) {
           <ul className="flex flex-col gap-1">
             {chat.files.map((file) => (
               <li key={file.id} className="flex gap-2">
-                <a
-                  href={fileAddress(file.id)}
-                  download={file.name}
-                  onClick={(event) => {
-                    if (!hasReason(chat.id)) return;
-                    // A link cannot say why an administrator reads this.
-                    event.preventDefault();
-                    downloadFile(file.id, chat.id, file.name).catch((error: unknown) =>
-                      toast(sentence(error), { kind: "error" }),
-                    );
-                  }}
-                  className="min-w-0 flex-1 truncate text-accent hover:underline"
-                >
-                  {file.name}
-                </a>
+                <FileLink chatId={chat.id} id={file.id} name={file.name} />
                 <span className="text-muted">{compact(file.size_bytes)}B</span>
               </li>
             ))}
@@ -116,6 +103,29 @@ export function InfoTab({ chat }: { chat: ChatView }) {
         </dl>
       </Part>
     </div>
+  );
+}
+
+function FileLink({ chatId, id, name }: { chatId: string; id: string; name: string }) {
+  const className = "min-w-0 flex-1 truncate text-left text-accent hover:underline";
+  if (!hasReason(chatId)) {
+    return (
+      <DownloadLink path={fileAddress(id)} name={name} className={className}>
+        {name}
+      </DownloadLink>
+    );
+  }
+  // A link cannot say why an administrator reads this.
+  return (
+    <button
+      type="button"
+      onClick={() =>
+        downloadFile(id, chatId, name).catch((error: unknown) => toast(sentence(error), { kind: "error" }))
+      }
+      className={className}
+    >
+      {name}
+    </button>
   );
 }
 

@@ -6,6 +6,7 @@ import { sentence } from "@/api/errors";
 import { Section } from "@/features/settings/form";
 import { Table } from "@/features/settings/table";
 import { Button } from "@/ui/button";
+import { DownloadLink } from "@/ui/download_link";
 import { TextField } from "@/ui/field";
 import { useLater } from "@/ui/later";
 import { Notice } from "@/ui/notice";
@@ -35,13 +36,13 @@ export function Audit() {
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
         />
-        <a
-          href={auditCsv()}
-          download="audit.csv"
+        <DownloadLink
+          path={auditCsv()}
+          name="audit.csv"
           className="inline-flex h-8 items-center gap-1.5 rounded-lg border border-line px-3 font-medium hover:bg-bg3"
         >
           <Download className="size-4" aria-hidden /> CSV
-        </a>
+        </DownloadLink>
       </div>
       {list.error && <Notice kind="error">{sentence(list.error)}</Notice>}
       <Table

@@ -5,6 +5,7 @@ import { getUsage, usageCsv } from "@/api/admin";
 import { sentence } from "@/api/errors";
 import type { UsageRow } from "@/api/types.gen";
 import { Table } from "@/features/settings/table";
+import { DownloadLink } from "@/ui/download_link";
 import { compact, dollars } from "@/ui/money";
 import { Notice } from "@/ui/notice";
 import { Select } from "@/ui/select";
@@ -31,13 +32,13 @@ export function UsageReport({ groups, user }: Props) {
       <div className="flex flex-wrap items-end gap-3">
         <Select label="Period" value={days} onChange={setDays} options={PERIODS} />
         <Select label="By" value={group} onChange={setGroup} options={groups} />
-        <a
-          href={usageCsv(query)}
-          download="usage.csv"
+        <DownloadLink
+          path={usageCsv(query)}
+          name="usage.csv"
           className="ml-auto inline-flex h-8 items-center gap-1.5 rounded-lg border border-line px-3 font-medium hover:bg-bg3"
         >
           <Download className="size-4" aria-hidden /> CSV
-        </a>
+        </DownloadLink>
       </div>
       {error && <Notice kind="error">{sentence(error)}</Notice>}
       {group === "day" && rows.length > 1 && <Bars rows={rows} />}

@@ -1,7 +1,7 @@
 import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
+import { setUp } from "@/api/account";
 import { ApiError, sentence } from "@/api/errors";
-import { post } from "@/api/http";
 import type { SetupBody, User } from "@/api/types.gen";
 import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
@@ -11,7 +11,7 @@ import { Notice } from "@/ui/notice";
 export function AdminStep({ token, onDone }: { token: string; onDone: (user: User) => void }) {
   const [form, setForm] = useState({ name: "", email: "", password: "", token });
   const create = useMutation({
-    mutationFn: (body: SetupBody) => post<User>("/setup", body),
+    mutationFn: (body: SetupBody) => setUp(body),
     onSuccess: onDone,
   });
   const refused = create.error instanceof ApiError ? create.error : null;

@@ -8,9 +8,10 @@ import { useConversation } from "@/features/conversation/context";
 import { CodeText } from "@/features/timeline/code";
 import { languageOfPath } from "@/features/timeline/highlighter";
 import type { Picture } from "@/features/timeline/lightbox";
-import { downloadFile, useFileSource } from "@/state/file_source";
+import { downloadFile, isStale, useFileSource } from "@/state/file_source";
 import { Button, IconButton } from "@/ui/button";
 import { Dialog } from "@/ui/dialog";
+import { DownloadLink } from "@/ui/download_link";
 import { toast } from "@/ui/toast";
 
 const PREVIEW_BYTES = 64 * 1024;
@@ -143,6 +144,7 @@ function Thumbnail({ id, data, name, onOpen }: ThumbnailProps) {
           onError={() => {
             // The browser does not tell why; the same request does.
             if (!id) setFailure(NO_PICTURE);
+            else if (isStale(fileAddress(id), address)) setRound(round + 1);
             else
               fetchFile(id, chatId).then(
                 () => setFailure(NO_PICTURE),
@@ -198,9 +200,9 @@ function Chip({ id, name, mimeType, size }: FileProps) {
   // A plain link where it will do: it can be opened elsewhere and saved as.
   if (!canPreview && !hasReason(chatId)) {
     return (
-      <a href={fileAddress(id)} download={name} className={className}>
+      <DownloadLink path={fileAddress(id)} name={name} className={className}>
         {words}
-      </a>
+      </DownloadLink>
     );
   }
   return (

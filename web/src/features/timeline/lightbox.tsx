@@ -1,8 +1,11 @@
 import { ChevronLeft, ChevronRight, Download, X, ZoomIn, ZoomOut } from "lucide-react";
 import { Dialog } from "radix-ui";
 import { type KeyboardEvent, type ReactNode, useState } from "react";
+import { fileAddress } from "@/api/files";
+import { hasReason } from "@/api/reasons";
 import { useFileSource } from "@/state/file_source";
 import { cx } from "@/ui/cx";
+import { DownloadLink } from "@/ui/download_link";
 
 export interface Picture {
   name: string;
@@ -56,9 +59,15 @@ export function Lightbox({ chatId, pictures, at, onAt }: Props) {
             <Tool label={zoomed ? "Fit to the window" : "Original size"} onClick={() => setZoomed(!zoomed)}>
               {zoomed ? <ZoomOut /> : <ZoomIn />}
             </Tool>
-            <a href={address} download={picture?.name} aria-label="Download" className={TOOL}>
-              <Download />
-            </a>
+            {picture?.id && !hasReason(chatId) ? (
+              <DownloadLink path={fileAddress(picture.id)} name={picture.name} label="Download" className={TOOL}>
+                <Download />
+              </DownloadLink>
+            ) : (
+              <a href={address} download={picture?.name} aria-label="Download" className={TOOL}>
+                <Download />
+              </a>
+            )}
             <Dialog.Close aria-label="Close" className={TOOL}>
               <X />
             </Dialog.Close>

@@ -1,0 +1,58 @@
+"""Signed links for pages: pictures and downloads, which browsers load without the session key."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from rookery.api import download_links
+from rookery.api.caller import CallerDep
+from rookery.api.errors import BadFields, FieldError
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Items, Routes, answer
+from rookery.store import session_links
+from rookery.store.access_errors import Forbidden
+
+MAX_LINKS = 100
+_RULE = "This is not the address of a file, of a file of a workspace, or of a report as CSV, from /api/v1 on."
+
+
+class DownloadLink(msgspec.Struct, frozen=True):
+    """`url` is the path with its signature. It works with the cookie of this session alone, until it expires."""
+
+    path: str
+    url: str
+    expires_at: datetime
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("files")
+
+    @routes.get("/download-links", "download_links.list", returns=Items[DownloadLink])
+    async def sign(caller: CallerDep, path: Annotated[tuple[str, ...], Query()] = ()) -> Response:
+        """Signed forms of addresses that a browser loads by itself. They work for five to ten minutes.
+
+        `path` is given once for each of up to 100 addresses: of files, of files of workspaces, of reports as CSV. For
+        sessions; an API token is sent as a header. What the user may read is checked when a link is used.
+        """
+        links = caller.links
+        if links is None:
+            raise Forbidden(
+                "Only a session has links signed. Send the API token with the request for the file, or ask for its "
+                "download-url."
+            )
+        if not 1 <= len(path) <= MAX_LINKS:
+            raise BadFields([FieldError("path", f"Name 1 to {MAX_LINKS} addresses.")])
+        if not all(map(download_links.is_signable, path)):
+            raise BadFields([FieldError("path", _RULE)])
+        expires_at = session_links.expiry(parts.clock.now())
+        made = (
+            DownloadLink(each, download_links.signed(links, each, expires_at=expires_at), expires_at) for each in path
+        )
+        return answer(Items(tuple(made)))
+
+    return routes.router

@@ -1,0 +1,68 @@
+"""Signed links: addresses that a browser loads by itself, such as pictures and downloads.
+
+A browser sends no headers of the page with them, so that the session key is missing. The signature stands in for it: it
+binds one address to one session until it expires. The cookie of that session is needed as well, and the rights of the
+user are checked when the link is used. The key for signing is derived from the stored hash of the session key. Every
+replica therefore has it, it needs no key ring, and it is gone as soon as the session is.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from datetime import UTC, datetime
+from typing import Self
+
+import msgspec
+
+# Links that are made within one window are the same, so that a browser finds what it has loaded before a refresh.
+WINDOW_SECONDS = 300
+
+_LABEL = b"rookery/session-link"
+# Logs hide everything that begins with `rk_`.
+_SIGNATURE = re.compile(r"rk_d_([0-9]{1,12})_([0-9a-f]{64})", re.ASCII)
+
+
+class SignedTarget(msgspec.Struct, frozen=True):
+    """An address that was asked for, path and query, with the signature that came with it."""
+
+    target: str
+    signature: str
+
+    def __repr__(self) -> str:
+        return "SignedTarget(***)"
+
+
+class LinkKey:
+    """Signs and checks the links of one session."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    @classmethod
+    def of_session(cls, key_hash: bytes) -> Self:
+        return cls(hmac.digest(key_hash, _LABEL, "sha256"))
+
+    def sign(self, target: str, *, expires_at: datetime) -> str:
+        expires = int(expires_at.timestamp())
+        return f"rk_d_{expires}_{self._mac(target, expires)}"
+
+    def accepts(self, signed: SignedTarget, *, now: datetime) -> bool:
+        match = _SIGNATURE.fullmatch(signed.signature)
+        if match is None:
+            return False
+        expires = int(match[1])
+        return hmac.compare_digest(match[2], self._mac(signed.target, expires)) and now.timestamp() < expires
+
+    def _mac(self, target: str, expires: int) -> str:
+        return hmac.digest(self._key, f"{expires}\n{target}".encode(), "sha256").hex()
+
+    def __repr__(self) -> str:
+        return "LinkKey(***)"
+
+
+def expiry(now: datetime) -> datetime:
+    """Until when a link is good that is made now: at least one window, and at most two."""
+    return datetime.fromtimestamp((int(now.timestamp()) // WINDOW_SECONDS + 2) * WINDOW_SECONDS, UTC)
