@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools docs lock drift clean install collected unit browser web web-test gallery
+.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools soak docs lock drift clean install collected unit browser web web-test gallery
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -113,6 +113,9 @@ bench-web: $(DEV_STAMP) $(WEB_DIST)/index.html ## Measure the web application in
 
 chaos: $(DEV_STAMP) ## Kill processes a thousand times and judge what is left (ARGS="--seed 7 --kills 100")
 	$(BIN)/python -m tests.chaos.run $(ARGS)
+
+soak: $(DEV_STAMP) ## Serve chats of mixed sizes for an hour and print the memory over time (ARGS="--minutes 10")
+	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 chaos-tools: $(DEV_STAMP) ## Kill a replica two hundred times while agents work in workspaces (ARGS="--seed 7 --kills 20")
 	$(BIN)/python -m tests.chaos.tool_kills $(ARGS)

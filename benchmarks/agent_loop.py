@@ -4,7 +4,7 @@ Everything is real: embedded PostgreSQL, machine, hints, leases, runners, wires,
 process of its own and notes when requests reach it and when it sends the first token, so that only our CPU counts and
 its own time can be taken off. The floor reads the same answers with aiohttp and one typed msgspec decoder per event.
 
-    python benchmarks/agent_loop.py [--quick]
+    python benchmarks/agent_loop.py [--quick] [--only-memory]
 
 The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}.
 """
@@ -19,8 +19,8 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -38,6 +38,7 @@ from rookery.store import machine, migrate
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.machine import ChatSpec
 from rookery.store.pool import Database, DatabaseConfig
+from rookery.worker.memory import trim_heap
 
 # architecture.md, "Budgets": a token on its way to a client has 1.6 times the floor paced and 3 times burst. Here both
 # end before the client, so that the floor is lower, too; the whole way is measured by `streaming.py`.
@@ -46,6 +47,8 @@ STEP_BUDGET_MS, FIRST_P50_MS, FIRST_P99_MS = 10.0, 15.0, 50.0
 LAG_BUDGET_MS, CROWD_BUDGET_MS, BLOCK_BUDGET_MS = 100.0, 100.0, 50.0
 LENGTH_BUDGET = 3.0  # chosen: what is left is sending a thousand times as much
 MEMORY_BUDGET_KIB = 256.0  # chosen: 200 running chats take no more than 50 MiB
+KEPT_BUDGET_KIB = 10.0  # 2,000 turns leave at most 20 MiB
+KEPT_TOKENS = 800  # answers of about 5 kB
 SHORT, LONG = 10, 10_000
 PACE, STREAM_PACE = 100.0, 50.0
 FILL = """
@@ -230,6 +233,30 @@ async def crowd(house: House, *, chats: int, seconds: float) -> tuple[list[float
     return lag.late_ms, taken
 
 
+async def kept_by_turns(house: House, turns: int) -> float:
+    """What stays of a finished turn, in KiB, once its chat is so long at rest that no cache keeps it."""
+    owner = await house.user()
+    model = await house.model("completions", KEPT_TOKENS, pace=0)
+
+    async def run_turns(count: int) -> int:
+        for first in range(0, count, 20):
+            await house.rest(await asyncio.gather(*(house.start(owner, model) for _ in range(min(20, count - first)))))
+        await house.worker.wait_idle()
+        house.announced.at.clear()
+        # As if its age had come for everything that is kept.
+        for cache in house.worker.caches:
+            cache.max_age_seconds = 0
+        house.worker.memory.sweep()
+        house.worker.buffer._limits = replace(house.worker.buffer._limits, episode_retention_seconds=0)
+        house.worker.buffer.sweep()
+        trim_heap()
+        return resident_kib()
+
+    # What is made once, statements and connections for example, is there after the first of them.
+    before = await run_turns(max(60, turns // 5))
+    return (await run_turns(turns) - before) / turns
+
+
 def resident_kib() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4
@@ -257,27 +284,44 @@ async def crowded_first_tokens(house: House, *, rounds: int, chats: int) -> tupl
     return alone, behind
 
 
-async def run(*, quick: bool) -> int:
-    claims: dict[str, dict[str, object]] = {}
+@asynccontextmanager
+async def own_database() -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory(prefix="rookery-bench-") as folder:
         server = EmbeddedServer(Path(folder) / "data")
         await server.start()
         try:
-            config = DatabaseConfig(server.url)
-            await migrate.migrate(config)
-            async with (
-                serving() as base,
-                aiohttp.ClientSession() as session,
-                await Database.connect(config) as database,
-                open_house(base, database, session) as house,
-            ):
-                await measure_tokens(house, claims, quick=quick)
-                await measure_steps(house, claims, quick=quick)
-                await measure_crowds(house, claims, quick=quick)
+            await migrate.migrate(DatabaseConfig(server.url))
+            yield server.url
         finally:
             await server.stop()
+
+
+async def run(url: str, *, quick: bool, only_memory: bool) -> int:
+    claims: dict[str, dict[str, object]] = {}
+    async with (
+        serving() as base,
+        aiohttp.ClientSession() as session,
+        await Database.connect(DatabaseConfig(url)) as database,
+        open_house(base, database, session) as house,
+    ):
+        await measure_memory(house, claims, quick=quick)
+        if not only_memory:
+            await measure_tokens(house, claims, quick=quick)
+            await measure_steps(house, claims, quick=quick)
+            await measure_crowds(house, claims, quick=quick)
     print(f"\n{json.dumps(claims)}")
     return 0 if all(each["ok"] for each in claims.values()) else 1
+
+
+async def measure_memory(house: House, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
+    ages = [cache.max_age_seconds for cache in house.worker.caches]
+    limits = house.worker.buffer._limits
+    kept = await kept_by_turns(house, 300 if quick else 2000)
+    for cache, age in zip(house.worker.caches, ages, strict=True):
+        cache.max_age_seconds = age
+    house.worker.buffer._limits = limits
+    print(f"\nmemory that stays of a finished turn: {kept:.1f} KiB")
+    claims["memory kept for each finished turn, KiB"] = claim(kept, KEPT_BUDGET_KIB)
 
 
 async def measure_tokens(house: House, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
@@ -364,9 +408,17 @@ def claim(value: float, budget: float) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="What the agent loop costs, against a bare reader of the provider.")
     parser.add_argument("--quick", action="store_true", help="fewer tokens and rounds, under 40 seconds")
+    parser.add_argument("--only-memory", action="store_true", help="what finished turns leave behind, and nothing else")
+    parser.add_argument("--database-url", help="a migrated database to use instead of one of its own")
     arguments = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run(quick=arguments.quick))
+        return runner.run(run_all(arguments))
+
+
+async def run_all(arguments: argparse.Namespace) -> int:
+    database = own_database() if arguments.database_url is None else nullcontext(arguments.database_url)
+    async with database as url:
+        return await run(url, quick=arguments.quick, only_memory=arguments.only_memory)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ from rookery.clock import SystemClock
 from rookery.worker import deltas
 from rookery.worker.deltas import PartEvent
 from rookery.worker.feeds import Subscription
-from rookery.worker.parts import Episode, EpisodeKey, PartBuffer, PartLimits
+from rookery.worker.part_limits import PartLimits
+from rookery.worker.parts import Episode, EpisodeKey, PartBuffer
 
 ANSWERS, PACE = 100, 100
 READERS = (0, 1, 10)

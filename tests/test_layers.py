@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("chat",),
     ("client",),
     ("testing",),
-    ("lag", "http_stats"),
+    ("lag", "http_stats", "cache"),
     ("log",),
     ("redaction",),
     ("clock", "garbage", "guard", "histogram", "waits"),

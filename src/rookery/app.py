@@ -219,7 +219,7 @@ def _wire(
         peers=agent_peers(listening, identity.id, pool=database.worker, clock=clock),
     )
     driving_machine = Machine(database.worker, notifier, clock=clock, rng=rng)
-    toolbox = choices.toolbox or equipping.toolbox(workspaces, driving_machine, directory)
+    toolbox = equipping.toolbox(workspaces, driving_machine, directory)
     worker = Worker(
         WorkerParts(
             worker_id=identity.id,
@@ -230,7 +230,8 @@ def _wire(
             publisher=notifier,
             directory=directory,
             connector=connector,
-            toolbox=toolbox,
+            toolbox=choices.toolbox or toolbox,
+            caches=toolbox.caches,
             clock=clock,
             rng=rng,
             may_acquire=lambda: choices.takes_chats and health.is_fit(choices.worker),

@@ -15,7 +15,7 @@ from rookery.llm.answer import has_words, joined
 from rookery.llm.errors import Broken, TransportError
 from rookery.llm.http import GATHER_SECONDS, HttpClients, HttpStream
 from rookery.llm.types import Finish, ReasoningDelta, ReasoningStart, StreamPart, TextDelta, TextStart, ToolInputDelta
-from rookery.worker.parts import PartLimits
+from rookery.worker.part_limits import PartLimits
 from tests.llm.model_rig import CALL, DONE, HELLO, drain, model_at
 from tests.llm.raw_server import END, Connection, Handler, chunk, serving, stream_head
 

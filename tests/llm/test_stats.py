@@ -15,7 +15,7 @@ from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.replay_memory import ReplayMemory
+from rookery.llm.replay_memory import ENTRY_BYTES, ReplayMemory
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.secrets import SecretStr
 from rookery.llm.stats import MAX_EVENT_TYPES, ModelCounters, NoStats
@@ -256,7 +256,7 @@ async def test_rung_a_is_climbed_once_per_chat_though_nothing_in_its_rows_tells(
 
 
 def test_memory_forgets_the_chats_that_were_not_seen_for_longest() -> None:
-    memory = ReplayMemory(max_chats=2)
+    memory = ReplayMemory(max_bytes=2 * ENTRY_BYTES)
     for name in ("a", "b"):
         memory.remember_stale_thinking((name, UUID(int=1), "m"))
     assert memory.has_stale_thinking(("a", UUID(int=1), "m"))
@@ -269,7 +269,7 @@ def test_memory_forgets_the_chats_that_were_not_seen_for_longest() -> None:
 
 
 def test_memory_keeps_models_of_a_chat_apart_and_breaks_bounded() -> None:
-    memory = ReplayMemory(max_chats=3)
+    memory = ReplayMemory(max_bytes=3 * ENTRY_BYTES)
     memory.remember_stale_thinking(KEY_OF_CHAT)
 
     assert not memory.has_stale_thinking(("chat", UUID(int=1), "other"))

@@ -35,7 +35,8 @@ from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
 from rookery.stream.relay.tokens import TokenCheck
 from rookery.stream.service import StreamParts, Streams
-from rookery.worker.parts import Episode, EpisodeKey, PartBuffer, PartLimits
+from rookery.worker.part_limits import PartLimits
+from rookery.worker.parts import Episode, EpisodeKey, PartBuffer
 from tests.store.machine.rig import Rig as MachineRig
 from tests.store.machine.rig import make_rig
 from tests.stream.wires import Sockets

@@ -14,7 +14,8 @@ from rookery.testing.clock import FakeClock
 from rookery.worker import deltas
 from rookery.worker.deltas import PartEvent
 from rookery.worker.feeds import Subscription
-from rookery.worker.parts import Episode, EpisodeKey, PartBuffer, PartLimits
+from rookery.worker.part_limits import PartLimits
+from rookery.worker.parts import Episode, EpisodeKey, PartBuffer
 
 KEY = EpisodeKey(ChatId(UUID(int=7)), 3, 1)
 OTHER = EpisodeKey(ChatId(UUID(int=7)), 3, 2)

@@ -19,7 +19,7 @@ from rookery.chat.states import Status
 from rookery.loop import scripted
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, Style, events
 from rookery.testing.fake_server import Scenario, failure
-from rookery.worker.parts import PartLimits
+from rookery.worker.part_limits import PartLimits
 from tests.waiting import until
 from tests.worker.house import House, open_house
 

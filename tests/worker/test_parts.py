@@ -13,6 +13,7 @@ from rookery.chat.messages import Role
 from rookery.chat.parts import File, HookContext, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.clock import SystemClock
 from rookery.worker.feeds import EndReason
+from rookery.worker.part_limits import PartLimits
 from rookery.worker.parts import (
     BufferClosed,
     EpisodeClosed,
@@ -20,7 +21,6 @@ from rookery.worker.parts import (
     EpisodeFull,
     EpisodeNotFound,
     PartBuffer,
-    PartLimits,
 )
 from tests.worker.parts_rig import KEY, OTHER, START, Rig, as_json, read, texts
 
@@ -276,6 +276,23 @@ async def test_episode_with_a_reader_is_kept_and_others_are_not() -> None:
     assert texts(read(reader)) == ["a"]
     assert reader.end is EndReason.CLOSED
     assert rig.buffer.stats().episodes == 0
+
+
+async def test_closed_episodes_have_room_together_and_the_oldest_that_nobody_reads_go_first() -> None:
+    rig = Rig(PartLimits(closed_max_bytes=4_000))
+    keys = [KEY._replace(generation_attempt=number) for number in range(1, 5)]
+    for key in keys:
+        rig.say("x" * 900, episode=rig.episode(key))
+    reader = rig.buffer.subscribe(keys[0])
+    for key in keys[:3]:
+        rig.close(key)
+    assert rig.buffer.stats().episodes == 4
+
+    rig.buffer.sweep()
+
+    # Somebody reads the first, the second went, and the last is still open.
+    assert [rig.buffer._episodes.get(key) is not None for key in keys] == [True, False, True, True]
+    reader.close()
 
 
 async def test_creating_an_episode_collects_old_ones_without_a_sweep() -> None:

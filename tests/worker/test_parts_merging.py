@@ -11,7 +11,8 @@ from rookery.chat.messages import Role
 from rookery.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.worker import deltas
 from rookery.worker.feeds import MAX_BATCH_BYTES, MERGE_ABOVE_PARTS
-from rookery.worker.parts import FLUSHED_AT_ONCE, EpisodeFull, EpisodeKey, PartLimits
+from rookery.worker.part_limits import PartLimits
+from rookery.worker.parts import FLUSHED_AT_ONCE, EpisodeFull, EpisodeKey
 from tests.worker.parts_rig import KEY, START, Rig, read, texts
 
 LATER = START + timedelta(seconds=1)

@@ -20,7 +20,8 @@ from rookery.chat.toolcalls import OpenCall
 from rookery.worker import deltas
 from rookery.worker.deltas import PartEvent
 from rookery.worker.feeds import EndReason, Subscription
-from rookery.worker.parts import EpisodeFull, PartLimits
+from rookery.worker.part_limits import PartLimits
+from rookery.worker.parts import EpisodeFull
 from tests.worker.parts_rig import KEY, START, Rig, read, spoken
 
 LATER = START + timedelta(seconds=1)

@@ -17,6 +17,8 @@ from rookery.worker.prepare import assessed_rows
 from rookery.worker.prompts import PromptCache
 from tests.chat.prompt_rows import CHAT, CLAUDE, EVERYTHING, WRITERS, boundary, row, system, user
 
+ROOM = 100_000
+HALF = 40_000
 ONE, TWO, THREE = UUID(int=1), UUID(int=2), UUID(int=3)
 
 FIGURES = st.sampled_from(
@@ -37,34 +39,34 @@ def builder() -> PromptBuilder:
 
 def test_builder_is_taken_by_one_step_only() -> None:
     cache, kept = PromptCache(), builder()
-    cache.keep(ONE, kept, size_bytes=10)
+    cache.keep(ONE, kept, history_bytes=10)
 
     assert cache.take(ONE) is kept
     assert cache.take(ONE) is None
-    assert cache.stats().size_bytes == 0
+    assert cache.entries.size_bytes == 0
 
 
 def test_builders_used_last_are_kept_within_the_room_there_is() -> None:
-    cache = PromptCache(max_bytes=100)
+    cache = PromptCache(max_bytes=ROOM)
     for chat_id in (ONE, TWO):
-        cache.keep(chat_id, builder(), size_bytes=40)
+        cache.keep(chat_id, builder(), history_bytes=HALF)
     first = cache.take(ONE)
     assert first is not None
-    cache.keep(ONE, first, size_bytes=50)
+    cache.keep(ONE, first, history_bytes=HALF + 100)
 
-    cache.keep(THREE, builder(), size_bytes=45)
+    cache.keep(THREE, builder(), history_bytes=HALF)
 
-    assert cache.stats().size_bytes == 95
+    assert cache.entries.size_bytes <= ROOM
     assert [cache.take(chat_id) is not None for chat_id in (ONE, TWO, THREE)] == [True, False, True]
 
 
 def test_builder_larger_than_all_room_is_not_kept() -> None:
-    cache = PromptCache(max_bytes=100)
-    cache.keep(ONE, builder(), size_bytes=40)
+    cache = PromptCache(max_bytes=ROOM)
+    cache.keep(ONE, builder(), history_bytes=HALF)
 
-    cache.keep(ONE, builder(), size_bytes=101)
+    cache.keep(ONE, builder(), history_bytes=ROOM)
 
-    assert cache.stats().chats == 0
+    assert len(cache.entries) == 0
 
 
 @given(

@@ -7,11 +7,12 @@ remembered of chats. The models it makes are cheap, and are made anew for each s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import msgspec
 
+from rookery.cache import Cache
 from rookery.chat.messages import Effort
 from rookery.chat.prompt import ModelIdentity
 from rookery.chat.prompt_parts import Prompt
@@ -117,11 +118,15 @@ class Connector:
         self._clients = clients or HttpClients()
         self._stats = stats or NoStats()
         self._tokens_per_second = tokens_per_second
-        self._memory = ReplayMemory()
-        self._pasts = Pasts()
+        self._memory = ReplayMemory(clock=self._clock)
+        self._pasts = Pasts(clock=self._clock)
         self._reports = Reports(self._clients, clock=self._clock)
         self._bridge_clients: BridgeClients | None = None
         self.scripts = scripts or default_scripts()
+
+    @property
+    def caches(self) -> tuple[Cache[Any, Any], ...]:
+        return self._pasts.entries, *self._memory.caches
 
     async def close(self) -> None:
         """Close all connections; answers that are still open end with an error."""

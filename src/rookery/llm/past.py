@@ -1,18 +1,21 @@
 """What the wires keep of a chat's last request, so that the next one is written from where it differs.
 
-Only an optimisation, and bounded: what is not here is written anew. A past is taken out while a request is built, so
-that no two requests of one chat can use it at the same time; whoever finds none starts with an empty one.
+A past is taken out while a request is built, so that no two requests of one chat can use it at the same time; whoever
+finds none starts with an empty one.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
+from rookery.cache import CHAT_SECONDS, Cache
+from rookery.clock import Clock
 from rookery.llm.replay_memory import Key
 
 # Chosen: a dozen chats of 10,000 messages, or very many of a common length.
 MAX_CACHE_BYTES = 64 * 1024 * 1024
+# Chosen: what a past takes besides what was written.
+_BASE_BYTES = 2048
 
 
 class Past:
@@ -26,41 +29,30 @@ class Past:
 
     @property
     def size_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.written.values())
+        written: int = sum(each.size_bytes for each in self.written.values())
+        return _BASE_BYTES + written
 
 
 class Pasts:
-    """One per process. Keys are (chat, provider, model); those used last are kept, up to `max_bytes` of them."""
+    """One per process. Keys are (chat, provider, model)."""
 
-    def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._kept: OrderedDict[Key, tuple[Past, int]] = OrderedDict()
-        self._bytes = 0
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:
+        self.entries: Cache[Key, Past] = Cache(
+            "requests", max_bytes=max_bytes, max_age_seconds=CHAT_SECONDS, clock=clock
+        )
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.entries)
 
     @property
     def size_bytes(self) -> int:
-        return self._bytes
+        return self.entries.size_bytes
 
     def take(self, key: Key | None) -> Past:
         """The past of this chat, which is the caller's from now on; an empty one when there is none."""
-        if key is None:
-            return Past()
-        past, size_bytes = self._kept.pop(key, (None, 0))
-        self._bytes -= size_bytes
-        return past or Past()
+        return Past() if key is None else self.entries.take(key) or Past()
 
     def keep(self, key: Key | None, past: Past) -> None:
-        """Keep it for the next request. One that alone is larger than the cache is not kept."""
-        if key is None:
-            return
-        self.take(key)
-        size_bytes = past.size_bytes
-        if size_bytes > self._max_bytes:
-            return
-        self._kept[key] = (past, size_bytes)
-        self._bytes += size_bytes
-        while self._bytes > self._max_bytes:
-            self.take(next(iter(self._kept)))
+        """Keep it for the next request."""
+        if key is not None:
+            self.entries.keep(key, past, size_bytes=past.size_bytes)

@@ -22,8 +22,9 @@ from rookery.llm.types import Call, CallWarning
 FP_BYTES = 16
 # Where the end of the newest answer's request is looked for first.
 _RECENT = 200
-# Chosen: what a piece takes in memory besides its bytes.
+# Chosen: what a piece takes in memory besides its bytes, and what a mark takes with its hash.
 _OBJECT_BYTES = 200
+_MARK_BYTES = 700
 
 
 class _Mark(NamedTuple):
@@ -42,23 +43,30 @@ class Pieces:
     """Written in order by one wire. `seed` is what stands before all messages; `key` is whatever else the bytes of a
     message depend on besides the message itself."""
 
-    __slots__ = ("_digests", "_hash", "_ids", "_key", "_marks", "_messages", "_seed", "notes", "sent", "size_bytes")
+    __slots__ = ("_bytes", "_digests", "_hash", "_ids", "_key", "_marks", "_messages", "_seeded", "notes", "sent")
 
     def __init__(self, seed: bytes, key: object = None) -> None:
-        self._seed = seed
+        # As a hash: the seed holds all tools, and would be most of what a short chat keeps.
+        self._seeded = hashlib.blake2b(seed, digest_size=FP_BYTES)
         self._key = key
         self._messages: tuple[PromptMessage, ...] = ()
         self._marks: list[_Mark] = []
         self.sent: list[Raw] = []
         self.notes: list[CallWarning] = []
-        self.size_bytes = 0
+        self._bytes = 0
         # What the hash was before each piece.
         self._digests: list[bytes] = []
         self._ids: dict[str, None] = {}
-        self._hash = hashlib.blake2b(seed, digest_size=FP_BYTES)
+        self._hash = self._seeded.copy()
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly what it takes in memory."""
+        return self._bytes + len(self._marks) * _MARK_BYTES
 
     def is_for(self, seed: bytes, key: object) -> bool:
-        return self._seed == seed and self._key == key
+        seeded = hashlib.blake2b(seed, digest_size=FP_BYTES)
+        return self._seeded.digest() == seeded.digest() and self._key == key
 
     def resume(self, messages: tuple[PromptMessage, ...], turn_start: int = 0) -> int:
         """Go back to the last mark that these messages pass, too, and say how many of them are written already.
@@ -74,7 +82,7 @@ class Pieces:
                 self._rewind(mark)
                 return count
             self._marks.pop()
-        self._rewind(_Mark(0, 0, 0, 0, 0, 0, hashlib.blake2b(self._seed, digest_size=FP_BYTES)))
+        self._rewind(_Mark(0, 0, 0, 0, 0, 0, self._seeded))
         return 0
 
     def mark(self, messages: int, turn_start: int = 0) -> None:
@@ -82,7 +90,7 @@ class Pieces:
         say in what was written."""
         if self._marks and self._marks[-1].messages == messages:
             return
-        counts = (len(self.sent), len(self._ids), len(self.notes), self.size_bytes)
+        counts = (len(self.sent), len(self._ids), len(self.notes), self._bytes)
         self._marks.append(_Mark(messages, min(turn_start, messages), *counts, self._hash.copy()))
 
     def unmark(self, messages: int) -> None:
@@ -94,7 +102,7 @@ class Pieces:
         self._digests.append(self._hash.digest())
         self._hash.update(data)
         self.sent.append(piece)
-        self.size_bytes += len(data) + _OBJECT_BYTES
+        self._bytes += len(data) + _OBJECT_BYTES
 
     def is_new_id(self, call_id: str) -> bool:
         """Whether no call so far has this id; from now on one has."""
@@ -118,7 +126,7 @@ class Pieces:
         del self.sent[mark.pieces :], self._digests[mark.pieces :], self.notes[mark.notes :]
         while len(self._ids) > mark.ids:
             self._ids.popitem()
-        self.size_bytes = mark.size_bytes
+        self._bytes = mark.size_bytes
         self._hash = mark.hash.copy()
 
 

@@ -1,53 +1,52 @@
 """What this process remembers of a chat's earlier requests, so that a known trouble is not met twice.
 
-Kept in memory and bounded: what is forgotten costs one refused request, which the replay ladder repairs. A chat has an
-entry for each model it talks to, because what one model refuses another may not even understand.
+What is forgotten costs one refused request, which the replay ladder repairs. A chat has an entry for each model it
+talks to, because what one model refuses another may not even understand.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
-# Chosen: an entry is a few hundred bytes, and only chats that had a trouble have one.
-MAX_CHATS = 10_000
+from rookery.cache import Cache
+from rookery.clock import Clock
+
+# Chosen: an entry with its key. Only chats that had a trouble have one.
+ENTRY_BYTES = 512
+MAX_BYTES = 4 * 1024 * 1024
+MAX_AGE_SECONDS = 3600.0
 
 Key: TypeAlias = tuple[str, UUID, str]
 
 
 class ReplayMemory:
-    """Keys are (chat, provider, model). The least recently used are forgotten first."""
+    """Keys are (chat, provider, model). `max_bytes` is for each of the two kinds of trouble."""
 
-    def __init__(self, *, max_chats: int = MAX_CHATS) -> None:
-        self._max_chats = max_chats
-        self._stale: OrderedDict[Key, None] = OrderedDict()
+    def __init__(self, *, max_bytes: int = MAX_BYTES, clock: Clock | None = None) -> None:
+        age = MAX_AGE_SECONDS
+        self._stale: Cache[Key, bool] = Cache("stale_thinking", max_bytes=max_bytes, max_age_seconds=age, clock=clock)
         # The last broken prefix that was reported.
-        self._broken: OrderedDict[Key, bytes] = OrderedDict()
+        self._broken: Cache[Key, bytes] = Cache(
+            "broken_prefixes", max_bytes=max_bytes, max_age_seconds=age, clock=clock
+        )
 
     def __len__(self) -> int:
-        return len(self._stale.keys() | self._broken.keys())
+        return len(self._stale) + len(self._broken)
+
+    @property
+    def caches(self) -> tuple[Cache[Any, Any], ...]:
+        return self._stale, self._broken
 
     def has_stale_thinking(self, key: Key) -> bool:
         """Whether a prefix of this chat changed under its thinking: that thinking stays in the history."""
-        if key not in self._stale:
-            return False
-        self._stale.move_to_end(key)
-        return True
+        return self._stale.find(key) is not None
 
     def remember_stale_thinking(self, key: Key) -> None:
-        self._stale[key] = None
-        self._stale.move_to_end(key)
-        self._forget(self._stale)
+        self._stale.keep(key, True, size_bytes=ENTRY_BYTES)
 
     def is_new_break(self, key: Key, broken_prefix: bytes) -> bool:
         """Whether this break was not reported yet; asking reports it. A request that is tried again has the same."""
-        is_new = self._broken.get(key) != broken_prefix
-        self._broken[key] = broken_prefix
-        self._broken.move_to_end(key)
-        self._forget(self._broken)
+        is_new = self._broken.find(key) != broken_prefix
+        self._broken.keep(key, broken_prefix, size_bytes=ENTRY_BYTES)
         return is_new
-
-    def _forget(self, known: OrderedDict[Key, None] | OrderedDict[Key, bytes]) -> None:
-        while len(known) > self._max_chats:
-            known.popitem(last=False)

@@ -69,6 +69,7 @@ TABLES: tuple[Table[Any], ...] = (
     Table("Answers to approvals", lambda sources: sources.http, process.APPROVALS),
     Table("Workspaces", lambda sources: sources.workspaces, workspaces.WORKSPACES),
     Table("Live parts", lambda sources: sources.worker, worker.PARTS),
+    Table("Caches", lambda sources: sources.worker, worker.CACHES),
     Table("Streams", lambda sources: sources.streams, streams.STREAMS),
     Table("Relay between replicas", lambda sources: sources.relay, streams.RELAY),
     Table("Requests", lambda sources: sources.http, process.HTTP),

@@ -210,6 +210,48 @@ PARTS: tuple[Family[Worker], ...] = (
 )
 
 
+CACHES: tuple[Family[Worker], ...] = (
+    gauge(
+        "cache_bytes",
+        "Memory of a cache, as it counts it; what is kept, its bound and its age are in operations/memory.md.",
+        lambda worker: {cache.name: cache.size_bytes for cache in worker.caches},
+        labels=("cache",),
+    ),
+    gauge(
+        "cache_max_bytes",
+        "Bound of a cache.",
+        lambda worker: {cache.name: cache.max_bytes for cache in worker.caches},
+        labels=("cache",),
+    ),
+    gauge(
+        "cache_entries",
+        "Entries of a cache.",
+        lambda worker: {cache.name: len(cache) for cache in worker.caches},
+        labels=("cache",),
+    ),
+    counter(
+        "cache_lookups_total",
+        "Looks into a cache, by whether there was something.",
+        lambda worker: {
+            (cache.name, outcome): count
+            for cache in worker.caches
+            for outcome, count in (("hit", cache.stats().hits), ("miss", cache.stats().misses))
+        },
+        labels=("cache", "outcome"),
+    ),
+    counter(
+        "cache_dropped_total",
+        "Entries that a cache has let go of: to make room for others (room), or not used for too long (age).",
+        lambda worker: {
+            (cache.name, reason): count
+            for cache in worker.caches
+            for reason, count in (("room", cache.stats().evicted), ("age", cache.stats().expired))
+        },
+        labels=("cache", "reason"),
+    ),
+)
+
+
 def _errors(calls: Counter[tuple[str, str]]) -> dict[str, int]:
     """Every tool that was called, so that a rate of errors has something to start from."""
     found = {tool: 0 for tool, _ in calls}

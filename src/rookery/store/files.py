@@ -6,7 +6,6 @@ gives a chat a right to a file, whoever uploaded it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -14,9 +13,11 @@ from uuid import UUID
 
 import msgspec
 
+from rookery.cache import CHAT_SECONDS, Cache
 from rookery.chat.attachments import StoredFile
 from rookery.chat.messages import ChatId
 from rookery.chat.submission import FileFacts
+from rookery.clock import Clock
 from rookery.store.pool import Connection
 
 MAX_FILE_BYTES = 10 * 1024 * 1024
@@ -109,40 +110,31 @@ async def load_files(
 
 
 class FileCache:
-    """Bytes of files between the steps of chats: those used last, up to `max_bytes` of them.
+    """Bytes of files between the steps of chats.
 
     By chat and file, so that what one chat may read is never given to another by mistake.
     """
 
-    def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._files: OrderedDict[tuple[UUID, UUID], StoredFile] = OrderedDict()
-        self._bytes = 0
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:
+        self.entries: Cache[tuple[UUID, UUID], StoredFile] = Cache(
+            "files", max_bytes=max_bytes, max_age_seconds=CHAT_SECONDS, clock=clock
+        )
 
     @property
     def size_bytes(self) -> int:
-        return self._bytes
+        return self.entries.size_bytes
 
     def find(self, chat_id: ChatId, file_ids: Collection[UUID]) -> dict[UUID, StoredFile]:
         """Those that are here."""
-        found = {}
-        for file_id in file_ids:
-            if (file := self._files.get((chat_id, file_id))) is not None:
-                self._files.move_to_end((chat_id, file_id))
-                found[file_id] = file
-        return found
+        found = ((file_id, self.entries.find((chat_id, file_id))) for file_id in file_ids)
+        return {file_id: file for file_id, file in found if file is not None}
 
     def keep(self, chat_id: ChatId, files: Mapping[UUID, StoredFile]) -> None:
         """Keep what has its bytes. What was left out may have room another time."""
         for file_id, file in files.items():
             key = (chat_id, file_id)
-            if file.is_left_out or key in self._files or len(file.data) > self._max_bytes:
-                continue
-            self._files[key] = file
-            self._bytes += len(file.data)
-        while self._bytes > self._max_bytes:
-            _, dropped = self._files.popitem(last=False)
-            self._bytes -= len(dropped.data)
+            if not file.is_left_out and key not in self.entries:
+                self.entries.keep(key, file, size_bytes=len(file.data))
 
 
 async def load_cached(

@@ -11,28 +11,32 @@ the prompt keeps for ever (system rows). `floor` is where that begins; a history
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import datetime
+from sys import getsizeof
 from typing import Any, TypeAlias
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
+from rookery.cache import CHAT_SECONDS, Cache
 from rookery.chat import prompt
 from rookery.chat.chats import Chat, Fence
 from rookery.chat.errors import StaleFence
 from rookery.chat.messages import ChatId, Message, MessageId, Role, Visibility
 from rookery.chat.parts import ContentError, Part, WorkspaceContext
 from rookery.chat.prompt import PromptRow
+from rookery.clock import Clock
 from rookery.store import glance, messages
 from rookery.store import labels as stored_labels
 from rookery.store.machine.bundle import CHAT_COLUMNS
 from rookery.store.machine.lock import Machine
 from rookery.store.pool import Connection
 
-MAX_CACHE_BYTES = 128 * 1024 * 1024
+MAX_CACHE_BYTES = 64 * 1024 * 1024
+# Chosen: what a history takes besides its rows.
+_BASE_BYTES = 2048
 PAGE_ROWS = 1000
 ROWS_PER_TURN = 200  # parsed at a stretch, before other tasks of the loop get theirs
 
@@ -188,7 +192,7 @@ _Record: TypeAlias = asyncpg.Record | tuple[Any, ...]
 _Found: TypeAlias = tuple[FencedRow, LoadedHistory | None, Sequence[_Record]]
 
 
-class CacheStats(msgspec.Struct, frozen=True):
+class HistoryStats(msgspec.Struct, frozen=True):
     chats: int
     size_bytes: int
     hits: int
@@ -197,49 +201,36 @@ class CacheStats(msgspec.Struct, frozen=True):
 
 
 class HistoryCache:
-    """Histories of the chats this process works on: those used last, up to `max_bytes` of them.
+    """Histories of the chats this process works on.
 
-    Only an optimisation: what is not here, or cannot be continued, is loaded whole. Entries are values, so steps of two
-    runners of one chat may use it at the same time.
+    What is not here, or cannot be continued, is loaded whole. Entries are values, so steps of two runners of one chat
+    may use it at the same time.
     """
 
-    def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._entries: OrderedDict[UUID, LoadedHistory] = OrderedDict()
-        self._bytes = 0
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:
+        self.entries: Cache[UUID, LoadedHistory] = Cache(
+            "histories", max_bytes=max_bytes, max_age_seconds=CHAT_SECONDS, clock=clock
+        )
         self._hits = self._misses = self._rows_fetched = 0
 
     def find(self, chat_id: UUID) -> LoadedHistory | None:
-        found = self._entries.get(chat_id)
-        if found is not None:
-            self._entries.move_to_end(chat_id)
-        return found
+        return self.entries.find(chat_id)
 
     def keep(self, history: LoadedHistory) -> None:
-        """Keep it instead of what is older. A history that alone is larger than the cache is not kept."""
-        known = self._entries.get(history.chat_id)
+        """Keep it instead of what is older."""
+        known = self.entries.take(history.chat_id)
         if known is not None and known.history_version > history.history_version:
-            return
-        self.forget(history.chat_id)
-        if history.size_bytes > self._max_bytes:
-            return
-        self._entries[history.chat_id] = history
-        self._bytes += history.size_bytes
-        while self._bytes > self._max_bytes:
-            self.forget(next(iter(self._entries)))
-
-    def forget(self, chat_id: UUID) -> None:
-        """Free what a chat takes; for chats that this process no longer drives."""
-        if (known := self._entries.pop(chat_id, None)) is not None:
-            self._bytes -= known.size_bytes
+            history = known
+        self.entries.keep(history.chat_id, history, size_bytes=history.size_bytes + _BASE_BYTES)
 
     def count(self, *, fetched: int, is_hit: bool) -> None:
         self._rows_fetched += fetched
         self._hits += is_hit
         self._misses += not is_hit
 
-    def stats(self) -> CacheStats:
-        return CacheStats(len(self._entries), self._bytes, self._hits, self._misses, self._rows_fetched)
+    def stats(self) -> HistoryStats:
+        """`hits` could be continued; what was found and could not is a miss here."""
+        return HistoryStats(len(self.entries), self.entries.size_bytes, self._hits, self._misses, self._rows_fetched)
 
 
 async def read_fenced(machine: Machine, chat_id: ChatId, *, fence: Fence) -> FencedRow:
@@ -416,7 +407,7 @@ def _is_told(message: Message, boundary_id: int) -> bool:
 
 def _size(row: PromptRow) -> int:
     """A guess: the stored text, the same again as parts, and the objects around it."""
-    return 2 * len(row.message.content) + 1024
+    return 2 * getsizeof(row.message.content) + 1024
 
 
 def _meta(values: list[Any]) -> ChatMeta:

@@ -6,18 +6,20 @@ Read from the database and kept in memory by what it is of: a chat whose pin did
 from __future__ import annotations
 
 import posixpath
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from sys import getsizeof
 from uuid import UUID
 
 import asyncpg
 
+from rookery.cache import CHAT_SECONDS, Cache
 from rookery.chat import blocks, sanitise, skills
 from rookery.chat.blocks import InstructionFile, Skill
 from rookery.chat.messages import ChatId
 from rookery.chat.parts import ContextFile, WorkspaceContext
 from rookery.chat.skills import WORKSPACE, SkillFile
+from rookery.clock import Clock
 from rookery.log import get_logger
 from rookery.store import workspace_context
 from rookery.store.generation import ChatMeta
@@ -26,7 +28,9 @@ from rookery.store.workspaces import Workspace
 
 log = get_logger("tools.pinned")
 
-MAX_CHATS = 512
+MAX_CACHE_BYTES = 16 * 1024 * 1024
+# Chosen: what a pin and each of its resources take besides their texts.
+_BASE_BYTES, _RESOURCE_BYTES = 1024, 1024
 # Of what cannot be used, told to people.
 MAX_PROBLEMS = 10
 MAX_PROBLEM_CHARS = 300
@@ -75,11 +79,13 @@ class Pinned:
 
 
 class Pins:
-    """The pins of the chats this process works on, those used last."""
+    """The pins of the chats this process works on."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, *, clock: Clock | None = None) -> None:
         self._pool = pool
-        self._kept: OrderedDict[ChatId, Pinned] = OrderedDict()
+        self.entries: Cache[ChatId, Pinned] = Cache(
+            "workspace_contexts", max_bytes=MAX_CACHE_BYTES, max_age_seconds=CHAT_SECONDS, clock=clock
+        )
 
     async def load(self, chat_id: ChatId, meta: ChatMeta) -> Pinned | None:
         """The pin that the step's own snapshot of the chat names."""
@@ -96,16 +102,15 @@ class Pins:
         return await self._load(chat_id, _key(pin, pin.workspace_id, pin.hash))
 
     async def _load(self, chat_id: ChatId, key: tuple[UUID, int, str]) -> Pinned:
-        known = self._kept.get(chat_id)
+        known = self.entries.find(chat_id)
         if known is not None and known.key == key:
-            self._kept.move_to_end(chat_id)
             return known
         async with self._pool.acquire() as conn:
             resources = tuple(await workspace_context.list_resources(conn, chat_id))
         pinned = Pinned(key, resources, skill_files(resources))
-        self._kept[chat_id] = pinned
-        while len(self._kept) > MAX_CHATS:
-            self._kept.popitem(last=False)
+        # The texts are there twice: as resources, and as the skills made of them.
+        size = sum(_RESOURCE_BYTES + 2 * getsizeof(each.body or "") for each in resources)
+        self.entries.keep(chat_id, pinned, size_bytes=_BASE_BYTES + size)
         return pinned
 
 

@@ -7,7 +7,6 @@ context, its skills) is left out when it cannot be had, and never fails a turn.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from uuid import UUID
 
 import asyncpg
 
+from rookery.cache import Cache
 from rookery.chat.blocks import Mode
 from rookery.chat.messages import ChatId
 from rookery.chat.parts import WorkspaceContext
@@ -56,7 +56,11 @@ from rookery.workspaces.service import Workspaces
 log = get_logger("tools.toolbox")
 
 # Chats whose connection and lock are kept between steps.
-MAX_CHATS = 2048
+# Chosen: what an entry takes with its connection. The age is longer than a turn is likely to be silent: what a turn has
+# used is known from here at its end.
+ENTRY_BYTES = 2048
+MAX_BYTES = 4 * 1024 * 1024
+MAX_AGE_SECONDS = 3600.0
 UserSetting = Callable[[UUID, str], Awaitable[Any]]
 
 
@@ -96,8 +100,10 @@ class WorkspaceToolbox:
 
     def __init__(self, parts: ToolboxParts) -> None:
         self._parts = parts
-        self._chats: OrderedDict[ChatId, _Kept] = OrderedDict()
-        self._pins = Pins(parts.pool)
+        self._chats: Cache[ChatId, _Kept] = Cache(
+            "chat_workspaces", max_bytes=MAX_BYTES, max_age_seconds=MAX_AGE_SECONDS, clock=parts.clock
+        )
+        self._pins = Pins(parts.pool, clock=parts.clock)
         self._asking: tuple[Tool, ...] = tuple(questions.tools())
         self._working: tuple[Tool, ...] = (
             *templates.tools(),
@@ -108,6 +114,10 @@ class WorkspaceToolbox:
             *plan.tools(),
         )
         self._read_skill, self._read_skill_file = skills.read_skill_tool(), skills.read_skill_file_tool()
+
+    @property
+    def caches(self) -> Sequence[Cache[Any, Any]]:
+        return self._chats, self._pins.entries
 
     async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
         at = registry.column(mode=mode, is_root=step.chat.is_root)
@@ -161,7 +171,7 @@ class WorkspaceToolbox:
 
     def _keep(self, step: Step) -> _Kept:
         chat = step.chat
-        kept = self._chats.get(chat.id)
+        kept = self._chats.find(chat.id)
         if kept is None:
             family = [each for each in (chat.parent_chat_id, chat.root_chat_id) if each is not None]
             workspace = TurnWorkspace(
@@ -171,10 +181,8 @@ class WorkspaceToolbox:
                 ancestor_ids=tuple(dict.fromkeys(family)),
                 is_root=chat.is_root,
             )
-            kept = self._chats[chat.id] = _Kept(workspace)
-            while len(self._chats) > MAX_CHATS:
-                self._chats.popitem(last=False)
-        self._chats.move_to_end(chat.id)
+            kept = _Kept(workspace)
+            self._chats.keep(chat.id, kept, size_bytes=ENTRY_BYTES)
         kept.workspace.bind(step.meta.workspace_id)
         return kept
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from functools import partial
+from sys import getsizeof
 from threading import get_ident
 from typing import NamedTuple, Protocol
 
@@ -34,6 +35,7 @@ from rookery.clock import Clock
 from rookery.log import get_logger
 from rookery.worker import deltas
 from rookery.worker.feeds import EndReason, Feed, Subscription
+from rookery.worker.part_limits import PartLimits
 
 log = get_logger("worker.parts")
 
@@ -89,20 +91,6 @@ def _name(key: EpisodeKey) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PartLimits:
-    """The numbers of worker.md, "Numbers"."""
-
-    episode_max_bytes: int = 4 * 1024 * 1024
-    episode_retention_seconds: float = 15.0
-    subscriber_stall_seconds: float = 10.0
-    merge_window_ms: float = 30.0
-    merge_chars: int = 512
-    # Chosen: shorter than what the HTTP client gathers before it reads on (`llm.http.GATHER_SECONDS`). Its pieces
-    # were merged on the way, and need not wait a second time; words of 50 a second and more are merged here.
-    quiet_ms: float = 22.0
-
-
-@dataclass(frozen=True, slots=True)
 class PartBufferStats:
     """`episodes` counts awaited and closed ones too. `dropped` and `evicted` count since the start."""
 
@@ -149,6 +137,7 @@ class Episode:
         "_state",
         "_stretch",
         "_thread",
+        "_unshown_bytes",
         "_was_created",
         "closed_at",
         "key",
@@ -166,6 +155,7 @@ class Episode:
         self._last_seq = 0
         self._size_bytes = 0
         self._is_full = False
+        self._unshown_bytes = 0
         # By its key: with a reference to the episode itself, both would wait for the garbage collector once they are
         # forgotten, and that looks at what is so old only after very many turns.
         self._feed = Feed(buffer._clock, partial(buffer._left, key))
@@ -218,6 +208,11 @@ class Episode:
         """All parts so far, for `interrupted.rows`; None for an episode that nobody here created."""
         self.flush()
         return tuple(self._live) if self._was_created else None
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory: its parts, and what was encoded of them."""
+        return 2 * self._size_bytes + self._unshown_bytes
 
     def _open(self) -> None:
         if self._state is not _State.AWAITED:
@@ -272,6 +267,7 @@ class Episode:
             # anyway. Only the running output of tools has no end of its own, and no interruption keeps that.
             if not (isinstance(part, ToolResult) and part.result_delta is not None):
                 self._live.append(LivePart(role, part))
+                self._unshown_bytes += getsizeof(deltas.piece(part) or "")
             return
         self._live.append(LivePart(role, part))
         seq = self._last_seq + 1
@@ -374,12 +370,20 @@ class PartBuffer:
                 self.sweep()
 
     def sweep(self) -> None:
-        """End the subscriptions of stalled readers, and forget episodes that were closed long enough ago."""
+        """End the subscriptions of stalled readers, and forget episodes that were closed long enough ago, or for which
+        there is no room."""
         self._check()
         before = self._clock.monotonic() - self._limits.subscriber_stall_seconds
         for episode in tuple(self._episodes.values()):
             self._evicted += episode._feed.evict_stalled(before)
         self._collect()
+        excess = sum(episode.held_bytes for episode in self._closed.values()) - self._limits.closed_max_bytes
+        for episode in tuple(self._closed.values()):
+            if excess <= 0:
+                break
+            if not episode._feed.subscriber_count:
+                excess -= episode.held_bytes
+                self._forget(episode)
 
     def close(self) -> None:
         """End all subscriptions; every later call raises `BufferClosed`, except this one."""

@@ -19,6 +19,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from rookery.cache import Cache
 from rookery.chat import blocks, compaction, decide, prompt
 from rookery.chat.attachments import FileRules, StoredFile
 from rookery.chat.blocks import Mode, TurnContext
@@ -156,9 +157,13 @@ class Preparer:
         self._toolbox = toolbox
         self._pool = pool
         self._clock = clock
-        self._files = FileCache()
-        self._prompts = PromptCache()
+        self._files = FileCache(clock=clock)
+        self._prompts = PromptCache(clock=clock)
         self._priced: set[tuple[str, str, date]] = set()
+
+    @property
+    def caches(self) -> tuple[Cache[Any, Any], ...]:
+        return self._prompts.entries, self._files.entries
 
     async def prepare(self, step: Step, stack: AsyncExitStack) -> Prepared:
         """Raises `StepFailed` where trying again is no use, and whatever failed where it may be."""
@@ -311,7 +316,7 @@ class Preparer:
             return builder.prompt(turn_blocks, plan_path=turn_tools.plan_path, tools=turn_tools.tools.active)
 
         told = await asyncio.to_thread(build) if _is_long(rows[len(builder) :]) else build()
-        self._prompts.keep(chat_id, builder, size_bytes=step.history.size_bytes)
+        self._prompts.keep(chat_id, builder, history_bytes=step.history.size_bytes)
         return told
 
     async def _writers(self, step: Step) -> dict[UUID, ModelIdentity]:

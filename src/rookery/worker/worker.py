@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
 
+from rookery.cache import Cache
 from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy
 from rookery.clock import Clock, DeadlineExceeded
 from rookery.llm.connect import Connector
@@ -37,6 +39,7 @@ from rookery.worker.interrupt import InterruptWork
 from rookery.worker.leases import LeaseKeeper
 from rookery.worker.leaving import AbandonWork
 from rookery.worker.manager import RunnerManager
+from rookery.worker.memory import Memory
 from rookery.worker.parts import PartBuffer
 from rookery.worker.prepare import Preparer
 from rookery.worker.runner import RunnerParts
@@ -52,6 +55,7 @@ class WorkerParts:
 
     `may_acquire` says whether the process is fit to take on more: its presence is held, its loop is not late.
     `may_commit` says whether its presence is held: else peers may be about to take its chats over.
+    `caches` are those of the toolbox, which are swept together with the worker's own.
     """
 
     worker_id: UUID
@@ -71,6 +75,7 @@ class WorkerParts:
     loop: LoopConfig = field(default_factory=LoopConfig)
     retry: RetryPolicy = DEFAULT_POLICY
     max_steps: int = 1200
+    caches: Sequence[Cache[Any, Any]] = ()
     new_id: Callable[[], UUID] = uuid4
 
 
@@ -84,9 +89,8 @@ class Worker:
         self._is_closed = False
         self.stats = WorkerStats()
         self.buffer = PartBuffer(parts.clock)
-        # Keeps histories of chats whose runner has left: the next message mostly comes to the same replica, and what
-        # is used least makes room.
-        self.cache = HistoryCache()
+        # Keeps histories of chats whose runner has left: the next message mostly comes soon, and to the same replica.
+        self.cache = HistoryCache(clock=parts.clock)
         self._inflight = InFlight(parts.clock)
         self._stragglers = Stragglers()
         self._preparer = Preparer(
@@ -97,6 +101,13 @@ class Worker:
             clock=parts.clock,
             max_steps=parts.max_steps,
         )
+        self.caches: tuple[Cache[Any, Any], ...] = (
+            self.cache.entries,
+            *self._preparer.caches,
+            *parts.connector.caches,
+            *parts.caches,
+        )
+        self.memory = Memory(self.caches, clock=parts.clock, count_turns=self.stats.turns.total)
         self.effects = Effects(
             pool=parts.pool,
             publisher=parts.publisher,
@@ -188,6 +199,7 @@ class Worker:
             group.create_task(self.leases.run(), name="leases")
             group.create_task(self.leases.run_watch(), name="self-fence")
             group.create_task(self.buffer.run(), name="part-buffer")
+            group.create_task(self.memory.run(), name="memory")
             group.create_task(self.housekeeping.run(), name="housekeeping")
             group.create_task(self.disabled_users.run(), name="disabled-users")
 

@@ -149,7 +149,8 @@ class _Settled:
     __slots__ = ("_head", "_said", "call_ids", "count", "pairs", "written")
 
     def __init__(self, head: bytes) -> None:
-        self._head = head
+        # As a hash: the head holds all tools and instructions.
+        self._head = _digest(head)
         self._said: tuple[PromptMessage, ...] = ()
         self.count = 0
         self.call_ids: set[str] = set()
@@ -162,7 +163,7 @@ class _Settled:
 
     def begins(self, head: bytes, said: tuple[PromptMessage, ...]) -> bool:
         # Messages are shared between the prompts of a chat, so that this compares identities.
-        return head == self._head and said[: len(self._said)] == self._said
+        return _digest(head) == self._head and said[: len(self._said)] == self._said
 
     def settle(
         self, said: tuple[PromptMessage, ...], rows: Iterable[_Row], turns: Sequence[_Turn], *, border: int
@@ -355,6 +356,10 @@ def _marks(turns: Sequence[_Turn]) -> set[int]:
         markable = [block for block in turn.blocks() if block.is_markable()]
         marked |= {id(block) for block in markable[-1:]}
     return marked
+
+
+def _digest(head: bytes) -> bytes:
+    return hashlib.blake2b(head, digest_size=16).digest()
 
 
 class _Writing:

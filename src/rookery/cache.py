@@ -1,0 +1,134 @@
+"""What a process keeps in memory so that it need not read or make it again: bounded in bytes, and forgotten with age.
+
+Every cache of the process is one of these, so that all of them have a bound, an age and figures for the metrics;
+docs/operations/memory.md lists them. A cache is an optimisation only: whoever finds nothing reads or makes the value.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from rookery.clock import Clock, SystemClock
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+# Chosen: somebody may go on with the chat at once, and a burst of chats is soon forgotten. A chat that goes on later is
+# read again, which takes a few milliseconds unless it is very long.
+CHAT_SECONDS = 60.0
+
+
+class CacheStats(msgspec.Struct, frozen=True):
+    """The counters count since the start. `evicted` made room for others, `expired` were not used for too long."""
+
+    entries: int
+    size_bytes: int
+    max_bytes: int
+    hits: int
+    misses: int
+    evicted: int
+    expired: int
+
+
+class _Entry(NamedTuple, Generic[V]):
+    value: V
+    size_bytes: int
+    used_at: float
+
+
+class Cache(Generic[K, V]):
+    """The values used last, up to `max_bytes` of them by the sizes they are kept with.
+
+    A value that was not used for `max_age_seconds` is not found any more; `sweep` frees its memory.
+    """
+
+    def __init__(self, name: str, *, max_bytes: int, max_age_seconds: float, clock: Clock | None = None) -> None:
+        self.name = name
+        self.max_bytes = max_bytes
+        self.max_age_seconds = max_age_seconds
+        self._clock = clock or SystemClock()
+        # In the order of their last use.
+        self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
+        self._bytes = 0
+        self._hits = self._misses = self._evicted = self._expired = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def find(self, key: K) -> V | None:
+        """The value, which counts as used."""
+        entry = self._pop(key)
+        if entry is None:
+            return None
+        self._entries[key] = entry._replace(used_at=self._clock.monotonic())
+        self._bytes += entry.size_bytes
+        return entry.value
+
+    def take(self, key: K) -> V | None:
+        """The value, which is the caller's from now on."""
+        entry = self._pop(key)
+        return None if entry is None else entry.value
+
+    def keep(self, key: K, value: V, *, size_bytes: int) -> None:
+        """Keep it instead of what was kept before. One that alone is larger than the cache is not kept."""
+        self.drop(key)
+        if size_bytes > self.max_bytes:
+            return
+        self._entries[key] = _Entry(value, size_bytes, self._clock.monotonic())
+        self._bytes += size_bytes
+        while self._bytes > self.max_bytes:
+            _, evicted = self._entries.popitem(last=False)
+            self._bytes -= evicted.size_bytes
+            self._evicted += 1
+
+    def drop(self, key: K) -> None:
+        if (entry := self._entries.pop(key, None)) is not None:
+            self._bytes -= entry.size_bytes
+
+    def sweep(self) -> int:
+        """Forget what was not used for too long; how many bytes that were."""
+        before = self._bytes
+        oldest = self._clock.monotonic() - self.max_age_seconds
+        while self._entries:
+            key, entry = next(iter(self._entries.items()))
+            if entry.used_at > oldest:
+                break
+            self.drop(key)
+            self._expired += 1
+        return before - self._bytes
+
+    def stats(self) -> CacheStats:
+        return CacheStats(
+            entries=len(self._entries),
+            size_bytes=self._bytes,
+            max_bytes=self.max_bytes,
+            hits=self._hits,
+            misses=self._misses,
+            evicted=self._evicted,
+            expired=self._expired,
+        )
+
+    def _pop(self, key: K) -> _Entry[V] | None:
+        """What was kept and is not too old, taken out and counted."""
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            self._misses += 1
+            return None
+        self._bytes -= entry.size_bytes
+        if self._clock.monotonic() - entry.used_at >= self.max_age_seconds:
+            self._misses += 1
+            self._expired += 1
+            return None
+        self._hits += 1
+        return entry

@@ -1,0 +1,75 @@
+"""Giving memory back: what the caches of a process have kept too long is forgotten, and the system gets its pages.
+
+Freed memory stays with the C library, in the middle of its heap and in the heaps of threads, where large requests are
+written. Answers of megabytes would leave the process as large as it once had to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from rookery.cache import Cache
+from rookery.clock import Clock
+
+SWEEP_SECONDS = 5.0
+# Chosen: a pass takes some milliseconds, in a thread of its own.
+TRIM_SECONDS = 30.0
+
+
+class Memory:
+    """One per worker. `count_turns` says how many turns have ended: without any, there is nothing to give back."""
+
+    def __init__(
+        self,
+        caches: Sequence[Cache[Any, Any]],
+        *,
+        clock: Clock,
+        count_turns: Callable[[], int],
+        trim: Callable[[], None] | None = None,
+    ) -> None:
+        self._caches = caches
+        self._clock = clock
+        self._count_turns = count_turns
+        self._trim = trim or trim_heap
+        self._trimmed_at = clock.monotonic()
+        self._known_turns = 0
+        self._has_freed = False
+
+    async def run(self) -> NoReturn:
+        async for _ in self._clock.ticker(SWEEP_SECONDS, "memory-sweep"):
+            self.sweep()
+            if self.is_trim_due():
+                await asyncio.to_thread(self._trim)
+        raise AssertionError("unreachable")
+
+    def sweep(self) -> None:
+        """Forget what is too old in all caches."""
+        freed = sum(cache.sweep() for cache in self._caches)
+        self._has_freed = self._has_freed or freed > 0
+
+    def is_trim_due(self) -> bool:
+        """Whether something was freed since the last time, and that is long enough ago; asking notes it."""
+        now, turns = self._clock.monotonic(), self._count_turns()
+        if now - self._trimmed_at < TRIM_SECONDS or not (self._has_freed or turns != self._known_turns):
+            return False
+        self._trimmed_at, self._known_turns, self._has_freed = now, turns, False
+        return True
+
+
+def _find_trim() -> Callable[[int], object] | None:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):  # another C library than glibc
+        return None
+
+
+_malloc_trim = _find_trim()
+
+
+def trim_heap() -> None:
+    """Give the free pages of the C library's heaps back to the system. Python runs on meanwhile."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)

@@ -1,0 +1,163 @@
+"""Chats of mixed sizes for a long time, and the line of the server's memory: it must be flat once the caches are full.
+
+    python -m tests.chaos.soak [--minutes 60] [--clients 8] [--seed 1]
+
+One replica serves on a real port; its provider and those who watch are other processes. Chats come through the API:
+answers of 4 kB, 40 kB and 2 MB, one turn or several, some of them watched. The memory of the replica's process is
+printed every ten seconds, with what its caches and the part buffer count. The process that asks is the same one.
+
+The last line is one JSON object: {"claim": {"value": x, "budget": y, "ok": true}, ...}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import uvloop
+from benchmarks import _agent_house
+from benchmarks._stream_house import House, open_house, resident_kib
+
+from rookery.cache import CHAT_SECONDS
+from rookery.store import migrate
+from rookery.store.embedded.server import EmbeddedServer
+from rookery.store.pool import DatabaseConfig
+from rookery.worker.memory import SWEEP_SECONDS, TRIM_SECONDS
+
+# Tokens of six bytes, and how many of a hundred chats have answers of that length.
+SIZES = ((700, 70), (7_000, 25), (330_000, 5))
+MAX_TURNS = 3
+WATCHED = 0.3
+LINE_SECONDS = 10.0
+# After this, whatever the last turns left has expired and was given back.
+REST_SECONDS = CHAT_SECONDS + SWEEP_SECONDS + TRIM_SECONDS + 10
+GROWTH_BUDGET_MIB, REST_BUDGET_MIB = 20.0, 40.0
+
+
+class Soak:
+    def __init__(self, house: House, rng: Random) -> None:
+        self._house = house
+        self._rng = rng
+        self.turns: Counter[int] = Counter()
+
+    async def client(self, until: float) -> None:
+        """One chat after the other."""
+        while time.monotonic() < until:
+            tokens = self._rng.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
+            model = await self._house.model("completions", tokens, pace=0)
+            chat = await self._create(model)
+            for number in range(self._rng.randint(1, MAX_TURNS)):
+                if number:
+                    await self._post(chat, f"/api/v1/chats/{chat}/messages", _message(model))
+                await self._house.rest([chat])
+                self.turns[tokens] += 1
+
+    async def watcher(self, until: float) -> None:
+        """Opens the newest chats of the moment, and leaves them again."""
+        while time.monotonic() < until:
+            newest = list(self._house.owners)[-3:]
+            if newest and self._rng.random() < WATCHED:
+                await self._house.watch(newest)
+                await self._house.clients.ask(do="close")
+            await asyncio.sleep(0.5)
+
+    async def _create(self, model: UUID) -> UUID:
+        number = len(self._house.owners) % len(self._house.people)
+        made = await self._request(self._house.people[number][1], "/api/v1/chats", _message(model))
+        chat = UUID(made["id"])
+        self._house.owners[chat] = number
+        return chat
+
+    async def _post(self, chat: UUID, path: str, body: dict[str, Any]) -> None:
+        await self._request(self._house.token(chat), path, body)
+
+    async def _request(self, token: str, path: str, body: dict[str, Any]) -> Any:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self._house.session.post(self._house.url + path, json=body, headers=headers) as response:
+            if response.status not in (200, 201):
+                raise RuntimeError(f"{path} was answered with {response.status}: {await response.text()}")
+            return await response.json()
+
+    def line(self, began: float) -> float:
+        """Print how it stands; the memory in MiB."""
+        worker, resident = self._house.replica.worker, resident_kib() / 1024
+        caches = sum(cache.size_bytes for cache in worker.caches) / 2**20
+        parts = worker.buffer.stats()
+        print(
+            f"{time.monotonic() - began:6.0f} s  {self.turns.total():6} turns  {resident:7.1f} MiB"
+            f"  caches {caches:6.1f} MiB  live parts {parts.size_bytes / 2**20:6.1f} MiB in {parts.episodes}",
+            flush=True,
+        )
+        return resident
+
+
+def _message(model: UUID) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": "Tell me more."}], "model_config_id": str(model)}
+
+
+async def soak(house: House, options: argparse.Namespace) -> int:
+    run = Soak(house, Random(options.seed))
+    began = time.monotonic()
+    until = began + options.minutes * 60
+    lines: list[float] = []
+    start = rest = run.line(began)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(options.clients):
+            group.create_task(run.client(until))
+        group.create_task(run.watcher(until))
+        while time.monotonic() < until:
+            await asyncio.sleep(LINE_SECONDS)
+            lines.append(run.line(began))
+    print(f"at rest; turns by tokens of their answers: {dict(run.turns)}", flush=True)
+    for _ in range(round(REST_SECONDS / LINE_SECONDS)):
+        await asyncio.sleep(LINE_SECONDS)
+        rest = run.line(began)
+    quarter = max(len(lines) // 4, 1)
+    # The caches are full by the second quarter.
+    growth = _middle(lines[-quarter:]) - _middle(lines[quarter : 2 * quarter] or lines)
+    claims = {
+        "memory from the second to the last quarter, MiB": _claim(growth, GROWTH_BUDGET_MIB),
+        "memory at rest over the start, MiB": _claim(rest - start, REST_BUDGET_MIB),
+    }
+    print(json.dumps(claims))
+    return 0 if all(each["ok"] for each in claims.values()) else 1
+
+
+def _middle(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _claim(value: float, budget: float) -> dict[str, object]:
+    return {"value": round(value, 1), "budget": budget, "ok": value <= budget}
+
+
+async def main(options: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="rookery-soak-") as folder:
+        server = EmbeddedServer(Path(folder) / "data")
+        await server.start()
+        try:
+            await migrate.migrate(DatabaseConfig(server.url))
+            async with (
+                _agent_house.serving() as base,
+                open_house(Path(folder), server.url, base) as house,
+            ):
+                return await soak(house, options)
+        finally:
+            await server.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    sys.exit(uvloop.run(main(parser.parse_args())))

@@ -1,0 +1,93 @@
+"""Memory comes back: caches are swept by themselves, and freed pages are given to the system."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from rookery.cache import CHAT_SECONDS, Cache
+from rookery.chat.states import Status
+from rookery.testing import FakeClock
+from rookery.testing.fake_completions import Answer, FakeCompletions
+from rookery.worker.memory import SWEEP_SECONDS, TRIM_SECONDS, Memory, trim_heap
+from tests.worker.house import open_house
+
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "agent_loop.py"
+WORDS = "one two three four " * 200
+
+
+async def test_chat_at_rest_is_in_no_cache_after_its_age(database_url: str) -> None:
+    fake, clock = FakeCompletions(), FakeClock()
+    fake.enqueue(Answer(text=WORDS), Answer(text=WORDS))
+    async with fake.listening() as url, open_house(database_url, server=url, clock=clock) as house:
+        chat_id = await house.ask()
+        await house.until_status(chat_id, Status.WAITING)
+        await house.send(chat_id, "And now?")
+        await house.until_status(chat_id, Status.RUNNING, Status.WAITING)
+        await house.until_status(chat_id, Status.WAITING)
+        await house.worker.wait_idle()
+        kept = {cache.name: len(cache) for cache in house.worker.caches if len(cache)}
+
+        await clock.advance(CHAT_SECONDS + SWEEP_SECONDS)
+
+        assert kept == {"histories": 1, "prompts": 1, "requests": 1}
+        assert sum(cache.size_bytes for cache in house.worker.caches) == 0
+
+
+def make(clock: FakeClock, trimmed: list[float], turns: list[int]) -> tuple[Memory, Cache[str, str]]:
+    cache: Cache[str, str] = Cache("words", max_bytes=100, max_age_seconds=CHAT_SECONDS, clock=clock)
+    memory = Memory([cache], clock=clock, count_turns=lambda: turns[0], trim=lambda: trimmed.append(clock.monotonic()))
+    return memory, cache
+
+
+async def test_caches_are_swept_by_themselves() -> None:
+    clock, trimmed = FakeClock(), list[float]()
+    memory, cache = make(clock, trimmed, [0])
+    cache.keep("a", "one", size_bytes=40)
+    running = asyncio.create_task(memory.run())
+
+    await clock.until_waiting("memory-sweep")
+    await clock.advance(CHAT_SECONDS + SWEEP_SECONDS)
+
+    assert len(cache) == 0
+    running.cancel()
+
+
+async def test_pages_are_given_back_after_turns_and_sweeps_and_not_more_often_than_needed() -> None:
+    clock, trimmed, turns = FakeClock(), list[float](), [0]
+    memory, cache = make(clock, trimmed, turns)
+
+    await clock.advance(TRIM_SECONDS)
+    assert not memory.is_trim_due()  # nothing has happened
+    turns[0] = 3
+    assert memory.is_trim_due()
+    assert not memory.is_trim_due()
+    turns[0] = 4
+    await clock.advance(TRIM_SECONDS - 1)
+    assert not memory.is_trim_due()  # too soon
+    await clock.advance(1)
+    assert memory.is_trim_due()
+    cache.keep("a", "one", size_bytes=40)
+    await clock.advance(CHAT_SECONDS)
+    assert not memory.is_trim_due()
+    memory.sweep()
+    assert memory.is_trim_due()
+
+
+async def test_finished_turns_leave_next_to_nothing_in_the_process(database_url: str) -> None:
+    # A process of its own, because what it takes is looked at from outside Python; the provider is a third one.
+    command = (BENCHMARK, "--only-memory", "--quick", "--database-url", database_url)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    said, errors = await process.communicate()
+
+    assert process.returncode == 0, f"{said.decode()[-2000:]} {errors.decode()[-2000:]}"
+    (claim,) = json.loads(said.splitlines()[-1]).values()
+    assert claim["value"] <= claim["budget"] == 10
+
+
+def test_heap_can_be_trimmed_here() -> None:
+    trim_heap()
