@@ -105,6 +105,7 @@ async def test_workspace_lives_its_life_over_http(site: Site) -> None:
     assert (running["name"], running["template"], running["idle_stop_after"]) == ("desk", "plain", 3600)
     assert running["stops_at"] is not None
     assert not {"endpoint", "token", "token_enc", "node"} & set(running)
+    assert (made["workspace"]["network"], running["network"]) == (None, "public")
 
     again = await site.ada.http.post(f"{WORKSPACES}/{workspace_id}/start", json={})
     assert (again.status_code, again.json()["operation"]) == (200, None)
@@ -322,7 +323,7 @@ async def test_template_says_what_its_workspaces_reach(site: Site) -> None:
 
     assert pushed.status_code == 200, pushed.text
     assert (mine["network"], mine["hosts"]) == ("hosts", ["packages.example.org", "*.example.com:8443"])
-    assert (plain["network"], plain["hosts"]) == ("public", [])
+    assert (plain["network"], plain["granted_network"], plain["hosts"]) == ("public", "public", [])
     assert {each["field"] for each in refused.json()["fields"]} == {"sandbox.ro_binds", "sandbox.host"}
 
 

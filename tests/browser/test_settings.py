@@ -105,6 +105,7 @@ def test_templates_say_what_their_workspaces_reach(ada: Visitor) -> None:
     push(ada, "few", 'network = "hosts"\nhosts = ["git.example.org", "*.example.net:8443"]')
     push(ada, "many", f'network = "hosts"\nhosts = {[f"host{number}.example.org" for number in range(12)]}')
     push(ada, "shut", 'network = "none"')
+    push(ada, "open", 'network = "host"')
 
     # By way of the composer, which offers templates too: the page keeps what it was told once.
     page = ada.go("/")
@@ -118,6 +119,8 @@ def test_templates_say_what_their_workspaces_reach(ada: Visitor) -> None:
     expect(rows.filter(has_text="few").get_by_text("Reaches git.example.org, *.example.net:8443")).to_be_visible()
     expect(rows.filter(has_text="shut")).to_contain_text("None")
     expect(rows.filter(has_text="Blank")).to_contain_text("Public hosts")
+    expect(rows.filter(has_text="open")).to_contain_text("Public hosts")
+    expect(rows.filter(has_text="open")).to_contain_text("It asks for more (The machine's own) than this server allows")
     many = rows.filter(has_text="many")
     expect(many.get_by_text("host7.example.org")).not_to_be_visible()
     many.get_by_text("Reaches 12 hosts").click()

@@ -59,7 +59,11 @@ async def test_network_of_a_template_is_shown_with_what_the_server_allows(databa
     allowed = await run("push", str(folder))
     capped = await run("push", str(folder), "--drivers-local-network-max", "none")
     shown = await run("show", "mine")
+    lowered = await run("show", "mine", "--drivers-local-network-max", "none")
 
     assert "network" not in allowed
     assert "get the network none, the most that drivers.local.network_max allows" in capped
+    assert "get the network" not in shown
+    assert "network hosts packages" in lowered
+    assert "its workspaces get the network none, the most that drivers.local.network_max allows" in lowered
     assert "network hosts packages.example.org, *.example.com:8443" in shown

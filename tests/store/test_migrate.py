@@ -112,6 +112,45 @@ async def test_files_and_runnable_chats_of_an_older_schema_survive_the_worker_ta
     assert candidate.status == "running"
 
 
+async def test_workspaces_of_an_older_schema_say_which_network_they_have(
+    connection: asyncpg.Connection, tmp_path: Path
+) -> None:
+    for file in migrate.FILES.iterdir():
+        if file.name.endswith(".sql") and file.name < "0010":
+            (tmp_path / file.name).write_text(file.read_text(encoding="utf-8"))
+    await migrate.migrate(connection, tmp_path)
+    for name, network, started in (
+        ("a", "full", True),
+        ("b", "proxy", True),
+        ("c", "none", True),
+        ("d", "full", False),
+    ):
+        async with connection.transaction():
+            await connection.execute("INSERT INTO templates (name, revision) VALUES ($1, repeat('0', 64))", name)
+            await connection.execute(
+                """
+                INSERT INTO template_revisions (template, revision, manifest, archive)
+                VALUES ($1, repeat('0', 64), jsonb_build_object('sandbox', jsonb_build_object('network', $2::text)), '')
+                """,
+                name,
+                network,
+            )
+            await connection.execute(
+                """
+                WITH u AS (INSERT INTO users (username) VALUES ($1) RETURNING id)
+                INSERT INTO workspaces (owner_id, name, template, template_revision, started_at)
+                SELECT u.id, $1, $1, repeat('0', 64), CASE WHEN $2 THEN now() END FROM u
+                """,
+                name,
+                started,
+            )
+
+    await migrate.migrate(connection)
+
+    rows = await connection.fetch("SELECT network FROM workspaces ORDER BY name")
+    assert [row["network"] for row in rows] == ["host", "hosts", "none", None]
+
+
 async def test_a_config_is_migrated_over_a_connection_of_its_own(empty_database_url: str, tmp_path: Path) -> None:
     applied = await migrate.migrate(DatabaseConfig(empty_database_url), write(tmp_path, PEOPLE))
 

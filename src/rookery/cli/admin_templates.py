@@ -46,6 +46,8 @@ async def show(settings: Settings, out: Output, *, name: str) -> int:
         out.line(f"{found.name}: {manifest.description or 'without a description'}")
         out.line(f"{_state(found)}, driver {manifest.driver}, revision {found.revision}")
         out.line(f"network {manifest.sandbox.network} {', '.join(manifest.sandbox.hosts)}".rstrip())
+        if (less := _network_for(settings, manifest)) is not None:
+            out.line(f"its workspaces get the network {less}, the most that drivers.local.network_max allows here")
         for parameter in manifest.parameters:
             needed = "required" if parameter.required else f"default {parameter.default!r}"
             out.line(f"  {parameter.name} ({parameter.type}, {needed}): {parameter.description}")

@@ -596,8 +596,8 @@ class SetupStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Template(msgspec.Struct, frozen=True, kw_only=True):
     """A template. `revision` and `readme` only when one is read; who may use it only for administrators.
 
-    `network` is what it asks for (full, proxy, none), which the server's settings may lower; `hosts` are what its
-    workspaces reach with `proxy`.
+    `network` is what it asks for (none, hosts, public, host); `granted_network` is what its workspaces get, which is
+    less where the server's settings allow no more. `hosts` are what they reach with `hosts`.
     """
 
     name: str
@@ -606,6 +606,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     icon: str
     driver: str
     network: str
+    granted_network: str
     hosts: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     presets: tuple[Preset, ...]
@@ -684,7 +685,8 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
 
     `operation` is the one that is under way. `warning` says when it is not confined, its disk nearly full, or its end
-    near because nobody uses it.
+    near because nobody uses it. `network` is what it may reach since its last start: none, hosts, public or host,
+    which is the machine's own network with its localhost; null before the first.
     """
 
     id: UUID
@@ -703,6 +705,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     os: str | None = None
     arch: str | None = None
     directory: str | None = None
+    network: str | None = None
     idle_stop_after: float
     stops_at: datetime | None = None
     last_used_at: datetime

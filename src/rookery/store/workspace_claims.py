@@ -101,7 +101,7 @@ SET_RUNNING = """
        SET status = 'running', agent_state = $2, endpoint = $3, os = $4, arch = $5, home = $6, directory = $7,
            warning = $8, last_seen_at = $9, last_used_at = greatest(last_used_at, $9), started_at = $9,
            stopped_at = NULL, error = NULL, error_code = NULL, disk_warning = $10, startup_exit_code = $11,
-           updated_at = clock_timestamp()
+           network = $12, updated_at = clock_timestamp()
      WHERE id = $1
 """
 SET_DOWN = """
@@ -184,6 +184,7 @@ class Up(msgspec.Struct, frozen=True, kw_only=True):
     warning: str | None = None
     disk_warning: str | None = None
     startup_exit_code: int | None = None
+    network: str | None = None
 
 
 async def claim(
@@ -243,6 +244,7 @@ async def finish_up(conn: Connection, operation: Operation, up: Up, *, replica_i
             now,
             up.disk_warning,
             up.startup_exit_code,
+            up.network,
         )
         await conn.execute(FINISH, operation.id, "succeeded", None, None)
         return await workspaces.get_workspace(conn, workspace.id)

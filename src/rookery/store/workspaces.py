@@ -35,7 +35,7 @@ COLUMNS = (
     "w.id, w.owner_id, w.name, w.template, w.template_revision, w.driver, w.node, w.parameters, w.secrets_enc, "
     "w.status, w.error, w.error_code, w.warning, w.disk_warning, w.generation, w.endpoint, w.token_enc, w.agent_state, "
     "w.startup_exit_code, w.os, w.arch, w.home, w.directory, w.last_seen_at, w.last_used_at, w.started_at, "
-    "w.stopped_at, w.idle_stop_after, w.created_at, w.updated_at, w.deleted_at"
+    "w.stopped_at, w.idle_stop_after, w.created_at, w.updated_at, w.deleted_at, w.network"
 )
 FIND = f"SELECT {COLUMNS} FROM workspaces w WHERE w.id = $1"
 FIND_OWNER = "SELECT owner_id FROM workspaces WHERE id = $1 AND deleted_at IS NULL"
@@ -162,6 +162,7 @@ class Workspace(msgspec.Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None
+    network: str | None  # what it may reach since its last start; none before the first
 
     @property
     def is_running(self) -> bool:

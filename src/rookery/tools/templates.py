@@ -19,6 +19,7 @@ from rookery.tools import ranking
 from rookery.tools.ranking import Facts
 from rookery.tools.workspace_turn import Refused, make_tool, turn_of
 from rookery.workspaces import manifest as manifests
+from rookery.workspaces import networks
 from rookery.workspaces.manifest import Parameter, Preset
 
 log = get_logger("tools.templates")
@@ -96,8 +97,9 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
                 "revision": template.revision,
                 "display_name": manifest.display_name,
                 "description": sanitise.clean(manifest.description),
-                "network": manifest.sandbox.network,
-                "hosts": list(manifest.sandbox.hosts),
+                "network": (network := yard.service.granted_network(manifest)),
+                "reaches": networks.WORDS[network],
+                "hosts": list(manifest.sandbox.hosts) if network == "hosts" else [],
                 "readme": _readme(template.readme),
             }
         ),

@@ -262,6 +262,7 @@ class Executor:
             disk_warning=disk_warning(health) if health is not None else None,
             # With the state: whoever waits for a script that is over already asks nobody again.
             startup_exit_code=health.startup_exit_code if health is not None else None,
+            network=endpoint.network,
         )
         async with parts.pool.acquire() as conn:
             running = await workspace_claims.finish_up(

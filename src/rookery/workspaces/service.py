@@ -28,9 +28,11 @@ from rookery.store.workspace_operations import Operation, Reason
 from rookery.store.workspace_requests import Draft, Requested, StartPlan
 from rookery.store.workspaces import SETTLED, Status, Workspace
 from rookery.workspaces import manifest as manifests
+from rookery.workspaces import networks, shared_folders, templates
 from rookery.workspaces import parameters as resolving
-from rookery.workspaces import shared_folders, templates
+from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.manifest import Manifest
+from rookery.workspaces.networks import Network
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.problems import ParametersInvalid, Problem
 
@@ -50,6 +52,11 @@ class Waited(msgspec.Struct, frozen=True):
 class Workspaces:
     def __init__(self, parts: WorkspaceParts) -> None:
         self._parts = parts
+
+    def granted_network(self, manifest: Manifest) -> Network:
+        """What workspaces of a template get here, which may be less than it asks for."""
+        asked, driver = manifest.sandbox.network, self._parts.drivers.get(manifest.driver)
+        return networks.lowered(asked, driver.network_max) if isinstance(driver, LocalDriver) else asked
 
     async def request_create(
         self,

@@ -121,7 +121,9 @@ async def test_programs_find_the_proxy_in_their_environment(world: World) -> Non
 
     found = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-    assert {found[name] for name in names} == {"http://127.0.0.1:3128"}
+    programs = ("npm_config_proxy", "npm_config_https_proxy", "PIP_PROXY")
+    assert {found[name] for name in (*names, *programs)} == {"http://127.0.0.1:3128"}
+    assert found["NODE_USE_ENV_PROXY"] == "1"
     assert (found["NO_PROXY"], found["no_proxy"], found["COLOUR"]) == ("localhost,127.0.0.1,::1", "own.test", "green")
 
 

@@ -1512,7 +1512,7 @@ export interface TemplatePatchBody {
   allowed_roles?: UserRole[];
 }
 
-/** A template. `revision` and `readme` only when one is read; who may use it only for administrators. `network` is what it asks for (full, proxy, none), which the server's settings may lower; `hosts` are what its workspaces reach with `proxy`. */
+/** A template. `revision` and `readme` only when one is read; who may use it only for administrators. `network` is what it asks for (none, hosts, public, host); `granted_network` is what its workspaces get, which is less where the server's settings allow no more. `hosts` are what they reach with `hosts`. */
 export interface TemplateView {
   name: string;
   display_name: string;
@@ -1520,6 +1520,7 @@ export interface TemplateView {
   icon: string;
   driver: string;
   network: string;
+  granted_network: string;
   hosts: string[];
   parameters: ParameterView[];
   presets: PresetView[];
@@ -1732,7 +1733,7 @@ export interface WorkspaceSettingsValues {
   delete_after_stopped_days?: number;
 }
 
-/** A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it. `operation` is the one that is under way. `warning` says when it is not confined, its disk nearly full, or its end near because nobody uses it. */
+/** A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it. `operation` is the one that is under way. `warning` says when it is not confined, its disk nearly full, or its end near because nobody uses it. `network` is what it may reach since its last start: none, hosts, public or host, which is the machine's own network with its localhost; null before the first. */
 export interface WorkspaceView {
   id: string;
   owner: PublicUser | null;
@@ -1750,6 +1751,7 @@ export interface WorkspaceView {
   os: string | null;
   arch: string | null;
   directory: string | null;
+  network: string | null;
   idle_stop_after: number;
   stops_at: string | null;
   last_used_at: string;

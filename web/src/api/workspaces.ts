@@ -9,6 +9,8 @@ export interface WorkspaceRow {
   driver: string;
   status: string;
   warning?: string | null;
+  /** What it may reach since its last start; null before the first. */
+  network?: string | null;
   stops_at?: string | null;
 }
 

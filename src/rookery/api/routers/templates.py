@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -61,8 +62,8 @@ class PresetView(msgspec.Struct, frozen=True, kw_only=True):
 class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
     """A template. `revision` and `readme` only when one is read; who may use it only for administrators.
 
-    `network` is what it asks for (full, proxy, none), which the server's settings may lower; `hosts` are what its
-    workspaces reach with `proxy`.
+    `network` is what it asks for (none, hosts, public, host); `granted_network` is what its workspaces get, which is
+    less where the server's settings allow no more. `hosts` are what they reach with `hosts`.
     """
 
     name: str
@@ -71,6 +72,7 @@ class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
     icon: str
     driver: str
     network: str
+    granted_network: str
     hosts: tuple[str, ...]
     parameters: tuple[ParameterView, ...]
     presets: tuple[PresetView, ...]
@@ -106,17 +108,18 @@ TemplateName = Annotated[str, Depends(_template)]
 
 def router(parts: ApiParts) -> APIRouter:
     routes = Routes("templates")
+    view = partial(_view, parts)
 
     @routes.get("/templates", "templates.list", returns=Items[TemplateView])
     async def list_templates(caller: CallerDep) -> Response:
         """Templates that the caller may make workspaces of, by name; administrators and auditors see all."""
         found = await (caller.store.templates.list_all() if _is_staff(caller) else caller.store.templates.list())
-        return answer(Items(tuple(_view(caller, each) for each in found)))
+        return answer(Items(tuple(view(caller, each) for each in found)))
 
     @routes.get("/templates/{template}", "templates.get", returns=TemplateView, errors=(404,))
     async def get(caller: CallerDep, template: TemplateName) -> Response:
         """One template with its README."""
-        return answer(_view(caller, await caller.store.templates.get(template), is_single=True))
+        return answer(view(caller, await caller.store.templates.get(template), is_single=True))
 
     @routes.put(
         "/templates/{template}",
@@ -134,7 +137,7 @@ def router(parts: ApiParts) -> APIRouter:
         seconds = max(ARCHIVE_SECONDS, caller.read_seconds)
         data = await bodies.read(request, limit=MAX_ARCHIVE_BYTES, seconds=seconds)
         packed = await asyncio.to_thread(_packed, data, template, parts.workspaces.parts.shared_folders)
-        return answer(_view(caller, await caller.store.templates.push(as_push(packed)), is_single=True))
+        return answer(view(caller, await caller.store.templates.push(as_push(packed)), is_single=True))
 
     @routes.patch(
         "/templates/{template}", "templates.update", returns=TemplateView, body=TemplatePatchBody, errors=(404,)
@@ -145,7 +148,7 @@ def router(parts: ApiParts) -> APIRouter:
         given = {name: getattr(body, name) for name in body.given}
         lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
         changed = await caller.store.templates.update(template, TemplatePatch(**(given | lists)))
-        return answer(_view(caller, changed, is_single=True))
+        return answer(view(caller, changed, is_single=True))
 
     @routes.delete("/templates/{template}", "templates.delete", errors=(404, 409))
     async def delete(caller: CallerDep, template: TemplateName) -> Response:
@@ -172,7 +175,7 @@ def _is_staff(caller: Caller) -> bool:
     return is_staff and has_scope(caller.actor, Resource.TEMPLATE, Action.READ)
 
 
-def _view(caller: Caller, template: Template, *, is_single: bool = False) -> TemplateView:
+def _view(parts: ApiParts, caller: Caller, template: Template, *, is_single: bool = False) -> TemplateView:
     manifest = manifests.decode(template.manifest)
     is_staff = _is_staff(caller)
     return TemplateView(
@@ -182,6 +185,7 @@ def _view(caller: Caller, template: Template, *, is_single: bool = False) -> Tem
         icon=manifest.icon,
         driver=manifest.driver,
         network=manifest.sandbox.network,
+        granted_network=parts.workspaces.service.granted_network(manifest),
         hosts=manifest.sandbox.hosts,
         parameters=tuple(ParameterView(**msgspec.structs.asdict(each)) for each in manifest.parameters),
         presets=tuple(PresetView(**msgspec.structs.asdict(each)) for each in manifest.presets),

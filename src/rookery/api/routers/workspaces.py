@@ -44,7 +44,8 @@ class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
 
     `operation` is the one that is under way. `warning` says when it is not confined, its disk nearly full, or
-    its end near because nobody uses it.
+    its end near because nobody uses it. `network` is what it may reach since its last start: none, hosts, public or
+    host, which is the machine's own network with its localhost; null before the first.
     """
 
     id: UUID
@@ -63,6 +64,7 @@ class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
     os: str | None
     arch: str | None
     directory: str | None
+    network: str | None
     idle_stop_after: float
     stops_at: datetime | None
     last_used_at: datetime
@@ -258,6 +260,7 @@ def _view(
         os=row.os,
         arch=row.arch,
         directory=row.directory,
+        network=row.network,
         idle_stop_after=row.idle_stop_after.total_seconds(),
         stops_at=row.stops_at,
         last_used_at=row.last_used_at,

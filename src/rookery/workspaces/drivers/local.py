@@ -89,6 +89,10 @@ class LocalDriver:
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
 
+    @property
+    def network_max(self) -> Network:
+        return self._config.network_max
+
     async def machine(self) -> Machine:
         """What this machine can do, looked at once; while it can do nothing, again after half a minute."""
         async with self._looking:

@@ -7,6 +7,7 @@ import { hasReason } from "@/api/reasons";
 import type { ChatView } from "@/api/types.gen";
 import { visitsOf } from "@/chat/accesses";
 import { ContextPart } from "@/features/panel/context_part";
+import { NetworkLine } from "@/features/panel/workspace_state";
 import { openChatDialog } from "@/features/sidebar/dialogs";
 import { downloadFile } from "@/state/file_source";
 import { useCost, useKnownModels } from "@/state/queries";
@@ -67,6 +68,7 @@ export function InfoTab({ chat }: { chat: ChatView }) {
       </Part>
       {chat.workspace_id !== null && (
         <Part title="From the workspace">
+          <NetworkLine chat={chat} />
           <ContextPart chat={chat} />
         </Part>
       )}

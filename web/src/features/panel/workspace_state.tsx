@@ -4,6 +4,7 @@ import { type ReactNode, useEffect, useState } from "react";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { listWorkspaces, startWorkspace } from "@/api/workspaces";
+import { isOpenNetwork, networkWords } from "@/chat/networks";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { Spinner } from "@/ui/spinner";
@@ -29,6 +30,13 @@ export function useWorkspaceStatus(chat: ChatView): string | null {
   if (chat.workspace_id === null) return null;
   const found = data?.items.find((one) => one.id === chat.workspace_id)?.status ?? "deleted";
   return data ? found : isError ? "running" : null;
+}
+
+/** What the chat's workspace may reach; nothing before its first start. */
+export function NetworkLine({ chat }: { chat: ChatView }) {
+  const network = useList(chat).data?.items.find((one) => one.id === chat.workspace_id)?.network;
+  if (!network) return null;
+  return <p className={`mb-2 ${isOpenNetwork(network) ? "text-warn" : "text-muted"}`}>{networkWords(network)}</p>;
 }
 
 export function NotRunning({ chat, status }: { chat: ChatView; status: string }) {

@@ -4,6 +4,7 @@ import { sentence } from "@/api/errors";
 import { del, patch } from "@/api/http";
 import type { TemplatePatchBody } from "@/api/types.gen";
 import { listTemplates, listWorkspaces, startWorkspace, stopWorkspace, type WorkspaceRow } from "@/api/workspaces";
+import { isOpenNetwork, networkName, networkWords } from "@/chat/networks";
 import { Section } from "@/features/settings/form";
 import { Table } from "@/features/settings/table";
 import { queryClient } from "@/state/queries";
@@ -55,6 +56,18 @@ export function OwnWorkspaces() {
               </>
             ),
           },
+          {
+            title: "Network",
+            cell: (one) =>
+              one.network && (
+                <>
+                  <span className="whitespace-nowrap">{networkName(one.network)}</span>
+                  {isOpenNetwork(one.network) && (
+                    <span className="block text-small text-warn">{networkWords(one.network)}</span>
+                  )}
+                </>
+              ),
+          },
           { title: "Stops", cell: (one) => (one.stops_at ? <Moment at={one.stops_at} /> : "") },
           {
             title: "",
@@ -92,12 +105,6 @@ export function OwnWorkspaces() {
   );
 }
 
-const NETWORKS: Record<string, string> = {
-  none: "None",
-  hosts: "Listed hosts",
-  public: "Public hosts",
-  host: "The machine's own",
-};
 /** More of them are behind a line that opens. */
 const SHOWN_HOSTS = 3;
 
@@ -128,10 +135,7 @@ export function Templates() {
       .finally(() => queryClient.invalidateQueries({ queryKey: ["templates"] }));
   if (!isThere) return null;
   return (
-    <Section
-      title="Templates"
-      text="What workspaces can be made from, and what they may reach. The server's own settings may allow less."
-    >
+    <Section title="Templates" text="What workspaces can be made from, and what they may reach on this server.">
       <Table
         label="Templates"
         rows={data?.items ?? []}
@@ -144,14 +148,26 @@ export function Templates() {
               <>
                 <span className="font-medium">{one.display_name || one.name}</span>
                 <span className="block text-small text-muted">{one.description}</span>
-                {one.network === "hosts" && <Hosts names={one.hosts} />}
+                {one.granted_network === "hosts" && one.hosts.length > 0 && <Hosts names={one.hosts} />}
               </>
             ),
           },
           { title: "Driver", cell: (one) => one.driver },
           {
             title: "Network",
-            cell: (one) => <span className="whitespace-nowrap">{NETWORKS[one.network] ?? one.network}</span>,
+            cell: (one) => (
+              <>
+                <span className="whitespace-nowrap">{networkName(one.granted_network)}</span>
+                {one.granted_network !== one.network && (
+                  <span className="block text-small text-muted">
+                    It asks for more ({networkName(one.network)}) than this server allows.
+                  </span>
+                )}
+                {isOpenNetwork(one.granted_network) && (
+                  <span className="block text-small text-warn">{networkWords(one.granted_network)}</span>
+                )}
+              </>
+            ),
           },
           {
             title: "Use",

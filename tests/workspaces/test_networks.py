@@ -1,0 +1,68 @@
+"""The names of networks: what is read, what is lowered, and which ports no exemption opens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rookery import driving
+from rookery.setting_values import Address
+from rookery.settings import Settings, load
+from rookery.workspaces import networks
+from rookery.workspaces.networks import NETWORKS
+
+
+def settings(flags: dict[str, str] | None = None) -> Settings:
+    return load(flags or {}, {"HOME": "/nonexistent"}).settings
+
+
+def test_names_are_read_and_old_ones_too() -> None:
+    assert [networks.read(name) for name in ("none", "hosts", "public", "host", "proxy", "full")] == [
+        *("none", "hosts", "public", "host", "hosts", "host")
+    ]
+
+
+@pytest.mark.parametrize("raw", ["", "Host", "host ", "all", "*", None, True, 1, ["host"], {"host": 1}, "host\0"])
+def test_everything_else_is_refused_with_what_there_is(raw: Any) -> None:
+    with pytest.raises(ValueError, match="one of none, hosts, public, host"):
+        networks.read(raw)
+
+
+def test_nobody_gets_more_than_is_asked_for_or_allowed() -> None:
+    for asked in NETWORKS:
+        for most in NETWORKS:
+            granted = networks.lowered(asked, most)
+            assert NETWORKS.index(granted) == min(NETWORKS.index(asked), NETWORKS.index(most))
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("none", "none"),
+        ("hosts", "hosts"),
+        ("public", "public"),
+        ("host", "host"),
+        ("proxy", "hosts"),
+        ("full", "host"),
+    ],
+)
+def test_setting_takes_the_names_and_those_from_before(given: str, read: str) -> None:
+    made = settings({"drivers.local.network_max": given})
+
+    assert driving.local_config(made).network_max == read
+
+
+def test_ports_of_the_server_and_its_database_are_known() -> None:
+    made = msgspec.structs.replace(
+        settings(),
+        listen=Address("", 7117),
+        metrics_listen=Address("127.0.0.1", 9090),
+        relay_bind=Address("", 7200),
+        replicas=3,
+        database_url="postgresql://u:p%40@db1:6543,db2,[::1]:6544/rookery",
+    )
+
+    assert driving.own_ports(made) == (5432, 6543, 6544, 7117, 7200, 7201, 7202, 9090)
+    assert driving.own_ports(msgspec.structs.replace(settings(), listen=Address("", 0))) == ()
