@@ -24,7 +24,7 @@ from rookery.store.spending import SpendSettings, write_spend_settings
 from rookery.store.usage import CallStatus, KeySource
 from rookery.worker.titling import NoTitle
 from tests.api.described import ALL
-from tests.api.doors import open_door
+from tests.api.doors import KEY, open_door
 from tests.api.house import PASSWORD, Person
 from tests.api.rights_table import OPERATIONS, operation_of
 from tests.api.talk import CALL_ID, CHATS, Talk, text
@@ -127,7 +127,10 @@ class Story:
         assert (await stranger.get(f"{API}/auth/link")).status_code == 200
         await stranger.post(f"{API}/auth/link", json={"token": link, "password": "another long sentence"})
         browser = self.notes.of(house.client(None, Origin=house.url))
-        await browser.post(f"{API}/auth/login", json={"login": "owner", "password": PASSWORD})
+        body = {"login": "owner", "password": PASSWORD}
+        await browser.post(f"{API}/auth/login", json=body, headers={"Sec-Fetch-Mode": "cors"})
+        browser.headers[KEY] = (await browser.post(f"{API}/auth/login", json=body)).json()["session_key"]
+        await browser.get(f"{API}/download-links", params={"path": f"{API}/files/{uuid4()}"})
         await browser.post(f"{API}/auth/logout")
         await stranger.post(f"{API}/setup", json={"token": "x", "email": "a@example.org", "password": PASSWORD})
 
