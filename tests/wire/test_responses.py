@@ -236,7 +236,10 @@ async def test_encrypted_reasoning_is_replayed_with_ids_from_the_end_of_its_item
     sent = fake.requests[-1].body["input"][1:5]
     assert [item["id"] for item in sent] == [item_id for item_id in fake.issued if item_id in str(sent)]
     assert sent[0]["encrypted_content"] == fake.issued[sent[0]["id"]].item["encrypted_content"]
-    assert sent[1] == fake.issued[sent[1]["id"]].item
+    search = dict(fake.issued[sent[1]["id"]].item)
+    # The API refuses the sources that it lists itself.
+    search["action"] = {name: value for name, value in search["action"].items() if name != "sources"}
+    assert sent[1] == search
     assert sent[2]["phase"] == "commentary"
 
 

@@ -22,7 +22,7 @@ import msgspec
 from rookery.llm import refusals
 from rookery.llm.refusals import Hide
 from rookery.llm.replay_faults import find_replay_fault
-from rookery.llm.types import ErrorKind, FinishReason, ProviderError, Usage
+from rookery.llm.types import ErrorKind, FinishReason, ProviderError, ReplayFault, Usage
 from rookery.redaction import hide_secrets
 
 # Longer waits are not made: a person can decide better what to do meanwhile (models.md, "Retry-After").
@@ -259,6 +259,12 @@ _OTHER = Rule(
     retry=False,
     message="{provider} answered in a way that is not understood. Look at the detail, and at the base URL.",
 )
+_INVALID_CALL = Rule(
+    kind=ErrorKind.INVALID_TOOL_CALL,
+    retry=False,
+    message="The model made an invalid tool call, which {provider} refused. Try again, or use another model.",
+    codes=_codes("tool_use_failed"),
+)
 _REPLAY = Rule(
     kind=ErrorKind.GENERIC,
     retry=False,
@@ -357,6 +363,7 @@ def classify(
     text: str = "",
     headers: Mapping[str, str] = _NO_HEADERS,
     now: datetime | None = None,
+    failed_generation: str | None = None,
     hide: Hide = hide_secrets,
 ) -> ProviderError:
     """What a refusal means, from its status, its codes (most telling first) and its text.
@@ -373,7 +380,7 @@ def classify(
     folded = tuple(code.lower() for code in named)
     lowered = text.lower()
     fault = find_replay_fault(status, folded, lowered)
-    rule = _REPLAY if fault else find_rule(status, folded, text=lowered) or _by_status(status)
+    rule = _rule(fault) or find_rule(status, folded, text=lowered) or _by_status(status)
     used, maximum = refusals.find_context_numbers(text) if rule is _OVERFLOW else (None, None)
     retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower(), rule.retry)
     retry_after = refusals.parse_retry_after(headers, now)
@@ -394,7 +401,14 @@ def classify(
         context_used=used,
         context_max=maximum,
         replay_fault=fault,
+        failed_generation=failed_generation,
     )
+
+
+def _rule(fault: ReplayFault | None) -> Rule | None:
+    if fault is None:
+        return None
+    return _INVALID_CALL if fault is ReplayFault.INVALID_CALL else _REPLAY
 
 
 def is_chain_broken(error: ProviderError) -> bool:
@@ -464,4 +478,13 @@ def from_response(
     codes, text = refusals.read_body(body, headers.get("content-type", ""))
     if not text and 300 <= status < 400:
         text = "Location: " + refusals.bare_urls(headers.get("location", "unknown"))
-    return classify(provider, status, codes=codes, text=text, headers=headers, now=now, hide=hide)
+    return classify(
+        provider,
+        status,
+        codes=codes,
+        text=text,
+        headers=headers,
+        now=now,
+        failed_generation=refusals.find_failed_generation(body),
+        hide=hide,
+    )

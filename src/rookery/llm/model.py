@@ -15,7 +15,8 @@ import msgspec
 
 from rookery import __version__
 from rookery.chat import pairing
-from rookery.chat.prompt_parts import Prompt
+from rookery.chat.messages import Role
+from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.clock import Clock, SystemClock
 from rookery.llm import errors, refusals
 from rookery.llm.answer import Answer, AnswerReader, has_words, joined, media_type
@@ -241,7 +242,7 @@ class WireModel:
         if type(first) is not StreamError or first.error.replay_fault is None:
             return None
         error, fault = first.error, first.error.replay_fault
-        again = _climb(call, fault)
+        again = _climb(call, error)
         fields = {"wire": self.wire, "rung": fault, "provider_id": self.provider_id, "model": self.model}
         if fault in tried or again == call:
             self._stats.replay_unrepaired(self.wire, fault)
@@ -273,15 +274,30 @@ def _opening(parts: Sequence[StreamPart], request: Request) -> Iterator[StreamPa
             yield part
 
 
-def _climb(call: Call, fault: ReplayFault) -> Call:
-    match fault:
+def _climb(call: Call, error: ProviderError) -> Call:
+    match error.replay_fault:
         case ReplayFault.STALE_THINKING:
             return msgspec.structs.replace(call, drop_stale_thinking=True)
-        case ReplayFault.UNPROVEN_REASONING:
+        case ReplayFault.UNPROVEN_REASONING | ReplayFault.UNKNOWN_ITEM:
+            # Without ids, reasoning and whatever the provider ran itself: the refused item is among these, and
+            # reasoning whose next item is missing would be refused as well.
             return msgspec.structs.replace(call, plain_history=True)
         case ReplayFault.BROKEN_PAIRS:
             prompt = Prompt(pairing.repair(call.prompt.messages))
             return msgspec.structs.replace(call, prompt=prompt, plain_history=True)
+        case ReplayFault.INVALID_CALL:
+            return _hinted(call, error.failed_generation)
+    return call
+
+
+def _hinted(call: Call, failed_generation: str | None) -> Call:
+    """The call with a note for the model about the tool call that could not be read."""
+    note = "Your last answer was refused: it had a tool call that is not valid, and nothing was run."
+    if failed_generation:
+        note += f"\n\nYou wrote:\n{failed_generation}"
+    note += "\n\nAnswer again. Call tools by their exact names, with arguments that are valid JSON for their schemas."
+    hint = PromptMessage(role=Role.USER, parts=(PromptText(note),))
+    return msgspec.structs.replace(call, prompt=Prompt((*call.prompt.messages, hint)))
 
 
 def _known_secrets(auth: Auth | None, extra_headers: Mapping[str, str]) -> SecretRegistry:

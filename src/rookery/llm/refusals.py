@@ -21,6 +21,8 @@ from rookery.redaction import hide_secrets, printable
 # Takes secrets out of a text. It has to see all of the text: half a secret is not recognised.
 Hide = Callable[[str], str]
 by_look: Hide = hide_secrets
+# Chosen: enough to see what was wrong with a call; the model is shown it again.
+MAX_FAILED_GENERATION = 4000
 
 
 def read_body(body: bytes, content_type: str) -> tuple[tuple[object, ...], str]:
@@ -49,6 +51,19 @@ def read_envelope(document: Mapping[str, Any]) -> tuple[tuple[object, ...], str]
     kind = None if document.get("type") == "error" else document.get("type")
     codes = (inner.get("code"), inner.get("type"), inner.get("status"), document.get("code"), kind, title)
     return codes, _shown(text)
+
+
+def find_failed_generation(body: bytes) -> str | None:
+    """The tool call that a provider could not read, as the model wrote it (Groq); cut to a bounded size."""
+    if b'"failed_generation"' not in body:
+        return None
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    error = document.get("error") if isinstance(document, dict) else None
+    found = error.get("failed_generation") if isinstance(error, dict) else None
+    return found[:MAX_FAILED_GENERATION] if isinstance(found, str) and found else None
 
 
 def _shown(text: str) -> str:

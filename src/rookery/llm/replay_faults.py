@@ -11,7 +11,10 @@ from collections.abc import Iterable
 
 from rookery.llm.types import ReplayFault
 
-_FAULT_CODES = {"invalid_encrypted_content": ReplayFault.UNPROVEN_REASONING}
+_FAULT_CODES = {
+    "invalid_encrypted_content": ReplayFault.UNPROVEN_REASONING,
+    "tool_use_failed": ReplayFault.INVALID_CALL,
+}
 _FAULT_TEXTS: tuple[tuple[re.Pattern[str], ReplayFault], ...] = (
     (re.compile(r"bound to a different conversation"), ReplayFault.STALE_THINKING),
     (
@@ -24,7 +27,7 @@ _FAULT_TEXTS: tuple[tuple[re.Pattern[str], ReplayFault], ...] = (
     ),
     (
         re.compile(
-            r"no tool (output|call) found for (function|custom tool|computer) call"
+            r"no tool (output|call) found for (function|custom tool|computer|tool) call"
             r"|tool_use ids were found without tool_result"
             r"|tool_use ids must be unique|multiple tool_result blocks with id|unexpected tool_use_id found"
             r"|duplicate item found with id|duplicate (tool|call|item)\w* ids?"
@@ -32,6 +35,8 @@ _FAULT_TEXTS: tuple[tuple[re.Pattern[str], ReplayFault], ...] = (
         ),
         ReplayFault.BROKEN_PAIRS,
     ),
+    # An item that this API gave out itself, with a field that it does not take back.
+    (re.compile(r"unknown parameter: '?input\[\d+\]"), ReplayFault.UNKNOWN_ITEM),
 )
 # 404 because that is how a stored item that is gone is answered; no status and 200 are errors inside a stream.
 _FAULT_STATUSES = frozenset({None, 200, 400, 404})

@@ -14,8 +14,11 @@ import msgspec
 
 from rookery.histogram import Histograms, exponential
 from rookery.llm.types import LanguageModel, ReplayFault, Wire
+from rookery.log import get_logger
 from rookery.redaction import printable
 from rookery.store.usage import CallStatus, Entry
+
+log = get_logger("llm.stats")
 
 # Chosen: providers have a few dozen event types. The names come from outside and become label values, so they must
 # not grow in number or in length.
@@ -96,6 +99,9 @@ class ModelCounters:
             key = (wire, printable(name)[:MAX_TYPE_CHARS])
             if key not in self._unknown and len(self._unknown) >= MAX_EVENT_TYPES:
                 key = (wire, OTHER_TYPE)
+            if key not in self._unknown:
+                # Once for each: the provider has changed, and this version should learn of it.
+                log.warning("unknown_event", wire=wire, event_type=key[1])
             self._unknown[key] += count
 
     def counts(self) -> Counts:

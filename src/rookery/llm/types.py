@@ -57,15 +57,21 @@ class ErrorKind(StrEnum):
     PROVIDER_DISABLED = "provider_disabled"
     CONTENT_FILTER = "content_filter"
     CONTEXT_OVERFLOW = "context_overflow"
+    INVALID_TOOL_CALL = "invalid_tool_call"
     GENERIC = "generic"
 
 
 class ReplayFault(StrEnum):
-    """What a provider did not accept in the replayed history; each has its own rung of the ladder."""
+    """What a provider did not accept in the replayed history; each has its own rung of the ladder.
+
+    `INVALID_CALL` is about the answer: the model is asked once more, and shown what it wrote.
+    """
 
     STALE_THINKING = "A"
     UNPROVEN_REASONING = "B"
     BROKEN_PAIRS = "C"
+    UNKNOWN_ITEM = "D"
+    INVALID_CALL = "E"
 
 
 class ProviderError(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +89,7 @@ class ProviderError(msgspec.Struct, frozen=True, kw_only=True):
     context_used: int | None = None
     context_max: int | None = None
     replay_fault: ReplayFault | None = None
+    failed_generation: str | None = None  # an invalid tool call, as the model wrote it
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

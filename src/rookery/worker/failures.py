@@ -70,6 +70,7 @@ _MESSAGES: Mapping[ErrorKind, str] = {
         "The chat is longer than this model can read at once. Compact it, or use a model with a larger window."
     ),
     ErrorKind.USAGE_LIMIT: "The AI budget or quota is used up. Ask an administrator.",
+    ErrorKind.INVALID_TOOL_CALL: "The model made a tool call that {provider} refused as invalid.",
     ErrorKind.PROVIDER_DISABLED: "{provider} is switched off on this server.",
     ErrorKind.CONTENT_FILTER: "{provider} blocked this answer under its content policy{category}.",
     ErrorKind.GENERIC: "{provider} reported an unexpected error.",

@@ -14,6 +14,7 @@ test.each([
   ["config", "Configuration", ["switch_model", "own_key", "provider"]],
   ["usage_limit", "Limit reached", ["usage"]],
   ["content_filter", "Answer blocked", ["edit", "switch_model"]],
+  ["invalid_tool_call", "Invalid tool call", ["retry", "switch_model"]],
   ["hook_denied", "Blocked by policy", ["edit"]],
   ["hook_dispatch_failed", "Policy check failed", ["retry"]],
   ["chat_invalid_state", "This chat needs repair", ["repair"]],

@@ -24,6 +24,7 @@ const CARDS: Record<string, ErrorCard> = {
   config: { title: "Configuration", actions: SETUP },
   usage_limit: { title: "Limit reached", actions: ["usage"] },
   content_filter: { title: "Answer blocked", actions: ["edit", "switch_model"] },
+  invalid_tool_call: { title: "Invalid tool call", actions: AGAIN },
   hook_denied: { title: "Blocked by policy", actions: ["edit"] },
   hook_dispatch_failed: { title: "Policy check failed", actions: ["retry"] },
   chat_invalid_state: { title: "This chat needs repair", actions: ["repair"] },

@@ -74,6 +74,8 @@ class Usage(msgspec.Struct):
 class Message(msgspec.Struct):
     id: str | None = None
     model: str | None = None
+    content: tuple[Raw, ...] | None = None
+    stop_reason: str | None = None
     usage: Usage | None = None
 
 

@@ -55,6 +55,8 @@ STOP_REASONS: Mapping[str, FinishReason] = {
 }
 
 
+# Blocks inside of `message_start` have no index; theirs must not meet those of blocks that follow.
+_EARLY = 1_000_000
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
 
 
@@ -84,6 +86,7 @@ class AnthropicFold:
         self._usage = Usage()
         self._names: dict[str, str] = {}
         self._seen: set[tuple[str, str]] = set()
+        self._has_started = False
         self._has_local_calls = False
         # The newest call. It is given out once something follows: the reason to stop, which comes last, may be that
         # the limit struck in the middle of it.
@@ -174,11 +177,21 @@ class AnthropicFold:
 
     def _on_message_start(self, data: bytes) -> Sequence[StreamPart]:
         message = events.decode_message_start(data).message
-        started = ResponseStarted(message.id, message.model, self._request_id)
-        if message.usage is None:
-            return (started,)
-        self._count(message.usage, is_start=True)
-        return started, UsageUpdate(self._usage)
+        if self._has_started:
+            problem = "A second message began in the middle of the answer."
+            return (StreamError(errors.unreadable(self._provider, problem, hide=self._hide)),)
+        self._has_started = True
+        parts: list[StreamPart] = [ResponseStarted(message.id, message.model, self._request_id)]
+        if message.usage is not None:
+            self._count(message.usage, is_start=True)
+            parts.append(UsageUpdate(self._usage))
+        # Gateways that have the whole answer at once put it here.
+        for number, raw in enumerate(message.content or ()):
+            parts += self._begin(_EARLY + number, events.decode_block(raw))
+            parts += self._finish_block(_EARLY + number)
+        if message.stop_reason:
+            self._stop = events.Stop(message.stop_reason)
+        return parts
 
     def _on_message_delta(self, data: bytes) -> Sequence[StreamPart]:
         event = events.decode_message_delta(data)

@@ -35,7 +35,11 @@ class UrlCitation(msgspec.Struct):
 
 
 class Annotation(msgspec.Struct):
+    """A citation, nested or flat."""
+
     url_citation: UrlCitation | None = None
+    url: Json = None
+    title: Json = None
 
 
 class ContentPart(msgspec.Struct):
@@ -54,6 +58,7 @@ class Delta(msgspec.Struct):
     tool_calls: list[CallDelta] | None = None
     function_call: Function | None = None
     annotations: list[Annotation] | None = None
+    executed_tools: Json = None  # Groq: what the provider ran itself
 
 
 class PromptDetails(msgspec.Struct):
@@ -73,6 +78,8 @@ class ChunkUsage(msgspec.Struct):
     completion_tokens_details: CompletionDetails | None = None
     prompt_cache_hit_tokens: int | None = None
     cache_write_tokens: int | None = None
+    num_search_queries: Json = None  # Perplexity
+    server_tool_use: Json = None  # OpenRouter
 
 
 class Choice(msgspec.Struct):
@@ -97,6 +104,8 @@ class Chunk(msgspec.Struct):
     usage: ChunkUsage | None = None
     x_groq: GroqExtras | None = None
     error: dict[str, Json] | str | None = None
+    citations: Json = None  # Perplexity: addresses
+    search_results: Json = None  # Perplexity: the same, with titles
 
 
 chunk_decoder = msgspec.json.Decoder(Chunk)
@@ -133,6 +142,25 @@ def normal_usage(raw: ChunkUsage) -> Usage | None:
         total=total,
         context_tokens=prompt,
     )
+
+
+def reported_searches(raw: ChunkUsage) -> int | None:
+    """How many web searches the server says that it made."""
+    tools = raw.server_tool_use if isinstance(raw.server_tool_use, dict) else {}
+    told = _first(raw.num_search_queries, tools.get("web_search_requests"))
+    return told if isinstance(told, int) and told > 0 else None
+
+
+def found_sources(*lists: Json) -> list[tuple[str, str | None]]:
+    """Addresses with their titles, from lists of texts or of objects; all else in them is left out."""
+    found: list[tuple[str, str | None]] = []
+    for each in lists:
+        for item in each if isinstance(each, list) else ():
+            fields = item if isinstance(item, dict) else {"url": item}
+            url, title = fields.get("url"), fields.get("title")
+            if isinstance(url, str) and url:
+                found.append((url, title if isinstance(title, str) else None))
+    return found
 
 
 def _first(*values: int | None) -> int | None:

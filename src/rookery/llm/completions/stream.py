@@ -51,6 +51,8 @@ _REASONS: Final = {
     "content_filter": FinishReason.CONTENT_FILTER,
 }
 _KNOWN_OBJECTS: Final = frozenset({"chat.completion.chunk", "chat.completion"})
+# Documented by Perplexity, and told again by the chunks.
+_IGNORED_OBJECTS: Final = frozenset({"chat.reasoning", "chat.reasoning.done", "chat.completion.done"})
 _TEXT, _REFUSAL, _REASONING = "text", "refusal", "reasoning"
 
 
@@ -72,6 +74,7 @@ class CompletionsFold:
         self._details: list[Meta] = []
         self._calls = OpenCalls()
         self._sources: set[str] = set()
+        self._searches: set[str] = set()
         self._has_refused = False
         self._reason: str | None = None
         self._usage: Usage | None = None
@@ -87,9 +90,11 @@ class CompletionsFold:
             chunk = _decoded(data)
         except (msgspec.DecodeError, ContentError, RecursionError) as error:
             return self._undecodable(event, str(error))
-        if chunk.error or chunk.object == "error" or event.name == "error":
-            return [StreamError(self._said_error(data))]
         parts: list[StreamPart] = []
+        if chunk.error or chunk.object == "error" or event.name == "error":
+            # What was used until then is paid for.
+            self._read_usage(chunk, parts)
+            return [*parts, StreamError(self._said_error(data))]
         self._read(chunk, parts)
         return parts
 
@@ -110,7 +115,8 @@ class CompletionsFold:
         choices = chunk.choices
         usage = chunks.usage_of(chunk)
         if not choices and usage is None and chunk.object and chunk.object not in _KNOWN_OBJECTS:
-            self.unknown[chunk.object] += 1
+            if chunk.object not in _IGNORED_OBJECTS:
+                self.unknown[chunk.object] += 1
             return
         if not self._has_started and (choices or chunk.id or usage is not None):
             self._has_started = True
@@ -124,11 +130,21 @@ class CompletionsFold:
                 self._read_delta(delta, parts)
             if choice.finish_reason:
                 self._reason = choice.finish_reason
+        if chunk.search_results or chunk.citations:
+            self._name_sources(chunks.found_sources(chunk.search_results, chunk.citations), parts)
         if usage is not None:
-            normal = chunks.normal_usage(usage)
-            if normal is not None and normal != self._usage:
-                self._usage = normal
-                parts.append(UsageUpdate(normal))
+            self._read_usage(chunk, parts)
+
+    def _read_usage(self, chunk: Chunk, parts: list[StreamPart]) -> None:
+        usage = chunks.usage_of(chunk)
+        normal = None if usage is None else chunks.normal_usage(usage)
+        if usage is None or normal is None:
+            return
+        if searches := chunks.reported_searches(usage) or len(self._searches):
+            normal = msgspec.structs.replace(normal, web_searches=searches)
+        if normal != self._usage:
+            self._usage = normal
+            parts.append(UsageUpdate(normal))
 
     def _read_delta(self, delta: Delta, parts: list[StreamPart]) -> None:
         if delta.reasoning_details:
@@ -154,6 +170,8 @@ class CompletionsFold:
             self._calls.add(CallDelta(index=0, function=delta.function_call), parts)
         if delta.annotations:
             self._read_annotations(delta.annotations, parts)
+        if delta.executed_tools:
+            self._read_executed(delta.executed_tools, parts)
 
     def _read_text(self, text: str, parts: list[StreamPart]) -> None:
         if self._tags is None:
@@ -189,10 +207,27 @@ class CompletionsFold:
     def _read_annotations(self, annotations: list[Annotation], parts: list[StreamPart]) -> None:
         for annotation in annotations:
             cited = annotation.url_citation
-            if cited is None or not cited.url or cited.url in self._sources:
+            if cited is not None and cited.url:
+                self._name_sources([(cited.url, cited.title)], parts)
+            else:
+                self._name_sources(chunks.found_sources([{"url": annotation.url, "title": annotation.title}]), parts)
+
+    def _read_executed(self, tools: object, parts: list[StreamPart]) -> None:
+        """Tools that the provider ran: searches are counted, once each, and what they found is named."""
+        for place, tool in enumerate(tools if isinstance(tools, list) else ()):
+            if not isinstance(tool, dict) or "search" not in str(tool.get("type")):
                 continue
-            self._sources.add(cited.url)
-            parts.append(Source(f"source-{len(self._sources)}", "url", cited.url, cited.title))
+            self._searches.add(str(tool.get("index", place)))
+            results = tool.get("search_results")
+            self._name_sources(
+                chunks.found_sources(results.get("results") if isinstance(results, dict) else results), parts
+            )
+
+    def _name_sources(self, found: Iterable[tuple[str, str | None]], parts: list[StreamPart]) -> None:
+        for url, title in found:
+            if url not in self._sources:
+                self._sources.add(url)
+                parts.append(Source(f"source-{len(self._sources)}", "url", url, title))
 
     # Blocks
 
@@ -260,7 +295,8 @@ class CompletionsFold:
             meta = {"stop_reason": HIT_LIMIT} if reason is FinishReason.LENGTH else None
             reason = FinishReason.TOOL_CALLS
         detail = self._reason if reason is FinishReason.OTHER else None
-        parts.append(Finish(reason, self._usage or Usage(), meta, detail))
+        usage = self._usage or Usage(web_searches=len(self._searches) or None)
+        parts.append(Finish(reason, usage, meta, detail))
         return parts
 
     def _is_answer(self) -> bool:
@@ -275,8 +311,16 @@ class CompletionsFold:
     def _said_error(self, data: bytes) -> ProviderError:
         codes, text = refusals.read_body(data, "text/plain")
         # Gateways put the status they got into `code`, as a number.
-        status = next((c for c in codes if isinstance(c, int) and 400 <= c < 600), None)
-        return self._with_id(errors.classify(self._provider, status, codes=codes, text=text, hide=self._hide))
+        status = next((number for code in codes if (number := _status(code)) is not None), None)
+        error = errors.classify(
+            self._provider,
+            status,
+            codes=codes,
+            text=text,
+            failed_generation=refusals.find_failed_generation(data),
+            hide=self._hide,
+        )
+        return self._with_id(error)
 
     def _with_id(self, error: ProviderError) -> ProviderError:
         return msgspec.structs.replace(error, request_id=self._request_id)
@@ -290,6 +334,12 @@ def _decoded(data: bytes) -> Chunk:
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Some servers cut between the two halves of an escaped character; each half is mended rather than refused.
         return chunk_decoder.decode(json_text(data))
+
+
+def _status(code: object) -> int | None:
+    if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) == 3:
+        code = int(code)
+    return code if isinstance(code, int) and 400 <= code < 600 else None
 
 
 def _shown(detail: Meta) -> str:

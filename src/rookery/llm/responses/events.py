@@ -250,6 +250,27 @@ class Head(msgspec.Struct, frozen=True):
 
 MODELLED_ITEMS: Final = frozenset({"message", "reasoning", "function_call", "web_search_call"})
 KNOWN_TYPES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Known.__args__)
+# Documented, and not needed: the items they belong to say the same in the end, or nobody asks for what they are about.
+IGNORED_TYPES: Final = frozenset(
+    {
+        *("keepalive", "response.reasoning_summary_part.done", "response.compaction.compacting"),
+        *(f"response.audio.{what}" for what in ("delta", "done", "transcript.delta", "transcript.done")),
+        *(f"response.web_search_call.{what}" for what in ("in_progress", "searching", "completed")),
+        *(f"response.file_search_call.{what}" for what in ("in_progress", "searching", "completed")),
+        *(f"response.code_interpreter_call.{what}" for what in ("in_progress", "interpreting", "completed")),
+        *(f"response.code_interpreter_call_code.{what}" for what in ("delta", "done")),
+        *(
+            f"response.image_generation_call.{what}"
+            for what in ("in_progress", "generating", "partial_image", "completed")
+        ),
+        *(f"response.mcp_call.{what}" for what in ("in_progress", "completed", "failed")),
+        *(f"response.mcp_call_arguments.{what}" for what in ("delta", "done")),
+        *(f"response.mcp_list_tools.{what}" for what in ("in_progress", "completed", "failed")),
+        *(f"response.custom_tool_call_input.{what}" for what in ("delta", "done")),
+        *(f"response.shell_call_command.{what}" for what in ("added", "delta", "done")),
+        *(f"response.shell_call_output_content.{what}" for what in ("delta", "done")),
+    }
+)
 event_decoder = msgspec.json.Decoder(Known)
 head_decoder = msgspec.json.Decoder(Head)
 _item_head_decoder = msgspec.json.Decoder(ItemHead)

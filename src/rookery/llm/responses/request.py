@@ -332,13 +332,21 @@ def _faithful_items(parts: Sequence[PromptPart]) -> Iterator[Item]:
             case PromptReasoning():
                 yield _reasoning_item(_meta(part))
             case PromptCall(provider_executed=True):
-                yield _meta(part)["raw"]
+                yield _without_sources(_meta(part)["raw"])
             case PromptCall():
                 yield _call(part, item_id=_meta(part)["item_id"])
             case PromptResult():
                 yield _output(part)
     if open_message is not None:
         yield open_message
+
+
+def _without_sources(item: Item) -> Item:
+    """A web search as the API takes it back: the sources that it lists are for reading only."""
+    action = item.get("action")
+    if not isinstance(action, dict) or "sources" not in action:
+        return item
+    return {**item, "action": {name: value for name, value in action.items() if name != "sources"}}
 
 
 def _plain_items(parts: Sequence[PromptPart]) -> Iterator[Item]:

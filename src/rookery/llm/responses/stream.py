@@ -69,6 +69,9 @@ class ResponsesFold:
         self._sequence = -1
         self._open: dict[int, OpenItem] = {}
         self._done: set[int] = set()
+        # What is known of each item, by its output index: its ids, which some servers change half-way, and its type.
+        self._ids: dict[str, int] = {}
+        self._types: dict[int, str] = {}
         self._sources: set[tuple[str, str]] = set()
         self._has_calls = False
         self._has_refused = False
@@ -129,6 +132,8 @@ class ResponsesFold:
             return [self._unreadable(str(error))]
         if kind in events.KNOWN_TYPES:
             return [self._unreadable(f"the event {kind} has another form")]
+        if kind in events.IGNORED_TYPES:
+            return ()
         if not kind and b'"error"' in data:
             return [StreamError(self._error(data))]
         self.unknown[kind] += 1
@@ -286,7 +291,13 @@ class ResponsesFold:
         open_item = self._open.get(index)
         if open_item is None:
             open_item = self._open[index] = OpenItem(item, index)
+            self._note(index, item)
         return open_item
+
+    def _note(self, index: int, item: events.Item) -> None:
+        self._types[index] = item.type
+        if item.id:
+            self._ids[item.id] = index
 
     def _start_item(self, index: int, item: events.Item, parts: list[StreamPart]) -> OpenItem:
         """The open item at this place, announced to the reader once. Messages are announced text by text."""
@@ -308,6 +319,7 @@ class ResponsesFold:
             return
         item = events.read_item(raw)
         open_item = self._start_item(index, item, parts)
+        self._note(index, item)
         match item.type:
             case "message":
                 self._close_message(index, item, open_item=open_item, parts=parts)
@@ -397,7 +409,7 @@ class ResponsesFold:
         parts.append(StreamError(self._error(bytes(event.response.error))))
 
     def _finish(self, response: events.Response, parts: list[StreamPart]) -> None:
-        for index, raw in enumerate(response.output):
+        for index, raw in self._places(response.output):
             # Servers that send no item events say everything here.
             self._close_item(index, raw, parts)
         for index in sorted(self._open):
@@ -412,6 +424,29 @@ class ResponsesFold:
             meta = {"stop_reason": HIT_LIMIT} if reason is FinishReason.LENGTH else None
             reason = FinishReason.TOOL_CALLS
         parts.append(Finish(reason, events.normal_usage(response, self._searches), meta, detail))
+
+    def _places(self, output: Sequence[Raw]) -> list[tuple[int, Raw]]:
+        """The items of the result with their output indexes in the stream.
+
+        An item is found by its id, else as the nth of its type: the positions in the list say nothing where a server
+        leaves items out.
+        """
+        heads = [events.read_item(raw) for raw in output]
+        found: list[int | None] = [self._ids.get(item.id) if item.id else None for item in heads]
+        left: dict[str, list[int]] = {}
+        for index in sorted(self._types.keys() - {each for each in found if each is not None}):
+            left.setdefault(self._types[index], []).append(index)
+        fresh = max(self._types, default=-1) + 1
+        places: list[tuple[int, Raw]] = []
+        for item, known, raw in zip(heads, found, output, strict=True):
+            if known is not None:
+                places.append((known, raw))
+            elif same_type := left.get(item.type):
+                places.append((same_type.pop(0), raw))
+            else:
+                places.append((fresh, raw))
+                fresh += 1
+        return places
 
     def _abandon(self, index: int, parts: list[StreamPart]) -> None:
         """Close an item that was begun and is not in the result, so that every block has its end."""
