@@ -27,6 +27,7 @@ OPERATIONS = (
     "auth",
     "chats",
     "files",
+    "mcp_servers",
     "messages",
     "models",
     "operations.get",

@@ -125,6 +125,7 @@ ASKS = {
     ),
     "workspaces.update": sends({"idle_stop_after": 60}),
     "workspaces.start": sends({}),
+    "mcp_servers.answer": sends({"decision": "agree"}),
     "providers.create": Ask(body=lambda town: provider_body(), bad=UNHEARD_OF),
     "providers.update": sends({"display_name": "Nowhere"}),
     "providers.upstream_models": Ask(reads=(502,)),

@@ -12,13 +12,15 @@ from uuid import UUID, uuid4
 import httpx2
 
 from rookery.api.limits import Limit, RateLimits
+from rookery.chat.mcp_servers import Entry
 from rookery.chat.messages import NewMessage
 from rookery.chat.messages import Role as MessageRole
 from rookery.chat.parts import Text
 from rookery.chat.rights import Role
-from rookery.store import machine
+from rookery.store import machine, workspace_context
 from rookery.store import templates as stored_templates
 from rookery.store.machine import Bundle, ChatSpec
+from rookery.store.workspace_context import ContextResource, Snapshot
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
@@ -30,6 +32,9 @@ REASON = "The owner asked for help"
 PRIVATE, SHARED = "private", "shared"
 NOWHERE = "linked nowhere"
 ROLES = {"admin": Role.ADMIN, "auditor": Role.AUDITOR}
+
+
+SERVER = Entry(name="docs", folder="/p", command="npx")
 
 
 @dataclass
@@ -87,12 +92,14 @@ class Town:
                 return await self._configured(name)
             case "template" | "workspace" | "operation":
                 return await self._workspace(name)
+            case "entry_hash":
+                return SERVER.hash
             case "asset":
                 return "docs.js"
         raise AssertionError(f"There is nothing for the parameter {name}.")
 
     async def _workspace(self, kind: str) -> str:
-        """A template of its own, a stopped workspace made of it, and the operation that stopped it."""
+        """A template of its own, a stopped workspace of it that names a server, and the operation that stopped it."""
         template = f"t-{uuid4().hex[:12]}"
         packed = templates.pack({"template.toml": TemplateFile(f'name = "{template}"'.encode())})
         async with self.house.database.api.acquire() as conn:
@@ -106,6 +113,9 @@ class Town:
                 template,
                 packed.revision,
             )
+            server = ContextResource(ordinal=0, kind="mcp_server", source="docs", status="pending", entry=SERVER)
+            now = self.house.clock.now()
+            await workspace_context.write_snapshot(conn, Snapshot(workspace, 1, 1, "h", None, (server,), now))
             operation = await conn.fetchval(
                 "INSERT INTO workspace_operations (workspace_id, kind, reason, state, finished_at)"
                 " VALUES ($1, 'stop', 'user', 'succeeded', now()) RETURNING id",

@@ -17,13 +17,14 @@ import pytest
 
 from rookery.chat import parts
 from rookery.chat.blocks import Mode
+from rookery.chat.mcp_servers import Entry, McpDecision
 from rookery.chat.messages import ChatId
 from rookery.clock import SystemClock
 from rookery.loop import batch
 from rookery.loop.batch import BatchSetup, PendingCall
 from rookery.loop.scripted import MemoryLedger
 from rookery.loop.stragglers import Stragglers
-from rookery.store import generation, machine, settings, workspace_context
+from rookery.store import generation, machine, mcp_consents, settings, workspace_context
 from rookery.store.generation import HistoryCache, Step
 from rookery.tools.registry import Column
 from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
@@ -325,11 +326,17 @@ async def test_user_who_wants_it_gets_changes_with_the_next_turn_and_not_before(
 
 async def test_chats_of_every_kind_get_the_tools_of_their_column_and_no_other(life: Life) -> None:
     search = {"name": "search", "description": "Look it up.", "inputSchema": {"type": "object"}}
-    server = {"kind": "mcp_server", "source": "docs", "tools": [search]}
+    entry = {"name": "docs", "folder": "/p", "command": "npx", "args": ["docs"], "env": []}
+    server = {"kind": "mcp_server", "source": "docs", "tools": [search], "entry": entry}
     skill = {"kind": "skill", "source": "/p/.agents/skills/ship/SKILL.md", "body": "---\nname: ship\n---\nShip it.\n"}
     far = {"kind": "mcp_server", "source": "far", "status": "unreadable", "error": "It has a `url`."}
     life.driver.context = {"version": 1, "hash": "h1", "resources": [skill, server, far]}
     await life.run("create_workspace", template_id="plain")
+    workspace = await life.bound()
+    assert workspace is not None
+    await mcp_consents.write(
+        life.yard.world.conn, workspace, msgspec.convert(entry, Entry), McpDecision.AGREE, by=life.rig.user
+    )
     begun = await life.begin_turn()
     step = await life.step()
     meta = msgspec.structs.replace(step.meta, dynamic_tools='[{"name": "pick"}, {"name": "propose_plan"}]')

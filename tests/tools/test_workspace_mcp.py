@@ -6,8 +6,10 @@ import json
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 
+from rookery.chat.mcp_servers import Entry
 from rookery.loop.tools import ToolSource
 from rookery.store.workspace_context import ContextResource
 from rookery.tools import workspace_mcp
@@ -18,18 +20,42 @@ from tests.workspaces.agent.test_mcp import SERVER
 
 def server(name: str, *tools: str, **fields: Any) -> ContextResource:
     definitions: list[dict[str, Any]] = [{"name": each, "description": f"Does {each}."} for each in tools]
-    return ContextResource(**{"ordinal": 0, "kind": "mcp_server", "source": name, "tools": definitions, **fields})
+    entry = Entry(name=name, folder="/p", command="x")
+    return ContextResource(
+        **{"ordinal": 0, "kind": "mcp_server", "source": name, "tools": definitions, "entry": entry, **fields}
+    )
+
+
+async def always(entry: Entry) -> bool:
+    return True
+
+
+def tools_of(*servers: ContextResource) -> list[workspace_mcp.WorkspaceMcpTool]:
+    """With an owner who agrees to everything."""
+    agreed = {each.entry.hash for each in servers if each.entry is not None}
+    return workspace_mcp.tools(servers, agreed, always)
 
 
 def test_names_are_safe_short_and_each_its_own() -> None:
-    found = workspace_mcp.tools(
-        [server("b", "x"), server("a.c", "do it", "do/it", "y" * 80), server("down", "z", status="unreadable")]
+    found = tools_of(
+        server("b", "x"), server("a.c", "do it", "do/it", "y" * 80), server("down", "z", status="unreadable")
     )
 
     names = [tool.spec.name for tool in found]
     assert names == sorted(names) == ["a_c__do_it", "a_c__do_it_2", f"a_c__{'y' * 59}", "b__x"]
     assert {tool.spec.source for tool in found} == {ToolSource.WORKSPACE_MCP}
     assert found[0].spec.input_schema == {"type": "object", "properties": {}}
+    assert [tool.spec.rule_name for tool in found[:2]] == ["mcp:a.c/do%20it", "mcp:a.c/do%2Fit"]
+
+
+def test_a_server_that_nobody_agreed_to_gives_no_tools() -> None:
+    agreed, other = server("a", "x"), server("b", "y")
+    assert agreed.entry is not None
+    bare = server("c", "z", entry=None)
+
+    found = workspace_mcp.tools([agreed, other, bare], {agreed.entry.hash}, always)
+
+    assert [tool.spec.name for tool in found] == ["a__x"]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +88,8 @@ async def test_tool_is_called_through_the_agent_once() -> None:
     async with open_hands() as hands:
         config = {"mcpServers": {"calc": {"command": sys.executable, "args": ["-I", str(SERVER)]}}}
         (hands.agent.directory / ".mcp.json").write_text(json.dumps(config))
-        await _settled(hands)
-        hands.extra = workspace_mcp.tools([server("calc", "add", "gone")])
+        entry = await _named(hands)
+        hands.extra = tools_of(server("calc", "add", "gone", entry=entry))
 
         done = await hands.run("calc__add", call_id="same", a=1, b=2)
         again = await hands.run("calc__add", call_id="same", a=1, b=2)
@@ -74,11 +100,32 @@ async def test_tool_is_called_through_the_agent_once() -> None:
         assert "no such tool" in unknown.error
 
 
-async def _settled(hands: Hands) -> None:
-    """The file was written after the start: wait until the agent has seen it and its server answers."""
+async def test_a_call_is_refused_once_the_owner_has_withdrawn_or_the_entry_has_changed() -> None:
+    async with open_hands() as hands:
+        config = {"mcpServers": {"calc": {"command": sys.executable, "args": ["-I", str(SERVER)]}}}
+        (hands.agent.directory / ".mcp.json").write_text(json.dumps(config))
+        entry = await _named(hands)
+
+        async def never(entry: Entry) -> bool:
+            return False
+
+        resource = server("calc", "add", entry=entry)
+        hands.extra = workspace_mcp.tools([resource], {entry.hash}, never)
+        withdrawn = await hands.run("calc__add", a=1, b=2)
+        hands.extra = tools_of(server("calc", "add", entry=msgspec.structs.replace(entry, args=("-c", "1"))))
+        changed = await hands.run("calc__add", a=1, b=2)
+
+        assert "has not agreed" in withdrawn.error
+        assert "not the one that the owner has agreed to" in changed.error
+        assert not (hands.agent.directory / "calls").exists()
+
+
+async def _named(hands: Hands) -> Entry:
+    """The file was written after the start: wait until the agent has seen it."""
     version = 0
     while True:
         found = await hands.agent.get(f"/v1/context?after={version}&wait_s=50")
-        if any(each["kind"] == "mcp_server" for each in found["resources"]):
-            return
+        for each in found["resources"]:
+            if each["kind"] == "mcp_server":
+                return msgspec.convert(each["entry"], Entry)
         version = found["version"]

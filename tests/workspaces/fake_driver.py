@@ -31,6 +31,7 @@ class FakeDriver:
     scanned: asyncio.Event = field(default_factory=asyncio.Event)
     printed: str = ""  # by the startup script
     context: dict[str, Any] = field(default_factory=lambda: {"version": 0, "hash": "", "resources": []})
+    ran: list[list[str]] = field(default_factory=list)  # the MCP servers that it was told to run, each time
     context_changed: asyncio.Event = field(default_factory=asyncio.Event)
     polled: asyncio.Event = field(default_factory=asyncio.Event)  # somebody waits for a change of the context
     secrets: list[dict[str, str]] = field(default_factory=list)  # as they were handed over
@@ -120,6 +121,12 @@ class FakeDriver:
                 return web.json_response({"type": "changes", "repositories": self.repositories})
             if request.path == "/v1/context":
                 return await self._context(request)
+            if request.path == "/v1/results":
+                path = f"/home/agent/.rookery/results/{request.query['name']}"
+                self.files[path] = await request.read()
+                return web.json_response({"path": path})
+            if request.path == "/v1/mcp/servers":
+                return self._run_servers(await request.json())
             if request.path == "/v1/files/list":
                 path = (await request.json())["path"]
                 if path not in self.folders:
@@ -151,6 +158,30 @@ class FakeDriver:
         resource = {"kind": "instruction_file", "source": "/p/AGENTS.md", "body": text, "size": len(text)}
         version = self.context["version"] + 1
         self.context = {"version": version, "hash": f"h{version}", "resources": [resource]}
+        self.context_changed.set()
+
+    def name_servers(self, *entries: dict[str, Any]) -> None:
+        """Files of the workspace name these MCP servers from now on; none of them runs."""
+        self._tell_servers([{**each, "env": sorted(each["env"])} for each in entries], [])
+
+    def _run_servers(self, body: dict[str, Any]) -> web.Response:
+        self.ran.append([each["name"] for each in body["servers"]])
+        named = [each["entry"] for each in self.context["resources"] if each["kind"] == "mcp_server"]
+        self._tell_servers(named, body["servers"])
+        return web.json_response({"running": self.ran[-1]})
+
+    def _tell_servers(self, named: list[dict[str, Any]], agreed: list[dict[str, Any]]) -> None:
+        version = self.context["version"] + 1
+        resources = [
+            {
+                "kind": "mcp_server",
+                "source": each["name"],
+                "entry": each,
+                **({"status": "ok", "tools": [{"name": "look"}]} if each in agreed else {"status": "pending"}),
+            }
+            for each in named
+        ]
+        self.context = {"version": version, "hash": "h", "resources": resources}
         self.context_changed.set()
 
     async def _context(self, request: web.Request) -> web.StreamResponse:

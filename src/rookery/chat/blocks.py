@@ -142,10 +142,18 @@ def user_instructions(text: str) -> str:
     return f"<user-instructions>\n{cleaned}\n</user-instructions>" if cleaned else ""
 
 
-def workspace_context(operating_system: str, directory: str, *, files: Iterable[InstructionFile]) -> str:
-    """Where the tools act, and the pinned instruction files; the last one wins where they disagree."""
+def workspace_context(
+    operating_system: str, directory: str, *, files: Iterable[InstructionFile], held_servers: Sequence[str] = ()
+) -> str:
+    """Where the tools act, and the pinned instruction files; the last one wins where they disagree.
+
+    `held_servers` are MCP servers of the project that nobody has agreed to.
+    """
     lines = [f"Operating system: {operating_system}", f"Working directory: {directory}"]
     shown = [line for line in lines if not line.endswith(": ")]
+    if held_servers:
+        names = ", ".join(held_servers)
+        shown.append(f"MCP servers that the user has not agreed to, so that they do not run and have no tools: {names}")
     texts = [text for file in files if (text := _instructions(file))]
     if not shown and not texts:
         return ""

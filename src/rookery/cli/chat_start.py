@@ -10,10 +10,20 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from rookery.cli import chat, chat_account, chat_credentials, chat_export, chat_login, chat_rules, chat_talk
+from rookery.cli import (
+    chat,
+    chat_account,
+    chat_credentials,
+    chat_export,
+    chat_login,
+    chat_rules,
+    chat_servers,
+    chat_talk,
+)
 from rookery.cli.chat import Terminal
 from rookery.cli.chat_credentials import Credentials, CredentialsFile
 from rookery.cli.chat_failures import Attempt, Refused, failures
+from rookery.cli.chat_servers import Answer
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery
@@ -94,6 +104,24 @@ def rules(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     return attempt.code
 
 
+def servers(arguments: argparse.Namespace, out: Output, run: Run) -> int:
+    given: list[tuple[Answer, str | None]] = [
+        ("agree", arguments.agree),
+        ("deny", arguments.deny),
+        ("withdraw", arguments.withdraw),
+    ]
+    answer, name = next(((word, name) for word, name in given if name is not None), (None, None))
+    with failures(out) as attempt:
+        _act(
+            attempt,
+            arguments,
+            out,
+            run,
+            lambda at: chat_servers.servers(at, arguments.chat, answer=answer, name=name),
+        )
+    return attempt.code
+
+
 def login(arguments: argparse.Namespace, out: Output, run: Run) -> int:
     file = CredentialsFile(os.environ)
     with failures(out) as attempt:
@@ -149,6 +177,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output, Run], int]] = {
     "models": list_models,
     "interrupt": interrupt,
     "rules": rules,
+    "servers": servers,
     "export": export,
     "login": login,
     "logout": logout,

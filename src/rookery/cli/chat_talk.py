@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from uuid import UUID
 
-from rookery.cli import chat, chat_approvals, chat_failures, chat_plans, chat_questions
+from rookery.cli import chat, chat_approvals, chat_failures, chat_plans, chat_questions, chat_servers
 from rookery.cli.chat import Terminal
 from rookery.cli.chat_questions import Asked
 from rookery.cli.exits import Exit
-from rookery.client import ApprovalAnswer, Conflict, RookeryError, errors
+from rookery.client import ApprovalAnswer, Conflict, NotFound, RookeryError, errors
 
 PROMPT = "> "
 HELP = (
@@ -37,6 +37,7 @@ class Talk:
         self._runner = runner
         self._model = model
         self._chat_id = chat_id
+        self._asked_servers: set[str] = set()
         self._plans = False  # in the chat that the next message makes
 
     def run(self, read_line: ReadLine) -> int:
@@ -90,6 +91,28 @@ class Talk:
                     self._at.screen.lines("", "The question stays open. /stop drops it; any other message waits.")
                     return
                 self._runner.run(self._answer(first, answers))
+            self._answer_about_servers(read_line)
+
+    def _answer_about_servers(self, read_line: ReadLine) -> None:
+        """Whether servers that the project names may run. Each entry is asked about once; nothing waits for it."""
+        if self._chat_id is None:
+            return
+        waiting = self._runner.run(chat_servers.find_waiting(self._at.client, self._chat_id))
+        if waiting is None:
+            return
+        workspace_id, named = waiting
+        for server in named:
+            if server.hash in self._asked_servers:
+                continue
+            self._asked_servers.add(server.hash)
+            self._at.screen.lines(*chat_servers.told(server))
+            try:
+                answer = chat_servers.ask(server, read_line)
+            except chat_approvals.Undecided:
+                self._at.screen.lines("", "It does not run. Later: rookery chat servers CHAT --agree NAME")
+                continue
+            with suppress(NotFound):  # changed meanwhile: it is asked about again
+                self._runner.run(chat_servers.send(self._at.client, workspace_id, server, answer))
 
     async def _questions(self) -> list[Asked]:
         return [] if self._chat_id is None else await chat_questions.find(self._at.client, self._chat_id)

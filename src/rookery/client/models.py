@@ -182,11 +182,15 @@ class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether what the workspace told the chat is still what it tells; since when not."""
+    """Whether what the workspace told the chat is still what it tells; since when not.
+
+    `servers` grows whenever something about the MCP servers of the workspace has changed, such as a new question.
+    """
 
     dirty: bool
     dirty_since: str | None = None
     error: str | None = None
+    servers: int = 0
 
 
 class ContextUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,6 +302,28 @@ class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     last_seen_at: datetime | None = None
     session_key: str
+
+
+class McpServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that a file of the workspace names. `hash` is that of its entry: the command, its arguments, the folder
+    that it runs in, and the names (never the values) of the variables that it gets.
+
+    `state` is asked, agreed, denied or changed (somebody answered about another entry of this name). In all texts,
+    characters that could hide or reorder what is shown are written out, such as `\u202e`. `error` says why a server
+    that may run does not; `tools` are the names of its tools while it runs.
+    """
+
+    name: str
+    hash: str
+    state: str
+    folder: str
+    command: str
+    args: tuple[str, ...]
+    env: tuple[str, ...]
+    running: bool
+    error: str | None = None
+    tools: tuple[str, ...]
+    decided_at: datetime | None = None
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from msgspec import UNSET, UnsetType
@@ -34,6 +34,7 @@ from rookery.client.models import (
     DownloadUrl,
     EditAnswer,
     File,
+    McpServer,
     Me,
     Message,
     MessagePage,
@@ -565,6 +566,20 @@ class Workspaces:
     def start(self, workspace_id: UUID | str, *, parameters: Mapping[str, Any] | None = None) -> RequestedWorkspace:
         """Start it; the answer has no operation when it runs already."""
         return self._portal.run(self._inner.start(workspace_id, parameters=parameters))
+
+    def mcp_servers(self, workspace_id: UUID | str) -> tuple[McpServer, ...]:
+        """The MCP servers that its files name. None runs before its owner has agreed to its entry."""
+        return self._portal.run(self._inner.mcp_servers(workspace_id))
+
+    def answer_mcp_server(
+        self, workspace_id: UUID | str, entry_hash: str, decision: Literal["agree", "deny"]
+    ) -> tuple[McpServer, ...]:
+        """Agree to an entry, by its `hash`, or deny it. A changed entry has another hash, and is asked about again."""
+        return self._portal.run(self._inner.answer_mcp_server(workspace_id, entry_hash, decision))
+
+    def withdraw_mcp_server(self, workspace_id: UUID | str, entry_hash: str) -> tuple[McpServer, ...]:
+        """Take an answer back: the server ends, and is asked about again."""
+        return self._portal.run(self._inner.withdraw_mcp_server(workspace_id, entry_hash))
 
     def stop(self, workspace_id: UUID | str) -> RequestedWorkspace:
         """Stop it; its files are kept."""

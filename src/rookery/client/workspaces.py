@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 from rookery.client.http import Http, path
-from rookery.client.models import Operation, RequestedWorkspace, Template, Workspace
+from rookery.client.models import McpServer, Operation, RequestedWorkspace, Template, Workspace
 from rookery.client.pages import Items, Page, walk
 
 POLL_SECONDS = 0.5
@@ -73,6 +73,22 @@ class AsyncWorkspaces:
         """Start it; the answer has no operation when it runs already."""
         body = {"parameters": parameters or {}}
         return await self._http.write(RequestedWorkspace, "POST", path("workspaces", workspace_id, "start"), body=body)
+
+    async def mcp_servers(self, workspace_id: UUID | str) -> tuple[McpServer, ...]:
+        """The MCP servers that its files name. None runs before its owner has agreed to its entry."""
+        return (await self._http.read(Items[McpServer], path("workspaces", workspace_id, "mcp-servers"))).items
+
+    async def answer_mcp_server(
+        self, workspace_id: UUID | str, entry_hash: str, decision: Literal["agree", "deny"]
+    ) -> tuple[McpServer, ...]:
+        """Agree to an entry, by its `hash`, or deny it. A changed entry has another hash, and is asked about again."""
+        target = path("workspaces", workspace_id, "mcp-servers", entry_hash)
+        return (await self._http.write(Items[McpServer], "PUT", target, body={"decision": decision})).items
+
+    async def withdraw_mcp_server(self, workspace_id: UUID | str, entry_hash: str) -> tuple[McpServer, ...]:
+        """Take an answer back: the server ends, and is asked about again."""
+        target = path("workspaces", workspace_id, "mcp-servers", entry_hash)
+        return (await self._http.write(Items[McpServer], "DELETE", target)).items
 
     async def stop(self, workspace_id: UUID | str) -> RequestedWorkspace:
         """Stop it; its files are kept."""

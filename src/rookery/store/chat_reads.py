@@ -69,7 +69,7 @@ _VIEWS = f"""
                 WHEN c.status = 'requires_action' THEN 'tools'
                 WHEN {_CHILD_ASKS} THEN 'approval'
                 ELSE asked.kind END,
-           c.context_hash IS NOT NULL, c.context_dirty_since, c.context_error,
+           c.context_hash IS NOT NULL, c.context_dirty_since, c.context_error, c.context_servers,
            git.root, git.branch, git.remote_origin, git.additions, git.deletions, git.changed_files,
            git.refreshed_at{{more}}
       FROM members
@@ -86,7 +86,7 @@ _VIEWS = f"""
 VIEWS = _VIEWS.format(viewer="$1", more="")
 _SUMMARY = slice(3, 3 + len(chats.ChatSummary.__struct_fields__))
 _FACTS = slice(_SUMMARY.stop, _SUMMARY.stop + 8)
-_CONTEXT = slice(_FACTS.stop, _FACTS.stop + 3)
+_CONTEXT = slice(_FACTS.stop, _FACTS.stop + 4)
 _GIT = slice(_CONTEXT.stop, _CONTEXT.stop + len(DiffStatus.__struct_fields__))
 
 FAMILY = f"""
@@ -236,8 +236,8 @@ def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
     return Seen(view, bool(is_reader), values[2])
 
 
-def _context(has_pin: bool, dirty_since: datetime | None, error: str | None) -> ContextState | None:
-    return ContextState(dirty_since is not None, dirty_since, error) if has_pin else None
+def _context(has_pin: bool, dirty_since: datetime | None, error: str | None, servers: int) -> ContextState | None:
+    return ContextState(dirty_since is not None, dirty_since, error, servers) if has_pin else None
 
 
 def _role(actor: Actor, facts: ChatFacts) -> str:

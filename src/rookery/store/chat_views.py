@@ -43,11 +43,15 @@ class ContextUsage(msgspec.Struct, frozen=True):
 
 
 class ContextState(msgspec.Struct, frozen=True):
-    """Whether what the workspace told the chat is still what it tells; since when not."""
+    """Whether what the workspace told the chat is still what it tells; since when not.
+
+    `servers` grows whenever something about the MCP servers of the workspace has changed, such as a new question.
+    """
 
     dirty: bool
     dirty_since: datetime | None
     error: str | None
+    servers: int = 0
 
 
 ActionKind = Literal["tools", "approval"]

@@ -46,7 +46,8 @@ _ROW_COLUMNS = f"""
     title, labels, workspace_id, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, summary,
     summary_generated_at, last_turn_summary, meta_version, workspace_generation, context_hash,
     context_workspace_id, context_generation, context_dirty_since,
-    coalesce((SELECT u.status = 'active' FROM users u WHERE u.id = chats.owner_id), true), clock_timestamp()
+    coalesce((SELECT u.status = 'active' FROM users u WHERE u.id = chats.owner_id), true), context_servers,
+    clock_timestamp()
 """
 READ_ROW = f"SELECT {_ROW_COLUMNS} FROM chats WHERE id = $1"
 GLANCE = glance.statement(_ROW_COLUMNS)
@@ -127,6 +128,7 @@ class ChatMeta(msgspec.Struct, frozen=True):
     context_generation: int | None = None
     context_dirty_since: datetime | None = None
     owner_is_active: bool = True
+    context_servers: int = 0
 
     @property
     def has_pin(self) -> bool:

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.chat.errors import ChatNotFound
+from rookery.chat.mcp_servers import Entry
 from rookery.chat.messages import ChatId
 from rookery.store.nested import atomic
 from rookery.store.pool import Connection
@@ -35,13 +36,13 @@ READ_SNAPSHOT = """
 """
 READ_PIN = """
     SELECT workspace_id, workspace_generation, context_hash, context_workspace_id, context_generation,
-           context_dirty_since, context_error
+           context_dirty_since, context_error, context_servers
       FROM chats
      WHERE id = $1
 """
 LOCK_PIN = f"{READ_PIN} FOR NO KEY UPDATE"
 RESOURCES = """
-    SELECT ordinal, kind, source, name, description, body, hash, size, status, error, tools
+    SELECT ordinal, kind, source, name, description, body, hash, size, status, error, tools, entry
       FROM chat_context_resources
      WHERE chat_id = $1
      ORDER BY ordinal
@@ -56,8 +57,8 @@ WRITE_PIN = """
 CLEAR_RESOURCES = "DELETE FROM chat_context_resources WHERE chat_id = $1"
 ADD_RESOURCE = """
     INSERT INTO chat_context_resources
-           (chat_id, ordinal, kind, source, name, description, body, hash, size, status, error, tools)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+           (chat_id, ordinal, kind, source, name, description, body, hash, size, status, error, tools, entry)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 """
 # One function for every change of the binding: the old project's instructions must not be seen in the new one.
 BIND = """
@@ -93,10 +94,21 @@ LIST_UNPINNED = """
        AND context_hash IS NULL
        AND NOT archived
 """
+LIST_BOUND = "SELECT id FROM chats WHERE workspace_id = $1 AND NOT archived ORDER BY id"
+REMOVE_SERVER = "DELETE FROM chat_context_resources WHERE chat_id = $1 AND kind = 'mcp_server' AND source = $2"
+BUMP_SERVERS = """
+    UPDATE chats
+       SET context_servers = context_servers + 1
+     WHERE id = $1
+    RETURNING id, owner_id, snapshot_version
+"""
 
 
 class ContextResource(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that the agent found. `body` only of instruction files and skills that could be read."""
+    """One thing that the agent found. `body` only of instruction files and skills that could be read.
+
+    `entry` is that of an MCP server, which is `pending` until it runs.
+    """
 
     ordinal: int
     kind: str
@@ -109,6 +121,12 @@ class ContextResource(msgspec.Struct, frozen=True, kw_only=True):
     status: str = "ok"
     error: str | None = None
     tools: list[dict[str, Any]] | None = None
+    entry: Entry | None = None
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is an MCP server that an owner may agree to."""
+        return self.kind == "mcp_server" and self.entry is not None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -133,6 +151,7 @@ class Pin(msgspec.Struct, frozen=True):
     pinned_generation: int | None
     dirty_since: datetime | None
     error: str | None
+    servers: int = 0
 
 
 class Marked(msgspec.Struct, frozen=True):
@@ -183,6 +202,7 @@ async def list_resources(conn: Connection, chat_id: ChatId) -> list[ContextResou
     for record in await conn.fetch(RESOURCES, chat_id):
         values = dict(record)
         values["tools"] = None if values["tools"] is None else msgspec.json.decode(values["tools"])
+        values["entry"] = None if values["entry"] is None else msgspec.json.decode(values["entry"], type=Entry)
         found.append(ContextResource(**values))
     return found
 
@@ -241,8 +261,49 @@ async def list_unpinned(conn: Connection, workspace_id: UUID) -> list[ChatId]:
     return [ChatId(record["id"]) for record in await conn.fetch(LIST_UNPINNED, workspace_id)]
 
 
+async def add_servers(conn: Connection, snapshot: Snapshot) -> list[Marked]:
+    """Tell the chats of a workspace that something about its MCP servers is new. The caller tells their watchers.
+
+    A pin keeps its tools. What it gets are servers that run now and did not when it was made, or had another entry.
+    """
+    running = [each for each in snapshot.resources if each.is_server and each.status == "ok"]
+    marked = []
+    async with atomic(conn):
+        for record in await conn.fetch(LIST_BOUND, snapshot.workspace_id):
+            pin = await conn.fetchrow(LOCK_PIN, record["id"])
+            if pin is None or pin["workspace_id"] != snapshot.workspace_id:
+                continue
+            if pin["context_workspace_id"] == snapshot.workspace_id:
+                await _add_running(conn, record["id"], running)
+            bumped = await conn.fetchrow(BUMP_SERVERS, record["id"])
+            assert bumped is not None, "the row is locked"
+            marked.append(Marked(*bumped))
+    return marked
+
+
+async def bump_servers(conn: Connection, workspace_id: UUID) -> list[Marked]:
+    """Something about the servers of a workspace was answered. The caller tells the watchers of its chats."""
+    bumped = [await conn.fetchrow(BUMP_SERVERS, record["id"]) for record in await conn.fetch(LIST_BOUND, workspace_id)]
+    return [Marked(*record) for record in bumped if record is not None]
+
+
+async def _add_running(conn: Connection, chat_id: ChatId, running: Sequence[ContextResource]) -> None:
+    known = await list_resources(conn, chat_id)
+    kept = {(each.source, each.entry.hash) for each in known if each.entry is not None and each.status == "ok"}
+    ordinal = max((each.ordinal for each in known), default=-1)
+    for each in running:
+        if each.entry is not None and (each.source, each.entry.hash) not in kept:
+            ordinal += 1
+            await conn.execute(REMOVE_SERVER, chat_id, each.source)
+            await _add(conn, chat_id, [msgspec.structs.replace(each, ordinal=ordinal)])
+
+
 async def _replace(conn: Connection, chat_id: ChatId, resources: Sequence[ContextResource]) -> None:
     await conn.execute(CLEAR_RESOURCES, chat_id)
+    await _add(conn, chat_id, resources)
+
+
+async def _add(conn: Connection, chat_id: ChatId, resources: Sequence[ContextResource]) -> None:
     await conn.executemany(
         ADD_RESOURCE,
         [
@@ -259,6 +320,7 @@ async def _replace(conn: Connection, chat_id: ChatId, resources: Sequence[Contex
                 each.status,
                 each.error,
                 None if each.tools is None else msgspec.json.encode(each.tools).decode(),
+                None if each.entry is None else msgspec.json.encode(each.entry).decode(),
             )
             for each in resources
         ],

@@ -6,7 +6,7 @@ Read from the database and kept in memory by what it is of: a chat whose pin did
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from sys import getsizeof
 from uuid import UUID
@@ -38,20 +38,29 @@ MAX_PROBLEM_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """`key` changes whenever another pin is in force."""
+    """`key` changes whenever another pin is in force, `servers_version` whenever its MCP servers have changed."""
 
     key: tuple[UUID, int, str]
     resources: tuple[ContextResource, ...]
     skills: tuple[SkillFile, ...]
+    servers_version: int = 0
 
-    def block(self, workspace: Workspace | None) -> str:
+    def servers(self) -> tuple[ContextResource, ...]:
+        """The MCP servers that an owner may agree to."""
+        return tuple(each for each in self.resources if each.is_server)
+
+    def block(self, workspace: Workspace | None, agreed: Collection[str] = ()) -> str:
         files = [
             InstructionFile(each.source, each.body, each.status == "truncated")
             for each in self.resources
             if each.kind == "instruction_file" and each.body
         ]
+        held = [each.source for each in self.servers() if each.entry is not None and each.entry.hash not in agreed]
         return blocks.workspace_context(
-            (workspace.os if workspace else None) or "", (workspace.directory if workspace else None) or "", files=files
+            (workspace.os if workspace else None) or "",
+            (workspace.directory if workspace else None) or "",
+            files=files,
+            held_servers=[_line(name) for name in held],
         )
 
     def trace(self) -> WorkspaceContext:
@@ -91,7 +100,8 @@ class Pins:
         """The pin that the step's own snapshot of the chat names."""
         if not meta.has_pin or meta.workspace_id is None or meta.context_hash is None:
             return None
-        return await self._load(chat_id, (meta.workspace_id, meta.context_generation or 0, meta.context_hash))
+        key = meta.workspace_id, meta.context_generation or 0, meta.context_hash
+        return await self._load(chat_id, key, meta.context_servers)
 
     async def load_newest(self, chat_id: ChatId) -> Pinned | None:
         """The pin as it is now, after somebody wrote it."""
@@ -99,15 +109,15 @@ class Pins:
             pin = await workspace_context.read_pin(conn, chat_id)
         if pin.hash is None or pin.workspace_id is None or pin.pinned_workspace_id != pin.workspace_id:
             return None
-        return await self._load(chat_id, _key(pin, pin.workspace_id, pin.hash))
+        return await self._load(chat_id, _key(pin, pin.workspace_id, pin.hash), pin.servers)
 
-    async def _load(self, chat_id: ChatId, key: tuple[UUID, int, str]) -> Pinned:
+    async def _load(self, chat_id: ChatId, key: tuple[UUID, int, str], servers: int) -> Pinned:
         known = self.entries.find(chat_id)
-        if known is not None and known.key == key:
+        if known is not None and (known.key, known.servers_version) == (key, servers):
             return known
         async with self._pool.acquire() as conn:
             resources = tuple(await workspace_context.list_resources(conn, chat_id))
-        pinned = Pinned(key, resources, skill_files(resources))
+        pinned = Pinned(key, resources, skill_files(resources), servers)
         # The texts are there twice: as resources, and as the skills made of them.
         size = sum(_RESOURCE_BYTES + 2 * getsizeof(each.body or "") for each in resources)
         self.entries.keep(chat_id, pinned, size_bytes=_BASE_BYTES + size)

@@ -18,13 +18,14 @@ import asyncpg
 
 from rookery.cache import Cache
 from rookery.chat.blocks import Mode
+from rookery.chat.mcp_servers import Entry
 from rookery.chat.messages import ChatId
 from rookery.chat.parts import WorkspaceContext
 from rookery.chat.rights import OwnerActor
 from rookery.clock import Clock
 from rookery.log import get_logger
 from rookery.loop.tools import Services, Tool, ToolSet, ToolSpec
-from rookery.store import workspace_context, workspaces
+from rookery.store import mcp_consents, workspace_context, workspaces
 from rookery.store.authorized.store import Store
 from rookery.store.generation import Step
 from rookery.store.workspaces import Status, Workspace
@@ -128,7 +129,10 @@ class WorkspaceToolbox:
             stack.callback(self._parts.watches.release, row.id)
         pinned = await self._pinned(step, kept, row)
         tools = registry.ordered(await self._tools(step, pinned))
-        of_workspace = workspace_mcp.tools(pinned.resources) if pinned is not None and at in registry.NORMAL else []
+        agreed = await self._agreed(step, pinned)
+        of_workspace: list[workspace_mcp.WorkspaceMcpTool] = []
+        if pinned is not None and at in registry.NORMAL:
+            of_workspace = workspace_mcp.tools(pinned.resources, agreed, partial(self._may_run, pinned.key[0]))
         declared = _declared(step, mode) if at is Column.ROOT else ()
         active = registry.active_names(tools, at) | {each.name for each in (*_specs(of_workspace), *declared)}
         turn = WorkspaceTurn(
@@ -143,7 +147,7 @@ class WorkspaceToolbox:
         return TurnTools(
             tools=ToolSet([*tools, *of_workspace], active=active, declared=declared, aliases=registry.ALIASES),
             services=Services(turn),
-            workspace_context=_block(row, pinned),
+            workspace_context=_block(row, pinned, agreed),
             skills=() if pinned is None else pinned.index(),
             plan_path=_plan_path(step, row),
             trace=_trace(step, pinned),
@@ -219,6 +223,21 @@ class WorkspaceToolbox:
             log.warning("context_left_out", chat_id=step.chat.id, error=str(error) or type(error).__name__)
             return None
 
+    async def _agreed(self, step: Step, pinned: Pinned | None) -> frozenset[str]:
+        """The entries of MCP servers that the owner has agreed to; none when nobody can tell."""
+        if pinned is None or step.meta.workspace_id is None or not pinned.servers():
+            return frozenset()
+        try:
+            async with self._parts.pool.acquire() as conn:
+                return await mcp_consents.list_agreed(conn, step.meta.workspace_id)
+        except DATABASE_ERRORS as error:
+            log.warning("consents_unread", chat_id=step.chat.id, error=str(error) or type(error).__name__)
+            return frozenset()
+
+    async def _may_run(self, workspace_id: UUID, entry: Entry) -> bool:
+        async with self._parts.pool.acquire() as conn:
+            return entry.hash in await mcp_consents.list_agreed(conn, workspace_id)
+
     async def _refresh(self, step: Step, row: Workspace) -> None:
         try:
             place = await self._parts.places.find(row.id)
@@ -261,10 +280,10 @@ def _begins_turn(step: Step) -> bool:
     return bool(rows) and rows[-1].message.role == "user"
 
 
-def _block(row: Workspace | None, pinned: Pinned | None) -> str:
+def _block(row: Workspace | None, pinned: Pinned | None, agreed: frozenset[str]) -> str:
     if row is None or row.status == Status.DELETED:
         return ""
-    return (pinned or Pinned((row.id, 0, ""), (), ())).block(row)
+    return (pinned or Pinned((row.id, 0, ""), (), ())).block(row, agreed)
 
 
 def _trace(step: Step, pinned: Pinned | None) -> WorkspaceContext | None:

@@ -10,10 +10,11 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from rookery.chat import approvals, parts
+from rookery.chat.mcp_servers import Entry
 from rookery.loop.tools import Media, Replay, ToolCall, ToolContext, ToolOutput, ToolSource, ToolSpec, object_schema
 from rookery.store.workspace_context import ContextResource
 from rookery.tools.workspace_turn import Refused, ask_agent, turn_of
@@ -23,16 +24,19 @@ from rookery.workspaces.errors import WorkspaceError
 
 MAX_NAME = 64
 MAX_TOOLS = 500
+WITHDRAWN = "The user has not agreed to the MCP server {name}, or has withdrawn it. Go on without it."
+MayRun: TypeAlias = Callable[[Entry], Awaitable[bool]]
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class WorkspaceMcpTool:
-    """One tool; `server` and `tool` are the names that its server knows."""
+    """One tool of the server that an owner has agreed to; `tool` is the name that its server knows."""
 
-    def __init__(self, spec: ToolSpec, server: str, tool: str) -> None:
+    def __init__(self, spec: ToolSpec, entry: Entry, tool: str, may_run: MayRun) -> None:
         self._spec = spec
-        self._server = server
+        self._entry = entry
         self._tool = tool
+        self._may_run = may_run
 
     @property
     def spec(self) -> ToolSpec:
@@ -41,29 +45,37 @@ class WorkspaceMcpTool:
     async def run(self, ctx: ToolContext, call: ToolCall) -> ToolOutput:
         given = parts.json_value(call.input)
         arguments = given if isinstance(given, dict) else {}
+        # The owner may have taken the answer back since the step began.
+        if not await self._may_run(self._entry):
+            return ToolOutput(WITHDRAWN.format(name=self._entry.name), is_error=True)
         try:
             result = await ask_agent(
                 turn_of(ctx).workspace,
-                lambda conn: conn.call_mcp_tool(self._server, self._tool, arguments, key=ctx.replay_token),
+                lambda conn: conn.call_mcp_tool(self._entry, self._tool, arguments, key=ctx.replay_token),
             )
         except (Refused, WorkspaceError) as error:
             return ToolOutput(str(error), is_error=True)
         return as_output(result)
 
 
-def tools(resources: Iterable[ContextResource]) -> list[WorkspaceMcpTool]:
-    """The tools of the servers among the resources, by name."""
+def tools(resources: Iterable[ContextResource], agreed: Collection[str], may_run: MayRun) -> list[WorkspaceMcpTool]:
+    """The tools of the servers among the resources, by name, as far as their entries are `agreed` (by hash).
+
+    `may_run` says so again before each call.
+    """
     offered = [
-        (each.source, definition)
+        (each.entry, definition)
         for each in resources
         if each.kind == "mcp_server" and each.status == "ok"
+        if each.entry is not None and each.entry.hash in agreed
         for definition in each.tools or ()
         if isinstance(definition.get("name"), str)
     ]
-    offered.sort(key=lambda item: (item[0], item[1]["name"]))
+    offered.sort(key=lambda item: (item[0].name, item[1]["name"]))
     taken: set[str] = set()
     made = []
-    for server, definition in offered[:MAX_TOOLS]:
+    for entry, definition in offered[:MAX_TOOLS]:
+        server = entry.name
         schema = definition.get("inputSchema")
         spec = ToolSpec(
             name=_name(server, definition["name"], taken),
@@ -75,7 +87,7 @@ def tools(resources: Iterable[ContextResource]) -> list[WorkspaceMcpTool]:
             deadline_seconds=MCP_SECONDS + 15,
             rule_name=approvals.mcp_name(server, definition["name"]),
         )
-        made.append(WorkspaceMcpTool(spec, server, definition["name"]))
+        made.append(WorkspaceMcpTool(spec, entry, definition["name"], may_run))
     return sorted(made, key=lambda tool: tool.spec.name)
 
 

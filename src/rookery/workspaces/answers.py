@@ -178,6 +178,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     status: Word = "ok"
     error: Line | None = None
     tools: Any = None
+    entry: Any = None
 
 
 class ContextSnapshot(msgspec.Struct, frozen=True, kw_only=True):

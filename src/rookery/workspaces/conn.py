@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from rookery.chat.mcp_servers import Entry
 from rookery.workspaces import answers
 from rookery.workspaces.agent_http import (
     REQUEST_SECONDS,
@@ -44,6 +45,7 @@ MAX_WAIT_SECONDS = 300.0
 MAX_CONTEXT_WAIT_SECONDS = 60.0
 # The agent gives a server 30 s to start again, and 60 to answer.
 MCP_SECONDS = 105.0
+MAX_SETTLE_SECONDS = 30.0
 # A file that is read whole: what a chat may store, and a little more to notice that it is too large.
 MAX_READ_BYTES = 64 * 1024 * 1024
 _MAX_LINE_BYTES = 8 * 1024 * 1024
@@ -184,11 +186,17 @@ class AgentConn:
         return await self._json(Request(method="GET", path="/v1/scripts/log", query={"since": str(since)}), ScriptLog)
 
     async def call_mcp_tool(
-        self, server: str, tool: str, arguments: Mapping[str, Any], *, key: UUID | None = None
+        self, entry: Entry, tool: str, arguments: Mapping[str, Any], *, key: UUID | None = None
     ) -> McpResult:
-        """Call a tool of an MCP server of the workspace."""
-        body = {"server": server, "tool": tool, "arguments": arguments}
+        """Call a tool of an MCP server of the workspace, which runs if it is this very entry."""
+        body = {"server": entry.name, "tool": tool, "arguments": arguments, "entry": entry}
         return await self._json(self._post("/v1/mcp/call", body, key=key, seconds=MCP_SECONDS), McpResult)
+
+    async def run_mcp_servers(self, entries: Sequence[Entry], *, wait: float = 0.0) -> None:
+        """Run exactly these of the MCP servers that files of the workspace name; wait for their start for a while."""
+        wait = min(max(wait, 0.0), MAX_SETTLE_SECONDS)
+        body = {"servers": list(entries), "wait_s": wait}
+        await self._http.call(self._post("/v1/mcp/servers", body, seconds=_waiting_seconds(wait)), self._chat)
 
     # Context and git
 

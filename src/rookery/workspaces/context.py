@@ -15,11 +15,12 @@ import asyncpg
 import msgspec
 
 from rookery.chat import skills
+from rookery.chat.mcp_servers import Entry
 from rookery.chat.messages import ChatId
 from rookery.chat.skills import SkillProblem
 from rookery.clock import Clock, DeadlineExceeded
 from rookery.log import get_logger
-from rookery.store import workspace_context
+from rookery.store import mcp_consents, workspace_context
 from rookery.store.errors import StoreError
 from rookery.store.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
@@ -38,7 +39,13 @@ MAX_REMEMBERED = 4096
 MAX_TOOLS = 500
 
 _KINDS = frozenset({"instruction_file", "skill", "mcp_config", "mcp_server"})
-_STATUSES = frozenset({"ok", "truncated", "oversize", "unreadable", "invalid", "excluded"})
+_STATUSES = frozenset({"ok", "truncated", "oversize", "unreadable", "invalid", "excluded", "pending"})
+# Told of an MCP server that does not run, and of one whose agent does not say what it would run.
+NOT_AGREED = "It starts only after the owner of the workspace has agreed to it."
+OLD_AGENT = "The agent of this workspace is of an older version. Restart the workspace to use this server."
+# How long a turn and a person who has just agreed wait for servers to start.
+TURN_SETTLE_SECONDS = 1.0
+SETTLE_SECONDS = 10.0
 _WITH_BODY = frozenset({"ok", "truncated"})
 DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreError)
 
@@ -67,7 +74,23 @@ def _kept(resource: Resource, ordinal: int, names: set[str]) -> ContextResource:
         error=_text(resource.error),
         tools=_tools(resource.tools) if resource.kind == "mcp_server" and status == "ok" else None,
     )
+    if resource.kind == "mcp_server":
+        return _with_entry(kept, resource.entry)
     return _named(kept, names) if resource.kind == "skill" and has_body else kept
+
+
+def _with_entry(kept: ContextResource, entry: object) -> ContextResource:
+    """A server with what an owner is asked about. What cannot be asked about does not run."""
+    if entry is None and kept.status == "unreadable":
+        return kept
+    try:
+        found = msgspec.convert(entry, type=Entry)
+    except msgspec.ValidationError:
+        found = None
+    if found is None or found.name != kept.source or b"\\u0000" in msgspec.json.encode(found):
+        return msgspec.structs.replace(kept, status="invalid", error=OLD_AGENT, tools=None)
+    error = NOT_AGREED if kept.status == "pending" else kept.error
+    return msgspec.structs.replace(kept, entry=found, error=error)
 
 
 def _named(kept: ContextResource, names: set[str]) -> ContextResource:
@@ -146,16 +169,36 @@ class Contexts:
             # Nothing is told before the startup script has ended.
             if answer is None or answer.version <= 0:
                 return False
-            await self.keep(snapshot_of(workspace_id, generation, answer, now=self._clock.now()))
+            snapshot = snapshot_of(workspace_id, generation, answer, now=self._clock.now())
+            await self.keep(snapshot)
             self._versions[workspace_id, generation] = answer.version
+            await self.run_agreed(snapshot, conn, wait=TURN_SETTLE_SECONDS)
         except (WorkspaceError, DeadlineExceeded, *DATABASE_ERRORS) as error:
             log.info("workspace_context_not_fetched", workspace_id=workspace_id, error=str(error))
             return False
         return True
 
+    async def run_agreed(self, snapshot: Snapshot, conn: AgentConn, *, wait: float = 0.0) -> None:
+        """See to it that the agent runs the MCP servers that the owner has agreed to, and no other.
+
+        It is sent the entries themselves: what its files say by now makes no difference.
+        """
+        if not any(each.entry is not None for each in snapshot.resources):
+            return
+        async with self._pool.acquire() as db:
+            agreed = await mcp_consents.list_agreed(db, snapshot.workspace_id)
+        if not mcp_consents.must_be_told(snapshot, agreed):
+            return
+        await conn.run_mcp_servers(mcp_consents.agreed_entries(snapshot, agreed), wait=wait)
+        answer = await conn.context()
+        if answer is not None and answer.version > 0:
+            now = self._clock.now()
+            await self.keep(snapshot_of(snapshot.workspace_id, snapshot.generation, answer, now=now))
+
     async def keep(self, snapshot: Snapshot) -> None:
         """Store it unless something newer is there, tell chats whose pin it outdates, and pin those that wait."""
         async with self._pool.acquire() as conn:
+            before = mcp_consents.signature(await workspace_context.find_snapshot(conn, snapshot.workspace_id))
             if not await workspace_context.write_snapshot(conn, snapshot):
                 return
             marked = await workspace_context.mark_dirty(
@@ -163,7 +206,9 @@ class Contexts:
             )
             waiting = await workspace_context.list_unpinned(conn, snapshot.workspace_id)
             pinned = [await workspace_context.pin(conn, chat_id) for chat_id in waiting]
-        self._publisher.publish([hint_of(each) for each in (*marked, *pinned) if each is not None])
+            has_news = mcp_consents.signature(snapshot) != before
+            told = await workspace_context.add_servers(conn, snapshot) if has_news else []
+        self._publisher.publish([hint_of(each) for each in (*marked, *pinned, *told) if each is not None])
 
     async def pin(self, chat_id: ChatId) -> bool:
         """Pin what is stored for the chat's workspace; False when there is nothing. Never raises."""

@@ -99,4 +99,6 @@ class ContextWatches:
         if answer is None or answer.version <= 0:
             return
         watch.version = answer.version
-        await self._contexts.keep(snapshot_of(place.id, place.generation, answer, now=self._clock.now()))
+        snapshot = snapshot_of(place.id, place.generation, answer, now=self._clock.now())
+        await self._contexts.keep(snapshot)
+        await self._contexts.run_agreed(snapshot, conn)

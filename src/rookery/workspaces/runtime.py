@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, NoReturn
+from uuid import UUID
 
+from rookery.clock import DeadlineExceeded
 from rookery.log import get_logger
-from rookery.store.workspaces import Workspace
+from rookery.store import workspace_context
+from rookery.store.workspaces import Status, Workspace
 from rookery.workspaces import shipped
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.availability import Availability
-from rookery.workspaces.context import Contexts
+from rookery.workspaces.context import DATABASE_ERRORS, SETTLE_SECONDS, Contexts
 from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.dialing import Unreadable
 from rookery.workspaces.drivers import announcing
@@ -18,7 +21,7 @@ from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.drivers.ssh import SshDriver
 from rookery.workspaces.egress.doors import KEEP_SECONDS, Doors
-from rookery.workspaces.errors import NoConnection
+from rookery.workspaces.errors import NoConnection, WorkspaceError
 from rookery.workspaces.folders import ChatFolders
 from rookery.workspaces.git import ChatGit
 from rookery.workspaces.operations import Executor
@@ -31,6 +34,8 @@ log = get_logger("workspaces")
 
 # Nobody waits for it, so it may take longer than what a turn waits for.
 READY_SECONDS = 10.0
+# More than a server of the workspace gets to start.
+ANSWER_SECONDS = 15.0
 
 
 class WorkspaceRuntime:
@@ -88,6 +93,24 @@ class WorkspaceRuntime:
             await self.contexts.refresh(workspace.id, place.generation, conn, seconds=READY_SECONDS)
         except (Unreadable, NoConnection, DriverError, LookupError) as error:
             log.info("workspace_context_not_heard", workspace_id=workspace.id, error=str(error))
+
+    async def run_agreed_servers(self, workspace_id: UUID) -> None:
+        """An owner has answered about an MCP server: the agent runs what it may run from now on. Never raises.
+
+        A workspace that does not answer hears of it when it does again.
+        """
+        try:
+            place = await self.places.find(workspace_id)
+            if place is None or place.status != Status.RUNNING or not place.is_reachable:
+                return
+            async with self.parts.pool.acquire() as conn:
+                snapshot = await workspace_context.find_snapshot(conn, workspace_id)
+            if snapshot is not None and snapshot.generation == place.generation:
+                conn_to = self.places.connect(place, ChatHeaders())
+                async with self.parts.clock.deadline(ANSWER_SECONDS, "mcp-servers"):
+                    await self.contexts.run_agreed(snapshot, conn_to, wait=SETTLE_SECONDS)
+        except (Unreadable, WorkspaceError, DriverError, DeadlineExceeded, LookupError, *DATABASE_ERRORS) as error:
+            log.info("mcp_servers_not_run", workspace_id=workspace_id, error=str(error) or type(error).__name__)
 
     async def close(self) -> None:
         await self.watches.close()

@@ -27,15 +27,89 @@ def program(**env: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": ["-I", str(SERVER)], "env": env}
 
 
-async def told(rig: Rig) -> dict[str, Any]:
+async def told(rig: Rig, *, after: int = 0) -> dict[str, Any]:
     """What the context says of each server, once there is something to say."""
-    found = await rig.get("/v1/context?after=0&wait_s=50")
+    found = await rig.get(f"/v1/context?after={after}&wait_s=50")
     return {each["source"]: each for each in found["resources"] if each["kind"] == "mcp_server"}
 
 
+async def agree(rig: Rig, *entries: object, wait_s: float = 30) -> Answer:
+    return await rig.ask("POST", "/v1/mcp/servers", json={"servers": list(entries), "wait_s": wait_s})
+
+
+async def agree_to_all(rig: Rig) -> dict[str, Any]:
+    """What the context says of each server after its owner has agreed to what the files name."""
+    await agree(rig, *(each["entry"] for each in (await told(rig)).values() if "entry" in each))
+    return await told(rig)
+
+
 async def call(rig: Rig, server: object, tool: object, arguments: object = None, **given: Any) -> Answer:
-    body = {"server": server, "tool": tool, "arguments": {} if arguments is None else arguments}
+    entry = next((each.get("entry") for name, each in (await told(rig)).items() if name == server), None)
+    body = {"server": server, "tool": tool, "arguments": {} if arguments is None else arguments, "entry": entry}
     return await rig.ask("POST", "/v1/mcp/call", json=body, **given)
+
+
+def mark(rig: Rig, name: str = "started") -> dict[str, Any]:
+    """A program that leaves a file when it is run."""
+    return {"command": "/bin/sh", "args": ["-c", f"touch {name}"]}
+
+
+async def test_nothing_is_started_before_this_very_entry_was_agreed_to() -> None:
+    async with rigs.rig() as rig:
+        write_config(rig, calc=program(SECRET="x"), mark=mark(rig))
+        await rig.start()
+        servers = await told(rig)
+
+        assert {each["status"] for each in servers.values()} == {"pending"}
+        assert servers["calc"]["entry"] == {
+            "name": "calc",
+            "folder": str(rig.directory),
+            "command": sys.executable,
+            "args": ["-I", str(SERVER)],
+            "env": ["SECRET"],
+        }
+        entry = servers["mark"]["entry"]
+        for other in (
+            {**entry, "command": "/bin/bash"},
+            {**entry, "args": [*entry["args"], "x"]},
+            {**entry, "env": ["LD_PRELOAD"]},
+            {**entry, "folder": "/"},
+            {**entry, "more": 1},
+        ):
+            assert (await agree(rig, other)).json == {"running": []}
+            refused = await rig.ask(
+                "POST", "/v1/mcp/call", json={"server": "mark", "tool": "x", "arguments": {}, "entry": other}
+            )
+            assert (refused.status, refused.json["code"]) == (409, "not_agreed")
+        assert (await agree(rig, servers["calc"]["entry"])).json == {"running": ["calc"]}
+        assert {name: each["status"] for name, each in (await told(rig)).items()} == {"calc": "ok", "mark": "pending"}
+        assert not (rig.directory / "started").exists()
+
+        assert (await agree(rig)).json == {"running": []}
+        assert (await told(rig))["calc"]["status"] == "pending"
+
+
+async def test_a_changed_entry_ends_the_server_and_waits_for_its_owner_again() -> None:
+    async with rigs.rig() as rig:
+        write_config(rig, calc=program())
+        await rig.start()
+        await agree_to_all(rig)
+        before = (await rig.get("/v1/context"))["version"]
+
+        write_config(rig, calc={**mark(rig), "env": {}})
+        servers = await told(rig, after=before)
+
+        assert servers["calc"]["status"] == "pending"
+        assert servers["calc"]["entry"]["command"] == "/bin/sh"
+        assert not (rig.directory / "started").exists()
+
+
+@pytest.mark.parametrize("body", [{}, {"servers": {}}, {"servers": [1]}, {"servers": [], "wait_s": "long"}])
+async def test_bad_lists_of_entries_are_refused(body: dict[str, Any]) -> None:
+    async with rigs.rig() as rig:
+        await rig.start()
+
+        assert (await rig.ask("POST", "/v1/mcp/servers", json=body)).status == 400
 
 
 async def test_servers_are_told_with_their_tools_and_called() -> None:
@@ -43,7 +117,7 @@ async def test_servers_are_told_with_their_tools_and_called() -> None:
         write_config(rig, calc=program(SECRET="<${TOKEN}>"), gone={"command": "/nowhere"}, far={"url": "http://x"})
         await rig.start()
 
-        servers = await told(rig)
+        servers = await agree_to_all(rig)
         assert {name: each["status"] for name, each in servers.items()} == {
             "calc": "ok",
             "gone": "unreadable",
@@ -100,6 +174,10 @@ async def test_servers_are_told_with_their_tools_and_called() -> None:
         ({"a": {"command": "x", "type": "pigeon"}}, "type"),
         ({"a": []}, "object"),
         ({"a": {}}, "neither"),
+        ({"a": {"command": ""}}, "empty"),
+        ({"a": {"command": "x", "args": ["y"] * 101}}, "arguments"),
+        ({"a": {"command": "x", "args": ["y" * 4097]}}, "too long"),
+        ({"a": {"command": "x", "env": {f"K{n}": "" for n in range(51)}}}, "variables"),
     ],
 )
 def test_bad_entry_spoils_the_file_and_is_named(servers: Any, words: str) -> None:

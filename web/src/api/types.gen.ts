@@ -233,11 +233,12 @@ export interface ContextItemView {
   tools: string[] | null;
 }
 
-/** Whether what the workspace told the chat is still what it tells; since when not. */
+/** Whether what the workspace told the chat is still what it tells; since when not. `servers` grows whenever something about the MCP servers of the workspace has changed, such as a new question. */
 export interface ContextState {
   dirty: boolean;
   dirty_since: string | null;
   error: string | null;
+  servers?: number;
 }
 
 /** How full the model's context was at the newest answer. */
@@ -614,6 +615,11 @@ export interface ItemsOfJobView {
 }
 
 /** A list that comes whole. */
+export interface ItemsOfMcpServerView {
+  items: McpServerView[];
+}
+
+/** A list that comes whole. */
 export interface ItemsOfModelConfigView {
   items: ModelConfigView[];
 }
@@ -733,6 +739,31 @@ export interface LoginView {
   last_seen_at: string | null;
   session_key: string;
 }
+
+/** Whether the server may run, with this very entry, from now on. */
+export interface McpAnswerBody {
+  decision: McpDecision;
+}
+
+export type McpDecision = "agree" | "deny";
+
+/** A server that a file of the workspace names. `hash` is that of its entry: the command, its arguments, the folder that it runs in, and the names (never the values) of the variables that it gets. `state` is asked, agreed, denied or changed (somebody answered about another entry of this name). In all texts, characters that could hide or reorder what is shown are written out, such as `\u202e`. `error` says why a server that may run does not; `tools` are the names of its tools while it runs. */
+export interface McpServerView {
+  name: string;
+  hash: string;
+  state: McpState;
+  folder: string;
+  command: string;
+  args: string[];
+  env: string[];
+  running: boolean;
+  error: string | null;
+  tools: string[];
+  decided_at: string | null;
+}
+
+/** `changed`: the owner has answered about another entry of this name. */
+export type McpState = "agreed" | "asked" | "changed" | "denied";
 
 /** Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`. `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the scope `all`. `warnings` are about the server, for administrators. */
 export interface Me {

@@ -1,5 +1,11 @@
-import { address, get, post, put } from "@/api/http";
-import type { ContextView, FolderView, ItemsOfTemplateView, WorkspaceFileView } from "@/api/types.gen";
+import { address, del, get, post, put } from "@/api/http";
+import type {
+  ContextView,
+  FolderView,
+  ItemsOfMcpServerView,
+  ItemsOfTemplateView,
+  WorkspaceFileView,
+} from "@/api/types.gen";
 
 /** As much of a workspace as a picker shows. */
 export interface WorkspaceRow {
@@ -47,3 +53,12 @@ export const bytesAddress = (chat: string, path: string) => address(`${at({ chat
 export const getContext = (chat: string) => get<ContextView>(`${at({ chat })}/context`);
 /** Take over what it tells now. */
 export const refreshContext = (chat: string) => put<ContextView>(`${at({ chat })}/context`, undefined);
+
+const serversAt = (workspace: string) => `/workspaces/${encodeURIComponent(workspace)}/mcp-servers`;
+/** MCP servers that files of the workspace name. For its owner only. */
+export const listServers = (workspace: string) => get<ItemsOfMcpServerView>(serversAt(workspace));
+/** Let a server run with the entry of this hash, or not. */
+export const answerServer = (workspace: string, hash: string, decision: "agree" | "deny") =>
+  put<ItemsOfMcpServerView>(`${serversAt(workspace)}/${hash}`, { decision });
+export const withdrawServer = (workspace: string, hash: string) =>
+  del<ItemsOfMcpServerView>(`${serversAt(workspace)}/${hash}`);

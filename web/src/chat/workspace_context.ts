@@ -7,6 +7,7 @@ const STATES: Record<string, string> = {
   unreadable: "It cannot be read.",
   invalid: "It cannot be used.",
   excluded: "It is not used.",
+  pending: "It does not run yet.",
 };
 
 /** What it is called: skills and servers by name, instructions by the end of their path. */

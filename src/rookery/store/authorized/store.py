@@ -12,6 +12,7 @@ from rookery.store.authorized.chats import Chats
 from rookery.store.authorized.config import Models, Preferences, ProviderKeys, Providers, Settings
 from rookery.store.authorized.contexts import Contexts
 from rookery.store.authorized.files import Files
+from rookery.store.authorized.mcp_servers import McpServers
 from rookery.store.authorized.messages import Messages
 from rookery.store.authorized.people import Accesses, Sessions, Tokens, Users
 from rookery.store.authorized.reports import Reports
@@ -32,6 +33,7 @@ class ActorStore:
         "chats",
         "contexts",
         "files",
+        "mcp_servers",
         "messages",
         "models",
         "preferences",
@@ -51,6 +53,7 @@ class ActorStore:
         self.actor = context.actor
         self.chats = Chats(context)
         self.contexts = Contexts(context)
+        self.mcp_servers = McpServers(context)
         self.turns = Turns(context)
         self.approvals = Approvals(context)
         self.messages = Messages(context)

@@ -20,8 +20,6 @@ from rookery.workspaces.agent.routing import Router
 POLL_S = 2.0
 DEBOUNCE_S = 0.25
 MAX_WAIT_S = 60.0
-# How long the first word waits for MCP servers.
-SETTLE_S = 10.0
 # A file that is written to all the time is taken as it is after this many looks.
 _MAX_LOOKS = 8
 _RECORD = "context.json"
@@ -49,9 +47,6 @@ class Context:
                     signature = await self._settled(looked)
                     found = await self._in_thread(self._discovery.find)
                     self.servers.update(found.servers())
-                    if self._found is None:
-                        # Chats pin the first word: it should have the tools in it.
-                        await self.servers.settle(SETTLE_S)
                     self._take(found, earlier)
             except Exception as error:
                 self._agent.log(f"context: {error!r}")

@@ -1,7 +1,9 @@
 """The MCP servers of the workspace: started, asked for their tools, and called on behalf of chats.
 
-They are programs of the workspace like any other; nothing of them reaches the server but names, definitions of tools
-and results. A server that has ended is started again by the next call of it.
+Files of the workspace name them; none is started before Rookery's server has sent the very entry that its owner has
+agreed to. An entry that has changed since is another one. They are programs of the workspace like any other; nothing
+of them reaches the server but their entries, definitions of tools and results. A server that has ended is started
+again by the next call of it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from rookery.workspaces.agent.mcp_stdio import CALL_S, CONNECT_S, McpFailed, Std
 from rookery.workspaces.agent.routing import Router
 
 MCP_SERVER = "mcp_server"
+PENDING = "pending"
 MAX_SERVERS = 20
+MAX_SETTLE_S = 30.0
 # What the definitions of one server may take together; chosen.
 MAX_DEFINITIONS_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 4096
@@ -41,20 +45,18 @@ class Server:
 
     def described(self, ordinal: int) -> dict[str, Any]:
         data = json.dumps(self.tools, sort_keys=True).encode()
-        value: dict[str, Any] = {
-            "ordinal": ordinal,
-            "kind": MCP_SERVER,
-            "source": self.config.name,
-            "root": self.config.folder,
-            "hash": hashlib.sha256(data).hexdigest(),
-            "size": len(data),
-            "status": "ok" if self.error is None else "unreadable",
-        }
+        value = _described(self.config, ordinal, "ok" if self.error is None else "unreadable")
+        value["hash"] = hashlib.sha256(data).hexdigest()
+        value["size"] = len(data)
         if self.error is not None:
             value["error"] = self.error
         else:
             value["tools"] = self.tools
         return value
+
+    @property
+    def is_settled(self) -> bool:
+        return self.error is not None or self.session is not None
 
 
 class McpServers:
@@ -63,19 +65,47 @@ class McpServers:
     def __init__(self, agent: Agent, on_change: Callable[[], None]) -> None:
         self._agent = agent
         self._on_change = on_change
+        self._named: dict[str, ServerConfig] = {}
+        self._agreed: dict[str, dict[str, Any]] = {}
         self._servers: dict[str, Server] = {}
 
-    def update(self, wanted: Sequence[ServerConfig]) -> None:
-        """These are the servers from now on; those that are as before go on."""
-        kept = {each.name: each for each in wanted[:MAX_SERVERS]}
+    def update(self, named: Sequence[ServerConfig]) -> None:
+        """These are the servers that files name from now on; those that are as before go on."""
+        self._named = {each.name: each for each in named[:MAX_SERVERS]}
+        self._apply()
+
+    def _apply(self) -> None:
+        """Run what files name and the owner has agreed to, and nothing else."""
+        wanted = {name: config for name, config in self._named.items() if self._may_run(config)}
         for name, server in list(self._servers.items()):
-            if kept.get(name) != server.config:
+            if wanted.get(name) != server.config:
                 del self._servers[name]
                 self._end(server)
-        for name, config in kept.items():
+        for name, config in wanted.items():
             if name not in self._servers:
                 server = self._servers[name] = Server(config)
                 server.connecting = self._agent.background(self._connect(server))
+
+    def _may_run(self, config: ServerConfig) -> bool:
+        """One with an address is not run at all; what it gets is the reason."""
+        return config.command is None or self._agreed.get(config.name) == config.entry()
+
+    async def agree(self, request: Request) -> Response:
+        """The entries that the owner has agreed to, all of them. Waits for those that start, for a while."""
+        body = await request.json()
+        entries = body.get("servers")
+        if not isinstance(entries, list) or not all(_is_entry(each) for each in entries):
+            raise invalid("servers", "must be a list of entries")
+        wait_s = body.get("wait_s", 0)
+        if isinstance(wait_s, bool) or not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= MAX_SETTLE_S:
+            raise invalid("wait_s", f"must be a number from 0 to {MAX_SETTLE_S:g}")
+        before = set(self._servers)
+        self._agreed = {each["name"]: each for each in entries}
+        self._apply()
+        if set(self._servers) != before:
+            self._on_change()
+        await self.settle(wait_s)
+        return Response.json({"running": sorted(self._servers)})
 
     async def settle(self, seconds: float) -> None:
         """Until every server has answered or failed, at most so long."""
@@ -84,9 +114,14 @@ class McpServers:
             await asyncio.wait(tasks, timeout=seconds)
 
     def described(self, first: int) -> list[dict[str, Any]]:
-        """Those that have answered or failed, by name."""
-        settled = [each for _, each in sorted(self._servers.items()) if each.error is not None or each.session]
-        return [server.described(first + place) for place, server in enumerate(settled)]
+        """All that files name, by name: what has answered or failed, and what waits for its owner or its start."""
+        described = []
+        for ordinal, (name, config) in enumerate(sorted(self._named.items()), first):
+            server = self._servers.get(name)
+            is_settled = server is not None and server.is_settled
+            told = server.described(ordinal) if server and is_settled else _described(config, ordinal, PENDING)
+            described.append(told)
+        return described
 
     def _end(self, server: Server) -> None:
         if server.connecting is not None:
@@ -144,9 +179,7 @@ class McpServers:
             raise invalid("tool", "is not the name of a tool")
         if not isinstance(arguments, dict):
             raise invalid("arguments", "must be an object")
-        server = self._servers.get(name)
-        if server is None:
-            raise AgentError(404, "no_server", f"This workspace has no MCP server {name[:100]}.")
+        server = self._agreed_server(name, body.get("entry"))
         key = request.idempotency_key
 
         async def run(attempt: Attempt) -> Response:
@@ -157,6 +190,19 @@ class McpServers:
 
         digest = hash_of(json.dumps(body, sort_keys=True))
         return await self._agent.journal.once(key, "mcp", digest, run)
+
+    def _agreed_server(self, name: str, entry: object) -> Server:
+        """The server that a call means. The call carries the entry that was agreed to, which may start it."""
+        config = self._named.get(name)
+        if config is None:
+            raise AgentError(404, "no_server", f"This workspace has no MCP server {name[:100]}.")
+        if config.command is not None and not (_is_entry(entry) and entry == config.entry()):
+            message = f"The entry of the MCP server {name[:100]} is not the one that the owner has agreed to."
+            raise AgentError(409, "not_agreed", message)
+        if config.command is not None:
+            self._agreed[name] = config.entry()
+        self._apply()
+        return self._servers[name]
 
     async def _asked(self, server: Server, params: dict[str, Any]) -> Any:
         try:
@@ -175,6 +221,25 @@ class McpServers:
         if server.session is None or server.session.is_over:
             raise McpFailed(server.error or "it has ended")
         return server.session
+
+
+def _described(config: ServerConfig, ordinal: int, status: str) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "ordinal": ordinal,
+        "kind": MCP_SERVER,
+        "source": config.name,
+        "root": config.folder,
+        "hash": "",
+        "size": 0,
+        "status": status,
+    }
+    if config.command is not None:
+        value["entry"] = config.entry()
+    return value
+
+
+def _is_entry(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str)
 
 
 def _definitions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -208,3 +273,4 @@ def _result(value: Any) -> dict[str, Any]:
 
 def register(router: Router, servers: McpServers) -> None:
     router.add("POST", "/v1/mcp/call", servers.call)
+    router.add("POST", "/v1/mcp/servers", servers.agree)

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_NAME = 64
+# What people are asked about an entry has to be something that they can read.
+MAX_ARGS = 100
+MAX_TEXT_CHARS = 4096
+MAX_ENTRY_CHARS = 16 * 1024
+MAX_VARIABLES = 50
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _TYPES = ("stdio", "http", "sse")
 
@@ -27,6 +32,16 @@ class ServerConfig:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """What the owner agrees to, as the server is told: all that decides what is run, and no values."""
+        return {
+            "name": self.name,
+            "folder": self.folder,
+            "command": self.command,
+            "args": list(self.args),
+            "env": sorted(self.env),
+        }
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """That of the workspace and its own, with `${VAR}` taken from the workspace's."""
@@ -67,6 +82,13 @@ def _server(name: str, entry: Any, folder: str) -> ServerConfig:
         raise BadConfig(f"`args` of the server {name} is not a list of texts.")
     if not isinstance(env, dict) or not all(isinstance(each, str) and "\0" not in each for each in env.values()):
         raise BadConfig(f"`env` of the server {name} does not map names to texts.")
+    texts = [command if isinstance(command, str) else "", *args, *map(str, env)]
+    if len(args) > MAX_ARGS or len(env) > MAX_VARIABLES:
+        raise BadConfig(f"The server {name} has more than {MAX_ARGS} arguments or {MAX_VARIABLES} variables.")
+    if max(map(len, texts)) > MAX_TEXT_CHARS or sum(map(len, texts)) > MAX_ENTRY_CHARS:
+        raise BadConfig(f"The command, the arguments and the variables of the server {name} are too long.")
     if isinstance(command, str):
+        if not command or "\0" in command:
+            raise BadConfig(f"The command of the server {name} is empty, or holds a zero byte.")
         return ServerConfig(name, folder, command, tuple(args), {str(key): text for key, text in env.items()})
     return ServerConfig(name, folder, url=url)

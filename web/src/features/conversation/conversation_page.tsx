@@ -16,6 +16,7 @@ import { ConnectionBanner, ReadOnly, StreamEnded } from "@/features/conversation
 import { useOpenFile } from "@/features/conversation/open_file";
 import { PrintSheet } from "@/features/conversation/print";
 import { useTurnNews } from "@/features/conversation/turn_news";
+import { ServerQuestions } from "@/features/panel/mcp_servers";
 import { Timeline } from "@/features/timeline/timeline";
 import { type ChatSession, newId } from "@/state/chat_session";
 import { useSession, useShownStatus } from "@/state/hooks";
@@ -184,6 +185,7 @@ function ConversationOf({ session, target }: { session: ChatSession; target: num
           <ConnectionBanner session={session} />
           {isOwner && !isArchived ? (
             <>
+              <ServerQuestions chat={chat} />
               <Queue
                 session={session}
                 modelConfigId={chat?.last_model_config_id ?? null}

@@ -9,10 +9,12 @@ import {
   PROMPT,
   RETRY,
   ROWS,
+  SERVERS,
   samplesOf,
   TEXT,
   THOUGHT,
 } from "@/features/gallery/samples";
+import { ServerList, ServerQuestion } from "@/features/panel/mcp_servers";
 import { LiveMarkdown, Markdown } from "@/features/timeline/markdown";
 import { ReasoningRow } from "@/features/timeline/reasoning";
 import { RowView } from "@/features/timeline/row";
@@ -96,6 +98,8 @@ export function GalleryPage() {
           <PendingRow id="p1" parts={[{ type: "text", text: PROMPT }]} failed={undefined} />
           <PendingRow id="p2" parts={[{ type: "text", text: PROMPT }]} failed={FAILURE} />
           <ApprovalCard action={APPROVAL} />
+          <ServerQuestion server={SERVERS[0]} workspace="gallery" others={1} />
+          <ServerList servers={SERVERS} workspace="gallery" />
           <DynamicCard action={DYNAMIC} clockSkew={0} />
           <RetryBanner retry={RETRY} clockSkew={0} />
           {ERRORS.map((error) => (

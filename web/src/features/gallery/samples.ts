@@ -1,4 +1,6 @@
 /** Every tool in every state, for looking at. Not in the application's own build. */
+
+import type { McpServerView } from "@/api/types.gen";
 import { newTool, type ToolView } from "@/chat/preview";
 import type { Row } from "@/chat/rows";
 import { TOOL_NAMES } from "@/chat/tools";
@@ -235,6 +237,32 @@ export const APPROVAL: Action = said<Action>({
   tool_calls: CALLS.map((call) => ({ ...call, always: { chat: { command: "rm *" } } })),
   deadline_at: null,
 });
+const SERVER: McpServerView = {
+  name: "docs",
+  hash: "0".repeat(64),
+  state: "asked",
+  folder: "/home/agent/project",
+  command: "npx",
+  args: ["-y", "@example/docs-mcp@1.4.2", "--root", "/home/agent/project/documentation and notes", "a\\u202eb"],
+  env: ["DOCS_TOKEN", "NODE_OPTIONS"],
+  running: false,
+  error: null,
+  tools: [],
+  decided_at: null,
+};
+export const SERVERS: [McpServerView, ...McpServerView[]] = [
+  SERVER,
+  { ...SERVER, name: "issues", hash: "1".repeat(64), state: "changed" },
+  { ...SERVER, name: "search", hash: "2".repeat(64), state: "agreed", running: true, tools: ["find", "read"] },
+  {
+    ...SERVER,
+    name: "broken",
+    hash: "3".repeat(64),
+    state: "agreed",
+    error: "The server cannot be used: it has ended.",
+  },
+  { ...SERVER, name: "unwanted", hash: "4".repeat(64), state: "denied", args: [], env: [] },
+];
 export const DYNAMIC: Action = said<Action>({
   type: "action_required",
   kind: "tools",

@@ -7,6 +7,7 @@ import { hasReason } from "@/api/reasons";
 import type { ChatView } from "@/api/types.gen";
 import { visitsOf } from "@/chat/accesses";
 import { ContextPart } from "@/features/panel/context_part";
+import { ServersPart } from "@/features/panel/mcp_servers";
 import { NetworkLine } from "@/features/panel/workspace_state";
 import { openChatDialog } from "@/features/sidebar/dialogs";
 import { downloadFile } from "@/state/file_source";
@@ -70,6 +71,7 @@ export function InfoTab({ chat }: { chat: ChatView }) {
         <Part title="From the workspace">
           <NetworkLine chat={chat} />
           <ContextPart chat={chat} />
+          <ServersPart chat={chat} />
         </Part>
       )}
       {chat.files && chat.files.length > 0 && (

@@ -28,7 +28,7 @@ export function permits(action: Action, scope: Scope): string[] {
     const match = call.always?.[scope];
     if (!match) return [];
     const named = Object.entries(match).map(([path, glob]) => `${path} ${glob}`);
-    return [`${words(call.tool_name)}: ${named.join(", ") || "anything"}`];
+    return [`${call.always?.tool ?? words(call.tool_name)}: ${named.join(", ") || "anything"}`];
   });
   return [...new Set(lines)];
 }

@@ -1,0 +1,110 @@
+"""MCP servers that files of a workspace name: what they would run, and whether their owner lets them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from rookery.api.bodies import Body
+from rookery.api.caller import CallerDep
+from rookery.api.parts import ApiParts
+from rookery.api.routes import Items, Routes, answer
+from rookery.chat.mcp_servers import McpDecision, McpState, visible
+from rookery.store.mcp_consents import NamedServer
+
+
+class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that a file of the workspace names. `hash` is that of its entry: the command, its arguments, the folder
+    that it runs in, and the names (never the values) of the variables that it gets.
+
+    `state` is asked, agreed, denied or changed (somebody answered about another entry of this name). In all texts,
+    characters that could hide or reorder what is shown are written out, such as `\\u202e`. `error` says why a server
+    that may run does not; `tools` are the names of its tools while it runs.
+    """
+
+    name: str
+    hash: str
+    state: McpState
+    folder: str
+    command: str
+    args: tuple[str, ...]
+    env: tuple[str, ...]
+    running: bool
+    error: str | None
+    tools: tuple[str, ...]
+    decided_at: datetime | None
+
+
+class McpAnswerBody(Body):
+    """Whether the server may run, with this very entry, from now on."""
+
+    decision: McpDecision
+
+
+def router(parts: ApiParts) -> APIRouter:
+    routes = Routes("workspaces")
+
+    @routes.get("/workspaces/{workspace}/mcp-servers", "mcp_servers.list", returns=Items[McpServerView], errors=(404,))
+    async def list_servers(caller: CallerDep, workspace: UUID) -> Response:
+        """The MCP servers that files of the workspace name. None runs before its owner has agreed to its entry."""
+        return answer(_views(await caller.store.mcp_servers.list(workspace)))
+
+    @routes.put(
+        "/workspaces/{workspace}/mcp-servers/{entry_hash}",
+        "mcp_servers.answer",
+        body=McpAnswerBody,
+        returns=Items[McpServerView],
+        errors=(404,),
+    )
+    async def answer_server(caller: CallerDep, workspace: UUID, entry_hash: str) -> Response:
+        """Agree to an entry, or deny it. A running workspace starts or stops the server with it.
+
+        404 when the entry is not the one that the file has now: look again.
+        """
+        body = await caller.read(McpAnswerBody, may=lambda: caller.store.workspaces.require_update(workspace))
+        await caller.store.mcp_servers.answer(workspace, entry_hash, body.decision)
+        await parts.workspaces.run_agreed_servers(workspace)
+        return answer(_views(await caller.store.mcp_servers.list(workspace)))
+
+    @routes.delete(
+        "/workspaces/{workspace}/mcp-servers/{entry_hash}",
+        "mcp_servers.withdraw",
+        returns=Items[McpServerView],
+        errors=(404,),
+    )
+    async def withdraw(caller: CallerDep, workspace: UUID, entry_hash: str) -> Response:
+        """Take an answer back. The server ends, and is asked about again."""
+        await caller.store.mcp_servers.withdraw(workspace, entry_hash)
+        await parts.workspaces.run_agreed_servers(workspace)
+        return answer(_views(await caller.store.mcp_servers.list(workspace)))
+
+    return routes.router
+
+
+def _views(found: Sequence[NamedServer]) -> Items[McpServerView]:
+    return Items(tuple(_view(each) for each in found))
+
+
+def _view(server: NamedServer) -> McpServerView:
+    entry, resource = server.entry, server.resource
+    running = server.state is McpState.AGREED and resource.status == "ok"
+    failed = server.state is McpState.AGREED and resource.status not in ("ok", "pending")
+    names = [str(tool.get("name", "")) for tool in resource.tools or ()]
+    return McpServerView(
+        name=visible(entry.name),
+        hash=entry.hash,
+        state=server.state,
+        folder=visible(entry.folder),
+        command=visible(entry.command),
+        args=tuple(map(visible, entry.args)),
+        env=tuple(map(visible, entry.env)),
+        running=running,
+        error=visible(resource.error or "") if failed else None,
+        tools=tuple(map(visible, names)) if running else (),
+        decided_at=server.decided_at,
+    )

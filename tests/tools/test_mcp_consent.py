@@ -1,0 +1,97 @@
+"""A project that brings an MCP server, in a real workspace: nothing of it runs before its owner has agreed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from rookery.chat.mcp_servers import McpDecision
+from rookery.chat.messages import ChatId, Role
+from rookery.chat.rights import OwnerActor
+from rookery.llm.connect import default_scripts
+from rookery.llm.scripted import CallTool, Say, Step, results_since_user
+from rookery.llm.types import Call
+from rookery.store.mcp_consents import NamedServer
+from tests.tools.homestead import Homestead, open_homestead
+from tests.waiting import until
+from tests.workspaces.agent.test_mcp import SERVER
+from tests.workspaces.drivers.yard import known_machine
+
+ADD = "read_calc__add"
+# Leaves a trace as soon as it is started.
+START = "touch started; exec python3 -I server.py"
+CONFIG = {"mcpServers": {"read_calc": {"command": "/bin/sh", "args": ["-c", START]}}}
+FILES = f"""
+cat > server.py <<'END'
+{SERVER.read_text()}
+END
+cat > .mcp.json <<'END'
+{json.dumps(CONFIG)}
+END
+"""
+
+
+@pytest.fixture(autouse=True)
+def sandbox() -> None:
+    """Skips on a machine that has none."""
+    known_machine()
+
+
+def project(call: Call) -> Sequence[Step]:
+    """Make the project, look for traces, or use the tool if there is one, as the user says."""
+    done = len(results_since_user(call.prompt))
+    asked = next(message for message in reversed(call.prompt.messages) if message.role is Role.USER)
+    steps: dict[str, list[CallTool]] = {
+        "make it": [CallTool("create_workspace", {"template_id": "blank"}), CallTool("execute", {"command": FILES})],
+        "look": [CallTool("execute", {"command": "ls"})],
+        "use it": [CallTool("read_calc__add", {"a": 20, "b": 22})]
+        * any(t.name == "read_calc__add" for t in call.tools),
+    }
+    wanted = next(found for words, found in steps.items() if words in str(asked.parts))
+    return (wanted[done],) if done < len(wanted) else (Say("Done."),)
+
+
+async def named(stead: Homestead, chat: ChatId) -> list[NamedServer]:
+    store = stead.replica.store.as_actor(OwnerActor(stead.user))
+    return list(await store.mcp_servers.list(await bound(stead, chat)))
+
+
+async def bound(stead: Homestead, chat: ChatId) -> UUID:
+    found: UUID = await stead.sql("SELECT workspace_id FROM chats WHERE id = $1", chat)
+    return found
+
+
+async def test_a_server_of_a_project_starts_after_its_owner_has_agreed_and_its_tools_come_to_the_chat(
+    database_url: str,
+) -> None:
+    scripts = default_scripts()
+    with scripts.registered("project", project):
+        async with open_homestead(database_url, scripts=scripts, model="project") as stead:
+            chat = await stead.ask("make it")
+
+            seen: list[str] = []
+
+            async def is_named() -> bool:
+                (listed,) = await stead.say(chat, "look")
+                seen.append(listed.value["output"])
+                return bool(await named(stead, chat))
+
+            await until(is_named)
+            await is_named()
+            (server,) = await named(stead, chat)
+            unused = await stead.say(chat, "use it")
+            store = stead.replica.store.as_actor(OwnerActor(stead.user))
+            await store.mcp_servers.answer(await bound(stead, chat), server.entry.hash, McpDecision.AGREE)
+            await stead.replica.workspaces.run_agreed_servers(await bound(stead, chat))
+            (added,) = await stead.say(chat, "use it")
+
+            assert all("server.py" in listed and "started" not in listed for listed in seen)
+            assert (server.state, server.resource.status) == ("asked", "pending")
+            assert unused == []
+            assert not added.is_error, added
+
+            await store.mcp_servers.withdraw(await bound(stead, chat), server.entry.hash)
+            assert await stead.say(chat, "use it") == []
