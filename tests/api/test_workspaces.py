@@ -19,7 +19,9 @@ from rookery.chat.rights import Role
 from rookery.store import templates as stored
 from rookery.store import workspace_context
 from rookery.store.workspace_context import ContextResource, Snapshot
-from rookery.workspaces import manifest, templates
+from rookery.workspaces import bundle, manifest, templates
+from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.house import House, Person, open_house
@@ -325,6 +327,58 @@ async def test_template_says_what_its_workspaces_reach(site: Site) -> None:
     assert (mine["network"], mine["hosts"]) == ("hosts", ["packages.example.org", "*.example.com:8443"])
     assert (plain["network"], plain["granted_network"], plain["hosts"]) == ("public", "public", [])
     assert {each["field"] for each in refused.json()["fields"]} == {"sandbox.ro_binds", "sandbox.host"}
+
+
+FORBIDDEN = b'#!/bin/sh\necho "bwrap: No permissions to create new namespace" >&2\nexit 1\n'
+ELSEWHERE = b"""
+name = "elsewhere"
+driver = "ssh"
+[ssh]
+host = "host.example"
+known_hosts = "host.example ssh-ed25519 AAAA"
+"""
+
+
+async def test_server_that_cannot_confine_says_why_and_what_helps_and_offers_what_still_works(
+    database_url: str, tmp_path: Path
+) -> None:
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_bytes(FORBIDDEN)
+    bwrap.chmod(0o755)
+    local = LocalDriver(LocalConfig(data_dir=tmp_path / "data", bwrap=bwrap), bundle.build)
+    with tempfile.TemporaryDirectory(prefix="rks") as folder:
+        other = FakeDriver(Path(folder))
+        async with open_house(database_url, tmp_path, drivers={"local": local, "ssh": other}) as house:
+            async with house.database.api.acquire() as conn:
+                for text_of in (MANIFEST, ELSEWHERE):
+                    packed = templates.pack({"template.toml": TemplateFile(text_of)})
+                    await stored.push_template(conn, as_push(packed))
+            await house.add("root", role=Role.ADMIN)
+            ada = await house.add("ada")
+            listed = await ada.http.get(TEMPLATES)
+            assert listed.status_code == 200, listed.text
+            elsewhere, plain = listed.json()["items"]
+            single = (await ada.http.get(f"{TEMPLATES}/plain")).json()
+            can_make = await house.replica.workspaces.availability.can_make()
+            made = (await ada.http.post(WORKSPACES, json={"template": "plain"})).json()["workspace"]["id"]
+            failed: dict[str, Any] = {}
+
+            async def has_failed() -> bool:
+                failed.update((await ada.http.get(f"{WORKSPACES}/{made}")).json())
+                return failed["status"] == "failed"
+
+            await until(has_failed, timeout=30)
+        await other.close()
+
+    for said in (plain["unavailable"], single["unavailable"], failed["error"]):
+        assert said.startswith("A sandbox cannot be started here: bwrap: No permissions to create new namespace.")
+        assert "sysctl -w" in said or "--security-opt" in said
+    assert elsewhere["unavailable"] is None
+    assert can_make
+
+
+async def test_template_of_a_server_that_confines_is_available(site: Site) -> None:
+    assert (await site.ada.http.get(f"{TEMPLATES}/plain")).json()["unavailable"] is None
 
 
 @pytest.mark.parametrize("kind", ["ro_binds", "rw_binds"])

@@ -57,3 +57,33 @@ def test_newcomer_gets_from_the_printed_link_to_the_first_answer(browser: Browse
             expect(page.get_by_role("link", name=re.compile("Explain how to review"))).to_be_visible()
             page.goto(f"{served.url}/setup")
             expect(page.get_by_role("button", name="Account of ada")).to_be_visible()
+
+
+def test_newcomer_on_a_machine_that_forbids_sandboxes_reads_the_command_that_helps(
+    browser: Browser, tmp_path: Path
+) -> None:
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text('#!/bin/sh\necho "bwrap: No permissions to create new namespace" >&2\nexit 1\n')
+    bwrap.chmod(0o755)
+    helps = re.compile(r"No permissions to create new namespace\. .*(sysctl -w|--security-opt)")
+    with serving(tmp_path, "--data-dir", str(tmp_path / "data"), "--drivers-local-bwrap", str(bwrap)) as served:
+        link = served.wait_for_line(re.compile(r"http\S+/setup#token=\S+"))[0]
+        with visiting(browser, served.url) as newcomer:
+            page = newcomer.page
+            page.goto(link)
+            page.get_by_label("Email").fill("ada@example.org")
+            page.get_by_label("Password").fill(PASSWORD)
+            page.keyboard.press("Enter")
+            page.get_by_role("heading", name="Choose a model").wait_for()
+            page.get_by_role("button", name="Continue").click()
+
+            expect(page.get_by_role("note")).to_contain_text(helps)
+            expect(page.get_by_role("radio")).to_have_count(1)
+            assert newcomer.violations() == []
+
+            page.goto(f"{served.url}/")
+            expect(page.get_by_role("status").filter(has_text="run nothing")).to_contain_text(helps)
+            page.get_by_role("button", name="Workspace: none").click()
+            expect(page.get_by_label("Choose a workspace").first).to_be_visible()
+            expect(page.get_by_text("From a template")).to_have_count(0)
+            assert newcomer.violations() == []

@@ -43,7 +43,7 @@ async def test_doctor_says_why_there_are_no_workspaces_and_what_to_do(tmp_path: 
     verdict, text = await admin._look_at_workspaces(loaded(tmp_path, DRIVERS_LOCAL_BWRAP="/no/bwrap"))
 
     assert verdict == "warn"
-    assert "unavailable because /no/bwrap cannot be run" in text
+    assert "unavailable. /no/bwrap cannot be run" in text
     assert "drivers.local.bwrap" in text
 
 

@@ -14,6 +14,7 @@ import pytest
 from rookery.store import templates as stored
 from rookery.store.templates import TemplatePatch
 from rookery.workspaces import manifest, parameters, service, shipped, templates
+from rookery.workspaces.drivers.protocol import Limits
 from rookery.workspaces.problems import ParametersInvalid
 from rookery.workspaces.templates import TemplateFile
 from tests.store.builders import World, open_world
@@ -65,6 +66,7 @@ def test_all_of_them_are_there_and_valid() -> None:
         assert each.readme.startswith("# ")
         assert each.manifest.description
         assert each.manifest.idle_stop_after_s > 0
+        assert each.manifest.limits == Limits(memory_mb=4096, cpus=4, pids=2048)
 
 
 async def test_they_are_pushed_once_and_again_when_they_change(world: World) -> None:

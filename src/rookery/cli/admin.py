@@ -186,7 +186,7 @@ async def _look_at_workspaces(settings: Settings) -> tuple[str, str]:
     try:
         machine = await driving.local_driver(settings).machine()
     except DriverUnavailable as error:
-        return "warn", f"Local workspaces are unavailable because {error.message} {error.fix}".strip()
+        return "warn", f"Local workspaces are unavailable. {error.advice}"
     if machine.bwrap is None:
         return (
             "warn",

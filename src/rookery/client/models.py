@@ -623,7 +623,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     """A template. `revision` and `readme` only when one is read; who may use it only for administrators.
 
     `network` is what it asks for (none, hosts, public, host); `granted_network` is what its workspaces get, which is
-    less where the server's settings allow no more. `hosts` are what they reach with `hosts`.
+    less where the server's settings allow no more. `hosts` are what they reach with `hosts`. `unavailable` says why
+    its workspaces cannot be started on this server, and what to do about it; null when they can.
     """
 
     name: str
@@ -634,6 +635,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     network: str
     granted_network: str
     hosts: tuple[str, ...]
+    unavailable: str | None = None
     parameters: tuple[Parameter, ...]
     presets: tuple[Preset, ...]
     agents_allowed: bool

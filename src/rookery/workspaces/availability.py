@@ -15,6 +15,7 @@ from rookery.workspaces.parts import WorkspaceParts
 log = get_logger("workspaces.availability")
 
 FRESH_SECONDS = 30.0
+NO_KEYS = "Workspaces cannot be started: this server has no key ring to keep their tokens with. Set secret_keys."
 
 
 class Availability:
@@ -32,28 +33,37 @@ class Availability:
         self._known = (now, found)
         return found
 
-    async def _look(self) -> bool:
+    async def problems(self) -> dict[str, str]:
+        """Why no workspace of a driver can be started here, as a sentence with what helps; by the driver's name.
+        Drivers that are not named work, as far as can be told without a workspace."""
         try:
             self._parts.specs.check_ring()
-            if await self._has_sandbox():
-                return True
-            async with self._parts.pool.acquire() as conn:
-                offered = await templates.list_templates(conn)
         except KeysMissing:
-            return False
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreError) as error:
-            log.warning("availability_unknown", error=str(error) or type(error).__name__)
-            return False
-        usable = self._parts.drivers.keys() - {"local"}
-        return any(each.enabled and each.manifest.get("driver", "local") in usable for each in offered)
-
-    async def _has_sandbox(self) -> bool:
+            return dict.fromkeys(self._parts.drivers, NO_KEYS)
         local = self._parts.drivers.get("local")
         if not isinstance(local, LocalDriver):
-            return local is not None
+            return {}
         try:
             await local.machine()
         except DriverUnavailable as error:
             log.info("no_sandbox", reason=error.message)
+            return {"local": error.advice}
+        except OSError as error:
+            log.warning("availability_unknown", error=str(error))
+            return {"local": f"A sandbox cannot be started here: {error.strerror or error}."}
+        return {}
+
+    async def _look(self) -> bool:
+        problems = await self.problems()
+        if "local" in self._parts.drivers and "local" not in problems:
+            return True
+        usable = self._parts.drivers.keys() - problems.keys()
+        if not usable:
             return False
-        return True
+        try:
+            async with self._parts.pool.acquire() as conn:
+                offered = await templates.list_templates(conn)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreError) as error:
+            log.warning("availability_unknown", error=str(error) or type(error).__name__)
+            return False
+        return any(each.enabled and each.manifest.get("driver", "local") in usable for each in offered)

@@ -195,9 +195,9 @@ class Executor:
                 case _:
                     await self._delete(operation, writer)
         except DriverError as error:
-            writer(f"Failed: {error.message}")
+            writer(f"Failed: {error.advice}")
             await writer.flush()
-            await self._finish_down(operation, Down(Status.FAILED, error.message, error.code))
+            await self._finish_down(operation, Down(Status.FAILED, error.advice, error.code))
         except DeadlineExceeded as error:
             message = f"This took longer than {error.seconds:g} s and was given up."
             writer(f"Failed: {message}")

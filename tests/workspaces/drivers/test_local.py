@@ -20,6 +20,7 @@ from rookery.workspaces.drivers import sandboxes
 from rookery.workspaces.drivers.launcher import arguments
 from rookery.workspaces.drivers.launcher.running import find_all
 from rookery.workspaces.drivers.local import LocalDriver
+from rookery.workspaces.drivers.machine import bounded, how_to_allow_namespaces
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.users import DEFAULT_RANGE
 from rookery.workspaces.networks import Network
@@ -505,6 +506,38 @@ async def test_folder_that_turns_into_a_link_while_it_is_bound_leads_nowhere_els
     assert not any("a secret" in each for each in seen)
 
 
+@pytest.mark.parametrize(
+    ("memory_mb", "cores", "effective"),
+    [
+        (65_536, 32, (4096, 4.0)),  # as the template says
+        (4096, 4, (3072, 3.0)),
+        (4096, 2, (3072, 1.5)),
+        (1024, 1, (2048, 1.0)),  # never so little that builds fail
+    ],
+)
+def test_limits_leave_a_small_machine_a_quarter_of_what_it_has(
+    memory_mb: int, cores: int, effective: tuple[int, float]
+) -> None:
+    found = bounded(Limits(memory_mb=4096, cpus=4, pids=7), memory_mb=memory_mb, cores=cores)
+
+    assert (found.memory_mb, found.cpus) == effective
+    assert found.pids == 7
+    assert bounded(Limits(), memory_mb=memory_mb, cores=cores) == Limits()
+
+
+async def test_limits_of_shipped_templates_let_ordinary_programs_work(yard: Yard) -> None:
+    """Many threads, a large heap, and much more memory that is only reserved, as runtimes and browsers do."""
+    ws = await yard.start(limits=Limits(memory_mb=4096, cpus=4, pids=2048))
+    threads = "import threading, time\nfor _ in range(300): threading.Thread(target=time.sleep, args=(1,)).start()"
+    reserves = "import mmap; mmap.mmap(-1, 1 << 40, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0)"
+
+    for code in (threads, "bytearray(1_200_000_000)", reserves):
+        assert await yard.run(ws, f'python3 -c "{code}"') == (0, "")
+    _, refused = await yard.run(ws, 'python3 -c "bytearray(5_000_000_000)" 2>&1 | tail -1')
+
+    assert "MemoryError" in refused
+
+
 async def test_limits_hold_for_processes_files_and_memory(yard: Yard) -> None:
     ws = await yard.start(limits=Limits(pids=20, disk_mb=1, memory_mb=256))
 
@@ -545,6 +578,30 @@ async def test_machine_without_what_it_takes_says_so_and_does_not_fall_back(
     assert says in unavailable.value.message
     assert fix in unavailable.value.fix
     assert await driver.list_running() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "command"),
+    [
+        (
+            "kernel/apparmor_restrict_unprivileged_userns",
+            "1",
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+        ("kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+        ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
+        ("user/max_user_namespaces", "15000", "--security-opt seccomp=unconfined"),
+        ("kernel/unprivileged_userns_clone", "1", "--privileged"),
+    ],
+)
+def test_command_that_allows_user_namespaces_is_the_one_for_this_machine(
+    tmp_path: Path, name: str, says: str, command: str
+) -> None:
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text(f"{says}\n")
+
+    assert command in how_to_allow_namespaces(tmp_path, [str(tmp_path)])
+    assert "sysctl -w" in how_to_allow_namespaces(tmp_path, [])
 
 
 async def test_unsafe_is_only_by_setting_warns_and_still_ends_everything(tmp_path: Path) -> None:

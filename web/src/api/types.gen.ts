@@ -1543,7 +1543,7 @@ export interface TemplatePatchBody {
   allowed_roles?: UserRole[];
 }
 
-/** A template. `revision` and `readme` only when one is read; who may use it only for administrators. `network` is what it asks for (none, hosts, public, host); `granted_network` is what its workspaces get, which is less where the server's settings allow no more. `hosts` are what they reach with `hosts`. */
+/** A template. `revision` and `readme` only when one is read; who may use it only for administrators. `network` is what it asks for (none, hosts, public, host); `granted_network` is what its workspaces get, which is less where the server's settings allow no more. `hosts` are what they reach with `hosts`. `unavailable` says why its workspaces cannot be started on this server, and what to do about it; null when they can. */
 export interface TemplateView {
   name: string;
   display_name: string;
@@ -1553,6 +1553,7 @@ export interface TemplateView {
   network: string;
   granted_network: string;
   hosts: string[];
+  unavailable: string | null;
   parameters: ParameterView[];
   presets: PresetView[];
   agents_allowed: boolean;

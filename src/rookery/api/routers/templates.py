@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated
@@ -63,7 +63,8 @@ class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
     """A template. `revision` and `readme` only when one is read; who may use it only for administrators.
 
     `network` is what it asks for (none, hosts, public, host); `granted_network` is what its workspaces get, which is
-    less where the server's settings allow no more. `hosts` are what they reach with `hosts`.
+    less where the server's settings allow no more. `hosts` are what they reach with `hosts`. `unavailable` says why its
+    workspaces cannot be started on this server, and what to do about it; null when they can.
     """
 
     name: str
@@ -74,6 +75,7 @@ class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
     network: str
     granted_network: str
     hosts: tuple[str, ...]
+    unavailable: str | None
     parameters: tuple[ParameterView, ...]
     presets: tuple[PresetView, ...]
     agents_allowed: bool
@@ -110,16 +112,21 @@ def router(parts: ApiParts) -> APIRouter:
     routes = Routes("templates")
     view = partial(_view, parts)
 
+    async def single(caller: Caller, template: Template) -> TemplateView:
+        problems = await parts.workspaces.availability.problems()
+        return view(caller, template, problems, is_single=True)
+
     @routes.get("/templates", "templates.list", returns=Items[TemplateView])
     async def list_templates(caller: CallerDep) -> Response:
         """Templates that the caller may make workspaces of, by name; administrators and auditors see all."""
         found = await (caller.store.templates.list_all() if _is_staff(caller) else caller.store.templates.list())
-        return answer(Items(tuple(view(caller, each) for each in found)))
+        problems = await parts.workspaces.availability.problems()
+        return answer(Items(tuple(view(caller, each, problems) for each in found)))
 
     @routes.get("/templates/{template}", "templates.get", returns=TemplateView, errors=(404,))
     async def get(caller: CallerDep, template: TemplateName) -> Response:
         """One template with its README."""
-        return answer(view(caller, await caller.store.templates.get(template), is_single=True))
+        return answer(await single(caller, await caller.store.templates.get(template)))
 
     @routes.put(
         "/templates/{template}",
@@ -137,7 +144,7 @@ def router(parts: ApiParts) -> APIRouter:
         seconds = max(ARCHIVE_SECONDS, caller.read_seconds)
         data = await bodies.read(request, limit=MAX_ARCHIVE_BYTES, seconds=seconds)
         packed = await asyncio.to_thread(_packed, data, template, parts.workspaces.parts.shared_folders)
-        return answer(view(caller, await caller.store.templates.push(as_push(packed)), is_single=True))
+        return answer(await single(caller, await caller.store.templates.push(as_push(packed))))
 
     @routes.patch(
         "/templates/{template}", "templates.update", returns=TemplateView, body=TemplatePatchBody, errors=(404,)
@@ -148,7 +155,7 @@ def router(parts: ApiParts) -> APIRouter:
         given = {name: getattr(body, name) for name in body.given}
         lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
         changed = await caller.store.templates.update(template, TemplatePatch(**(given | lists)))
-        return answer(view(caller, changed, is_single=True))
+        return answer(await single(caller, changed))
 
     @routes.delete("/templates/{template}", "templates.delete", errors=(404, 409))
     async def delete(caller: CallerDep, template: TemplateName) -> Response:
@@ -175,7 +182,9 @@ def _is_staff(caller: Caller) -> bool:
     return is_staff and has_scope(caller.actor, Resource.TEMPLATE, Action.READ)
 
 
-def _view(parts: ApiParts, caller: Caller, template: Template, *, is_single: bool = False) -> TemplateView:
+def _view(
+    parts: ApiParts, caller: Caller, template: Template, problems: Mapping[str, str], *, is_single: bool = False
+) -> TemplateView:
     manifest = manifests.decode(template.manifest)
     is_staff = _is_staff(caller)
     return TemplateView(
@@ -187,6 +196,7 @@ def _view(parts: ApiParts, caller: Caller, template: Template, *, is_single: boo
         network=manifest.sandbox.network,
         granted_network=parts.workspaces.service.granted_network(manifest),
         hosts=manifest.sandbox.hosts,
+        unavailable=problems.get(manifest.driver),
         parameters=tuple(ParameterView(**msgspec.structs.asdict(each)) for each in manifest.parameters),
         presets=tuple(PresetView(**msgspec.structs.asdict(each)) for each in manifest.presets),
         agents_allowed=template.agents_allowed,

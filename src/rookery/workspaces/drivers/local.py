@@ -258,7 +258,7 @@ class LocalDriver:
         return await sandboxes.in_thread(self._config.users.choose, place, writes_shared=bool(plan.rw_binds))
 
     def _plan(self, ws: WorkspaceSpec, place: Layout, found: Machine, *, network: Network) -> Plan:
-        config, sandbox = self._config, ws.sandbox
+        config, sandbox, limits = self._config, ws.sandbox, machine.bounded(ws.limits)
         for path in (*sandbox.ro_binds, *sandbox.rw_binds):
             if problem := arguments.problem_of_bind(path, config.all_hidden):
                 raise DriverError("invalid_workspace", f"The template's bind {path!r:.200} {problem}.")
@@ -279,10 +279,10 @@ class LocalDriver:
             hidden=config.all_hidden,
             env=ws.env,
             tmp_mb=config.tmp_mb,
-            memory_mb=ws.limits.memory_mb,
-            cpus=ws.limits.cpus,
-            pids=ws.limits.pids,
-            disk_mb=ws.limits.disk_mb,
+            memory_mb=limits.memory_mb,
+            cpus=limits.cpus,
+            pids=limits.pids,
+            disk_mb=limits.disk_mb,
             cgroup=str(config.cgroup) if config.cgroup else None,
         )
 

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,19 +19,25 @@ from rookery.workspaces.drivers import bubblewrap, starting
 from rookery.workspaces.drivers.bubblewrap import INSTALL, Bubblewrap
 from rookery.workspaces.drivers.launcher import archives, cgroups
 from rookery.workspaces.drivers.launcher.plan import Plan
-from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
+from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits
 from rookery.workspaces.drivers.users import DEFAULT_RANGE, Users
 from rookery.workspaces.networks import Network
 
 USUAL_PYTHON = "/usr/bin/python3"
 OLDEST_PYTHON = (3, 9)
 
-NAMESPACES = (
-    "Allow unprivileged user namespaces: `sysctl -w user.max_user_namespaces=15000`; on Debian also "
-    "`kernel.unprivileged_userns_clone=1`; on Ubuntu 24.04 and later `kernel.apparmor_restrict_unprivileged_userns=0` "
-    "or an AppArmor profile for bwrap; in a container, a seccomp profile that allows `unshare` and `mount`."
-)
+# Of a machine's memory and processors, the most that the limits of one template may be.
+SHARE = 0.75
+LEAST_MEMORY_MB = 2048
 PROC = "The machine, usually a container, forbids a new /proc. Run the server outside of it, or with `--privileged`."
+NAMESPACES = "user namespaces"
+# Settings of the kernel that forbid user namespaces: the file, what it says then, and the setting that allows them.
+_FORBIDDING = (
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
+    ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+    ("user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
+)
+_CONTAINERS = ("/.dockerenv", "/run/.containerenv")
 
 # What bubblewrap says, and what to do about it. The first that fits is told.
 _FIXES = (
@@ -145,6 +152,22 @@ def notes_of(config: LocalConfig) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def bounded(limits: Limits, *, memory_mb: int | None = None, cores: int | None = None) -> Limits:
+    """The limits of a template as this machine can bear them: at most three quarters of its memory and its processors,
+    so that the rest of the machine, the server above all, goes on. Templates without a limit stay without.
+
+    At least 2 GiB of memory and one processor are left: below that, builds fail, and a machine that small has swap.
+    """
+    if memory_mb is None:
+        memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1024**2
+    cores = cores or len(os.sched_getaffinity(0))
+    return msgspec.structs.replace(
+        limits,
+        memory_mb=min(limits.memory_mb, max(LEAST_MEMORY_MB, int(memory_mb * SHARE))),
+        cpus=min(limits.cpus, max(1.0, cores * SHARE)),
+    )
+
+
 def problem_of_users(config: LocalConfig) -> str | None:
     """What is wrong with the users of workspaces, in a sentence; None when nothing is."""
     if not config.users.is_root:
@@ -225,9 +248,31 @@ async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: Bubblewrap, p
 
 
 def _unavailable(why: str) -> DriverUnavailable:
-    last = why.strip().rpartition("\n")[2]
+    last = why.strip().rpartition("\n")[2].removeprefix("The sandbox did not start: ")
     fix = next((fix for said, fix in _FIXES if said in why), "Run `rookery admin doctor` for what else is wrong.")
-    return DriverUnavailable(f"a sandbox cannot be started here: {last}", fix)
+    return DriverUnavailable(
+        f"a sandbox cannot be started here: {last}", how_to_allow_namespaces() if fix is NAMESPACES else fix
+    )
+
+
+def how_to_allow_namespaces(proc_sys: Path = Path("/proc/sys"), containers: Sequence[str] = _CONTAINERS) -> str:
+    """The command that helps on this machine, in a sentence. What forbids user namespaces differs between systems."""
+    for name, forbids, allows in _FORBIDDING:
+        try:
+            found = (proc_sys / name).read_text().strip()
+        except OSError:
+            continue
+        if found == forbids:
+            return f"This machine forbids user namespaces; as root, run `sysctl -w {allows}`."
+    if any(os.path.exists(path) for path in containers):
+        return (
+            "This container forbids user namespaces; start it with `--security-opt seccomp=unconfined --security-opt "
+            "apparmor=unconfined`, or with `--privileged`."
+        )
+    return (
+        "This machine forbids user namespaces to normal users; as root, run "
+        "`sysctl -w user.max_user_namespaces=15000`, and see docs/operations/sandbox.md if that does not help."
+    )
 
 
 def _judge(seen: Seen) -> None:

@@ -41,6 +41,11 @@ class DriverError(Exception):
         self.code: ErrorCode = code
         self.message = message
 
+    @property
+    def advice(self) -> str:
+        """The message, with what helps where that is known."""
+        return self.message
+
 
 def _storable(message: str) -> str:
     """It may quote what a sandbox or another machine said, where anything can be, also what no database takes."""
@@ -54,6 +59,11 @@ class DriverUnavailable(DriverError):
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__("driver_unavailable", message)
         self.fix = fix
+
+    @property
+    def advice(self) -> str:
+        message = f"{self.message[:1].upper()}{self.message[1:].rstrip('.')}."
+        return _storable(f"{message} {self.fix}".strip())
 
 
 class Log(Protocol):

@@ -2,17 +2,11 @@ import { useQuery } from "@tanstack/react-query";
 import { Box, ChevronDown, CirclePause, CirclePlay, CircleX, Plus, TriangleAlert } from "lucide-react";
 import { memo, useEffect, useState } from "react";
 import { isStatus, sentence } from "@/api/errors";
-import {
-  createWorkspace,
-  listTemplates,
-  listWorkspaces,
-  startWorkspace,
-  stopWorkspace,
-  type WorkspaceRow,
-} from "@/api/workspaces";
+import { createWorkspace, listWorkspaces, startWorkspace, stopWorkspace, type WorkspaceRow } from "@/api/workspaces";
 import { newId } from "@/state/chat_session";
 import { queryClient } from "@/state/queries";
 import { useFeature } from "@/state/session";
+import { useTemplates } from "@/state/templates";
 import { Button } from "@/ui/button";
 import { Combobox, type Option } from "@/ui/combobox";
 import { Popover } from "@/ui/popover";
@@ -46,7 +40,9 @@ function Picker({ workspaceId, onChoose }: Props) {
     retry: false,
     refetchInterval: (query) => (query.state.data?.items.some((one) => isMoving(one)) ? 2_000 : false),
   });
-  const templates = useQuery({ queryKey: ["templates"], queryFn: listTemplates, retry: false, enabled: open });
+  const templates = useTemplates({ enabled: open });
+  // In the server's words, with the command that helps.
+  const problem = templates.data?.items.find((one) => one.unavailable)?.unavailable;
   const isUnknown =
     workspaceId !== null && list.data !== undefined && !list.data.items.some((one) => one.id === workspaceId);
   // The agent made one by itself: the list is older than the chat.
@@ -65,13 +61,15 @@ function Picker({ workspaceId, onChoose }: Props) {
       icon: <StateIcon status={one.status} />,
       selected: one.id === workspaceId,
     })),
-    ...(templates.data?.items ?? []).map((one) => ({
-      id: `new:${one.name}`,
-      label: `New: ${one.display_name || one.name}`,
-      words: one.description,
-      group: "From a template",
-      icon: <Plus />,
-    })),
+    ...(templates.data?.items ?? [])
+      .filter((one) => !one.unavailable)
+      .map((one) => ({
+        id: `new:${one.name}`,
+        label: `New: ${one.display_name || one.name}`,
+        words: one.description,
+        group: "From a template",
+        icon: <Plus />,
+      })),
   ];
   const fail = (error: unknown) => void toast(sentence(error), { kind: "error" });
   const pick = (id: string) => {
@@ -117,6 +115,7 @@ function Picker({ workspaceId, onChoose }: Props) {
         className="max-h-80"
         onPick={(option) => pick(option.id)}
       />
+      {problem && <p className="border-t border-line p-3 text-small break-words text-muted">{problem}</p>}
       {current && (
         <div className="flex items-center gap-2 border-t border-line p-3 text-small">
           <span className="min-w-0 flex-1 text-muted">

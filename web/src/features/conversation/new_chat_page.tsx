@@ -7,6 +7,7 @@ import { Composer, type ComposerHandle, type Submission } from "@/features/compo
 import { effortKey, type ModelChoice, read } from "@/features/composer/model_picker";
 import { newId } from "@/state/chat_session";
 import { noteChat, useKnownModels, useMe, useModels } from "@/state/queries";
+import { useTemplates, whyNone } from "@/state/templates";
 import { Button } from "@/ui/button";
 import { toast } from "@/ui/toast";
 
@@ -22,6 +23,7 @@ export function NewChatPage() {
   const navigate = useNavigate();
   const models = useKnownModels();
   const { isSuccess } = useModels();
+  const noWorkspaces = whyNone(useTemplates().data?.items);
   const composer = useRef<ComposerHandle>(null);
   const [chosen, setChosen] = useState<ModelChoice | null>(null);
   const [planMode, setPlanMode] = useState(false);
@@ -70,6 +72,11 @@ export function NewChatPage() {
             {me.role === "admin"
               ? "No model is set up yet. Add one in the settings."
               : "No model is set up yet. Ask an administrator."}
+          </p>
+        )}
+        {noWorkspaces && (
+          <p role="status" className="mb-3 rounded-lg border border-warn px-4 py-2 break-words">
+            Agents can talk here, but run nothing. {noWorkspaces}
           </p>
         )}
         <Composer

@@ -1,8 +1,8 @@
-import { useMutation, useQuery } from "@tanstack/react-query";
+import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { sentence } from "@/api/errors";
-import { createWorkspace, listTemplates } from "@/api/workspaces";
-import { useFeature } from "@/state/session";
+import { createWorkspace } from "@/api/workspaces";
+import { useTemplates, whyNone } from "@/state/templates";
 import { Button } from "@/ui/button";
 import { Choices } from "@/ui/choices";
 import { Notice } from "@/ui/notice";
@@ -17,19 +17,14 @@ const NONE = {
 
 /** Where the first agent works. `onDone` is told the id of the new workspace, null without one. */
 export function WorkspaceStep({ onDone }: { onDone: (workspace: string | null) => void }) {
-  const isThere = useFeature("workspaces");
-  const templates = useQuery({
-    queryKey: ["templates", "setup"],
-    queryFn: listTemplates,
-    enabled: isThere,
-    retry: false,
-  });
+  const templates = useTemplates();
   const [choice, setChoice] = useState("");
   const make = useMutation({
     mutationFn: () => createWorkspace(choice, crypto.randomUUID()),
     onSuccess: ({ workspace }) => onDone(workspace.id),
   });
-  const simple = (templates.data?.items ?? []).filter((one) => SIMPLE.includes(one.name));
+  const problem = whyNone(templates.data?.items);
+  const simple = (templates.data?.items ?? []).filter((one) => SIMPLE.includes(one.name) && !one.unavailable);
   const options = simple.map((one) => ({
     value: one.name,
     label: one.display_name || one.name,
@@ -37,6 +32,7 @@ export function WorkspaceStep({ onDone }: { onDone: (workspace: string | null) =
   }));
   return (
     <div className="flex flex-col gap-4">
+      {problem && <Notice kind="warn">{problem} Chats work without a workspace.</Notice>}
       <Choices label="Workspace" value={choice} onChange={setChoice} options={[NONE, ...options]} />
       {make.error && <Notice kind="error">{sentence(make.error)}</Notice>}
       <Button
