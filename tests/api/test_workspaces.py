@@ -365,7 +365,7 @@ async def test_server_that_cannot_confine_says_why_and_what_helps_and_offers_wha
 
             async def has_failed() -> bool:
                 failed.update((await ada.http.get(f"{WORKSPACES}/{made}")).json())
-                return failed["status"] == "failed"
+                return bool(failed["status"] == "failed")
 
             await until(has_failed, timeout=30)
         await other.close()
