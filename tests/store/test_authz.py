@@ -22,7 +22,7 @@ from rookery.chat.parts import File, Text
 from rookery.chat.rights import AdminAccess, OwnerActor, Scope, UserActor
 from rookery.chat.rights import Role as UserRole
 from rookery.chat.states import Status as ChatStatus
-from rookery.store import access, audit, idempotency, sessions, settings, shares, users
+from rookery.store import access, audit, file_quota, idempotency, sessions, settings, shares, users
 from rookery.store.access import Standing, Watching
 from rookery.store.access_errors import (
     ArchiveFirst,
@@ -33,6 +33,7 @@ from rookery.store.access_errors import (
     InUse,
     LastAdmin,
     NoActor,
+    QuotaExceeded,
     ScopeMissing,
 )
 from rookery.store.audit import BREAK_GLASS, EntryFilter, RequestInfo
@@ -426,6 +427,82 @@ async def test_file_of_somebody_else_is_as_good_as_gone(office: Office) -> None:
     assert (await office.by("ada").turns.send(chat, message)).sent.inserted
     with pytest.raises(InUse):
         await office.by("eve").files.delete(file.id)
+
+
+async def shared_file(office: Office) -> tuple[ChatId, UUID]:
+    """A chat of eve's that ada may read, and a file in it."""
+    theirs = await office.running("eve")
+    file = await office.by("eve").files.create(name="a.txt", mime_type="text/plain", data=b"hello")
+    await office.world.conn.execute("INSERT INTO chat_file_links VALUES ($1, $2)", theirs, file.id)
+    await office.by("eve").chats.patch_shares(theirs, SharePatch(users={office.id("ada"): "read"}))
+    return theirs, file.id
+
+
+def naming(office: Office, file_id: UUID, client_id: str | None = None) -> NewQueuedMessage:
+    part = File(media_type="text/plain", file_id=file_id)
+    return NewQueuedMessage(content=(part,), created_by=office.id("ada"), client_id=client_id)
+
+
+async def test_file_of_a_shared_chat_is_copied_for_the_chat_that_it_is_attached_to(office: Office) -> None:
+    chat, (theirs, original) = await office.chat(), await shared_file(office)
+
+    sent = await office.by("ada").turns.send(chat, naming(office, original))
+
+    (part,) = sent.sent.inserted[-1].parts()
+    assert isinstance(part, File)
+    assert part.file_id not in (None, original)
+    (copy,) = await office.by("ada").files.list_of_chat(chat)
+    assert (copy.id, copy.owner_id, copy.name) == (part.file_id, office.id("ada"), "a.txt")
+    (entry,) = (await office.by("audrey").reports.audit(EntryFilter(action="file.copy"))).entries
+    assert (entry.actor_id, entry.resource_id) == (office.id("ada"), str(copy.id))
+    assert entry.extra == {"original_id": str(original), "chat_id": str(chat)}
+
+    await office.by("eve").chats.patch_shares(theirs, SharePatch(users={office.id("ada"): None}))
+    with pytest.raises(FileNotFound):
+        await office.by("ada").files.read(original)
+    assert (await office.by("ada").files.read(copy.id)).data == b"hello"
+
+
+async def test_chat_is_made_with_a_copy_of_a_shared_file(office: Office) -> None:
+    _, original = await shared_file(office)
+    message = NewMessage(role=Role.USER, content=naming(office, original).content, created_by=office.id("ada"))
+
+    made = await office.by("ada").turns.create(office.spec("ada", messages=(message,)))
+
+    assert isinstance(made, Created)
+    (copy,) = await office.by("ada").files.list_of_chat(made.chat.id)
+    assert (copy.id != original, copy.owner_id) == (True, office.id("ada"))
+
+
+async def test_message_that_comes_again_copies_nothing(office: Office) -> None:
+    chat, (_, original) = await office.chat(), await shared_file(office)
+    message = naming(office, original, client_id="once")
+
+    first = await office.by("ada").turns.send(chat, message)
+    again = await office.by("ada").turns.send(chat, message)
+
+    assert again.sent.repeats == first.sent.inserted[-1].id
+    owned = "SELECT count(*) FROM chat_files WHERE owner_id = $1"
+    assert await office.world.conn.fetchval(owned, office.id("ada")) == 1
+    assert len((await office.by("audrey").reports.audit(EntryFilter(action="file.copy"))).entries) == 1
+
+
+async def test_shared_file_is_refused_where_sharing_is_off(office: Office) -> None:
+    chat, (_, original) = await office.chat(), await shared_file(office)
+    await settings.write_setting(office.world.conn, "sharing", value={"enabled": False})
+
+    with pytest.raises(FileUnavailable):
+        await office.by("ada").turns.send(chat, naming(office, original))
+
+
+async def test_copies_count_against_the_quota_of_who_makes_them(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat, (_, original) = await office.chat(), await shared_file(office)
+    monkeypatch.setattr(file_quota, "MAX_UNLINKED_BYTES", 4)
+
+    with pytest.raises(QuotaExceeded):
+        await office.by("ada").turns.send(chat, naming(office, original))
 
 
 async def test_interrupt_reaches_running_children(office: Office) -> None:

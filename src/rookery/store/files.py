@@ -6,7 +6,7 @@ gives a chat a right to a file, whoever uploaded it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -32,6 +32,14 @@ INSERT = f"""
     VALUES ($1, $2, $3, octet_length($4::bytea), $4, $5)
     RETURNING {COLUMNS}
 """
+# The bytes never leave the database.
+COPY = """
+    INSERT INTO chat_files (owner_id, name, mime_type, size_bytes, data, origin)
+    SELECT $2, name, mime_type, size_bytes, data, origin FROM chat_files WHERE id = $1
+    RETURNING id
+"""
+SIZES = "SELECT size_bytes FROM chat_files WHERE id = ANY ($1::uuid[])"
+DELETE_ALL = "DELETE FROM chat_files WHERE id = ANY ($1::uuid[])"
 FIND = f"SELECT {COLUMNS} FROM chat_files f WHERE f.id = ANY ($1::uuid[])"
 
 # The newest first, as far as they fit; what does not fit never leaves the server. Sizes are those of the bytes.
@@ -79,6 +87,22 @@ async def create_file(
     record = await conn.fetchrow(INSERT, owner_id, name, mime_type, data, origin)
     assert record is not None
     return FileInfo(*record)
+
+
+async def copy_file(conn: Connection, file_id: UUID, owner_id: UUID) -> UUID | None:
+    """The same bytes as a file of this owner; None when the original is gone."""
+    copy: UUID | None = await conn.fetchval(COPY, file_id, owner_id)
+    return copy
+
+
+async def find_sizes(conn: Connection, file_ids: Sequence[UUID]) -> list[int]:
+    return [record["size_bytes"] for record in await conn.fetch(SIZES, list(file_ids))]
+
+
+async def delete_files(conn: Connection, file_ids: Sequence[UUID]) -> None:
+    """Remove files that nobody links."""
+    if file_ids:
+        await conn.execute(DELETE_ALL, list(file_ids))
 
 
 async def find_files(conn: Connection, file_ids: Collection[UUID]) -> dict[UUID, FileInfo]:

@@ -9,22 +9,11 @@ import msgspec
 
 from rookery.chat.messages import ChatId
 from rookery.chat.rights import Action, Resource
-from rookery.store import files, shares
-from rookery.store.access_errors import FileNotFound, InUse, QuotaExceeded
+from rookery.store import file_quota, files, shares
+from rookery.store.access_errors import FileNotFound, InUse
 from rookery.store.authz import Grant, How, Part, Via, authz
 from rookery.store.files import FileInfo, Origin
 
-MAX_UNLINKED_FILES = 200
-MAX_UNLINKED_BYTES = 500 * 1024 * 1024
-
-# Two uploads of one user take turns, so that together they stay within the limit.
-LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
-UNLINKED = """
-    SELECT count(*), coalesce(sum(f.size_bytes), 0)::bigint
-      FROM chat_files f
-     WHERE f.owner_id = $1
-       AND NOT EXISTS (SELECT FROM chat_file_links l WHERE l.file_id = f.id)
-"""
 # Stored plain and out of line, so that a range of it is read alone.
 READ = "SELECT substring(data FROM $2 + 1 FOR $3) FROM chat_files WHERE id = $1"
 OF_CHAT = f"""
@@ -72,11 +61,7 @@ class Files(Part):
         self, at: Grant, *, name: str, mime_type: str, data: bytes, origin: Origin = Origin.UPLOAD
     ) -> FileInfo:
         """Store a file whose name and type were checked."""
-        await at.conn.execute(LOCK_USER, at.user_id)
-        record = await at.conn.fetchrow(UNLINKED, at.user_id)
-        assert record is not None
-        if record[0] >= MAX_UNLINKED_FILES or record[1] + len(data) > MAX_UNLINKED_BYTES:
-            raise QuotaExceeded("You have uploaded too many files that no chat uses. Send or delete some first.")
+        await file_quota.require_room(at.conn, at.user_id, sizes=[len(data)])
         return await files.create_file(at.conn, at.user_id, name=name, mime_type=mime_type, data=data, origin=origin)
 
     @authz(Resource.FILE, Action.READ, via=Via.FILE)

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.chat import parts
 from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatNotFound, FileUnavailable, InvalidInput, QueueChanged, QueuedMessageNotFound
+from rookery.chat.errors import ChatNotFound, InvalidInput, QueueChanged, QueuedMessageNotFound
 from rookery.chat.messages import (
     ChatId,
     Effort,
@@ -32,9 +32,19 @@ from rookery.chat.rights import Action, OwnerActor, Relation, Resource
 from rookery.chat.states import State
 from rookery.chat.toolcalls import SubmittedResult
 from rookery.chat.transitions import BusyBehavior
-from rookery.store import chat_reads, chat_views, chats, idempotency, machine, messages, shares, spending, workspaces
+from rookery.store import (
+    chat_reads,
+    chat_views,
+    chats,
+    idempotency,
+    machine,
+    messages,
+    spending,
+    workspaces,
+)
 from rookery.store.access_errors import Forbidden
 from rookery.store.audit import Event
+from rookery.store.authorized import file_copies
 from rookery.store.authz import Grant, How, Part, Via, authz
 from rookery.store.chat_views import ChatView
 from rookery.store.hints import WatchKind
@@ -52,15 +62,6 @@ class Choose(Protocol):
     def __call__(self, last: UUID) -> UUID: ...
 
 
-FOREIGN_FILES = f"""
-    SELECT f.id
-      FROM chat_files f
-     WHERE f.id = ANY ($1::uuid[])
-       AND f.owner_id <> $2
-       AND NOT EXISTS (SELECT FROM chat_file_links l JOIN chats c ON c.id = l.chat_id
-                        WHERE l.file_id = f.id
-                          AND (c.owner_id = $2 OR {shares.SHARED_WITH.format(user="$2")}))
-"""
 # Checked where the chat is made: an administrator may have switched it off since it was chosen.
 MODEL_IS_LIVE = """
     SELECT m.enabled, m.deleted, p.enabled AND NOT p.deleted
@@ -198,8 +199,10 @@ class Turns(Part):
         await _check_model(at, spec.model_config_id)
         if spec.workspace_id is not None:
             await workspaces.check_own(at.conn, spec.workspace_id, at.user_id)
-        await _check_files(at, *(message.content for message in spec.messages))
-        made = await machine.create_chat(at.bundle, spec)
+        copies = await file_copies.copy_foreign_files(at, None, *(message.content for message in spec.messages))
+        own = [msgspec.structs.replace(each, content=copies.put_into(each.content)) for each in spec.messages]
+        made = await machine.create_chat(at.bundle, msgspec.structs.replace(spec, messages=tuple(own)))
+        await copies.log(at, made.chat.id)
         created = CreatedChat(made.chat, made.messages, await _view(at, made.chat.id))
         if request is not None:
             assert encode is not None, "a stored answer has to be encoded"
@@ -251,13 +254,16 @@ class Turns(Part):
         `choose` names the model, under the lock, by the one that the chat used last.
         """
         _check_author(at, message.created_by)
-        await _check_files(at, message.content)
+        copies = await file_copies.copy_foreign_files(at, chat_id, message.content)
+        message = msgspec.structs.replace(message, content=copies.put_into(message.content))
         tx = await at.bundle.open(chat_id)
         if choose is not None:
             message = msgspec.structs.replace(message, model_config_id=choose(tx.chat.last_model_config_id))
         sent = await machine.send_message(tx, message, busy)
         if sent.repeats is not None:
+            await copies.undo(at)
             return await _sent_before(at, sent, tx.chat)
+        await copies.log(at, chat_id)
         if plan_mode is not None or mcp_server_ids is not None:
             servers = None if mcp_server_ids is None else list(mcp_server_ids)
             await at.conn.execute(CHOOSE, chat_id, plan_mode, servers)
@@ -277,7 +283,7 @@ class Turns(Part):
         choose: Callable[[UUID | None, UUID], UUID] | None = None,
     ) -> EditedIn:
         """`choose` names the model, under the lock, by that of the message as it was and the chat's last."""
-        await _check_files(at, content)
+        copies = await file_copies.copy_foreign_files(at, chat_id, content)
         tx = await at.bundle.open(chat_id)
         if choose is not None:
             original = await at.conn.fetchval(MODEL_OF, chat_id, message_id) if is_id(message_id) else None
@@ -285,12 +291,13 @@ class Turns(Part):
         edited = await machine.edit_message(
             tx,
             message_id,
-            content=content,
+            content=copies.put_into(content),
             edited_by=at.user_id,
             model_config_id=model_config_id,
             reasoning_effort=reasoning_effort,
             suffix=suffix,
         )
+        await copies.log(at, chat_id)
         return EditedIn(edited, tx.chat)
 
     @authz(Resource.CHAT, Action.INTERRUPT, via=Via.CHAT, how=How.BUNDLE)
@@ -397,17 +404,19 @@ class Turns(Part):
         reasoning_effort: Effort | UnsetType | None = UNSET,
     ) -> QueuedMessage:
         """Change what is given; without content it stays as it is. No effort (None) is a change, too."""
-        if content is not None:
-            await _check_files(at, content)
+        copies = await file_copies.copy_foreign_files(at, chat_id, content or ())
         tx = await at.bundle.open(chat_id)
         _require_queue(tx, queued_id)
-        return await machine.edit_queued_message(
+        said = content if content is not None else await _queued_content(tx, queued_id)
+        edited = await machine.edit_queued_message(
             tx,
             queued_id,
-            content=content if content is not None else await _queued_content(tx, queued_id),
+            content=copies.put_into(said),
             model_config_id=model_config_id,
             reasoning_effort=reasoning_effort,
         )
+        await copies.log(at, chat_id)
+        return edited
 
 
 async def _sent_before(at: Grant, sent: Sent, chat: Chat) -> SentTo:
@@ -466,16 +475,6 @@ async def _check_model(at: Grant, model_config_id: UUID) -> None:
         raise ModelUnusable(Unusable.DISABLED, model_config_id)
     if not record[2]:
         raise ModelUnusable(Unusable.PROVIDER_DISABLED, model_config_id)
-
-
-async def _check_files(at: Grant, *contents: Sequence[ContentPart]) -> None:
-    """Refuse files the author may not read, as if they were not there."""
-    named = frozenset().union(*(parts.file_ids(content) for content in contents))
-    if not named:
-        return
-    foreign = [record["id"] for record in await at.conn.fetch(FOREIGN_FILES, list(named), at.user_id)]
-    if foreign:
-        raise FileUnavailable(sorted(foreign))
 
 
 def _check_author(at: Grant, created_by: UUID) -> None:
