@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -96,10 +97,16 @@ class Provider:
         name = chat[1] if chat else ""
         self._asked[name] += 1
         is_call = self._asked[name] % (int(calls) + 1) != 0
-        packets = call_events(self._asked[name]) if is_call else list(events(wire, int(tokens), WORD))
+        packets = call_events(self._asked[name]) if is_call else answer(wire, int(tokens))
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         self.requests.append((name, arrived, time.monotonic()))
         await send(writer, packets, pace)
+
+
+@cache
+def answer(wire: str, tokens: int) -> list[bytes]:
+    """Made once: long answers of many chats that begin at the same time would hold the provider up."""
+    return list(events(wire, tokens, WORD))
 
 
 def call_events(number: int) -> list[bytes]:
@@ -189,6 +196,12 @@ class House:
                 self.models[wire, name] = (await model_configs.create_model_config(conn, draft, by=None)).id
             self.bus.resync()
         return self.models[wire, name]
+
+    async def limit(self, running_roots: int) -> None:
+        """How many chats may work at once; 0 is no limit."""
+        async with self.database.api.acquire() as conn:
+            await settings.write_setting(conn, chat_settings.SETTING, value={"running_roots": running_roots})
+        self.bus.resync()
 
     async def requests(self) -> list[tuple[str, float, float]]:
         """What the provider was asked since the last time: chat, when the request came, when the first token went."""

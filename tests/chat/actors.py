@@ -113,6 +113,7 @@ class Worker(Struct, frozen=True):
     def _running_attempts(self, fence: Fence, turn: int) -> Iterator[Attempt]:
         """Work on a running chat; what follows a model call is fenced by its attempt too."""
         counted = replace(fence, attempt=self.seen.attempt)
+        yield _one(T.GIVE_WAY, fence=fence)
         yield _one(T.RECORD_GENERATION_ATTEMPT, fence=fence)
         yield _one(T.RECORD_RETRY_STATE, text="overloaded", fence=fence)
         for deadline in Deadline:

@@ -348,6 +348,11 @@ def _abandon(chat: Chat, action: Action) -> Chat:
     return _disown(chat)
 
 
+@_starts_in(Transition.GIVE_WAY, "R0 R1")
+def _give_way(chat: Chat, action: Action) -> Chat:
+    return _abandon(chat, action)
+
+
 @_starts_in(Transition.RECORD_GENERATION_ATTEMPT, "R0 R1")
 def _record_attempt(chat: Chat, action: Action) -> Chat:
     return _retry(replace(chat, attempt=chat.attempt + 1), None)

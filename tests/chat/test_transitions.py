@@ -37,6 +37,7 @@ SPEC = {
     "finish_error": "W>E0 R0>E0 R1>E1",
     "cancel_requires_action": "A0>R0 A1>R1",
     "reconcile_invalid_state": "INVALID>E0|E1",
+    "give_way": "R0>R0 R1>R1",
 }
 OWNERSHIP = {Transition.ACQUIRE, Transition.ABANDON}
 EDGES = {(source, target) for moves in TABLE.values() for source, targets in moves.items() for target in targets}

@@ -118,14 +118,18 @@ class House:
 
     async def ask(self, words: str = "hello", **fields: object) -> ChatId:
         """A new chat that begins with these words."""
-        spec = ChatSpec(
-            owner_id=self.user,
-            title="A chat",
-            model_config_id=self.model,
-            messages=(NewMessage(role=Role.USER, content=(Text(words),), created_by=self.user),),
-            **fields,  # type: ignore[arg-type]
-        )
+        defaults: dict[str, object] = {
+            "owner_id": self.user,
+            "title": "A chat",
+            "model_config_id": self.model,
+            "messages": (NewMessage(role=Role.USER, content=(Text(words),), created_by=self.user),),
+        }
+        spec = ChatSpec(**{**defaults, **fields})  # type: ignore[arg-type]
         return (await self.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat.id
+
+    async def add_user(self) -> UUID:
+        found: UUID = await self.sql("INSERT INTO users (username) VALUES ($1) RETURNING id", f"u{uuid4().hex[:12]}")
+        return found
 
     async def send(self, chat_id: ChatId, words: str, busy: BusyBehavior = BusyBehavior.QUEUE) -> None:
         message = NewQueuedMessage(content=(Text(words),), created_by=self.user)

@@ -46,6 +46,7 @@ class Transition(StrEnum):
     RECONCILE_INVALID_STATE = "reconcile_invalid_state"
     ACQUIRE = "acquire"
     ABANDON = "abandon"
+    GIVE_WAY = "give_way"
 
 
 class BusyBehavior(StrEnum):
@@ -111,6 +112,7 @@ TABLE: dict[Transition, Moves] = {
     Transition.RECONCILE_INVALID_STATE: _moves(INVALID="E0 E1"),
     Transition.ACQUIRE: _stays(EXISTING),
     Transition.ABANDON: _stays(EXISTING),
+    Transition.GIVE_WAY: _moves(R0="R0", R1="R1"),
 }
 
 # The only transitions that may touch a chat whose row is INVALID.
@@ -151,6 +153,7 @@ _CANNOT: dict[Transition, str] = {
     Transition.RECONCILE_INVALID_STATE: "This chat cannot be repaired",
     Transition.ACQUIRE: "This chat cannot be taken over",
     Transition.ABANDON: "This chat cannot be let go",
+    Transition.GIVE_WAY: "This chat cannot give way to another",
 }
 
 _DOING: dict[Status, str] = {
@@ -182,6 +185,7 @@ _INSTEAD: dict[Transition, str] = {
         Transition.FINISH_INTERRUPTION,
         Transition.FINISH_ERROR,
         Transition.CANCEL_REQUIRES_ACTION,
+        Transition.GIVE_WAY,
     ),
     "Drop the work, and read the chat again.",
 )

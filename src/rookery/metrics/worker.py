@@ -27,6 +27,7 @@ FENCED = (
     Transition.CANCEL_REQUIRES_ACTION,
     Transition.INTERRUPT,
     Transition.ABANDON,
+    Transition.GIVE_WAY,
 )
 
 RUNNERS: tuple[Family[Worker], ...] = (
@@ -49,6 +50,14 @@ RUNNERS: tuple[Family[Worker], ...] = (
         "acquire_lag_seconds",
         "Time from when a chat could run until a runner took it.",
         lambda worker: worker.stats.acquire_lag_seconds,
+    ),
+    counter(
+        "gave_way_total",
+        "Chats that were put back between two steps, because their owner held more slots than a fair share and another"
+        " owner waited.",
+        lambda worker: worker.stats.gave_way,
+        labels=("pool",),
+        known=POOLS,
     ),
     counter(
         "takeovers_total",

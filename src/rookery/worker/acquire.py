@@ -15,7 +15,17 @@ from rookery.clock import Clock, DeadlineExceeded
 from rookery.log import get_logger
 from rookery.store.errors import CommitOutcomeUnknown
 from rookery.store.hints import OwnershipHint
-from rookery.store.machine import ChatState, Machine, Tx, capacity, list_candidates, try_abandon, try_acquire
+from rookery.store.machine import (
+    ChatState,
+    Machine,
+    Slot,
+    Tx,
+    capacity,
+    find_donors,
+    list_candidates,
+    try_abandon,
+    try_acquire,
+)
 from rookery.store.machine.at_once import take_free
 from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import Candidate, Takeover, find_takeover, has_peers
@@ -70,6 +80,7 @@ class Acquirer:
         self._must_list = False
         self._has_peers = False
         self._is_put_off = False
+        self._is_short = False  # of slots, when it last looked
 
     def wake(self) -> None:
         """Ask for a pass now: a slot is free, or a peer is gone."""
@@ -94,7 +105,8 @@ class Acquirer:
                     # Whatever wakes it next: those that were named now are not named again.
                     self._must_list = True
                     continue
-                if not must_list and len(named) == 1:
+                # Where slots are short, those who wait are ranked: none of them may be overtaken by who comes last.
+                if not must_list and len(named) == 1 and not self._is_short:
                     await self._take_named(*named)
                     continue
                 await self.run_pass()
@@ -126,6 +138,8 @@ class Acquirer:
             return
         outcome = await self._take_one(chat_id, limits)
         self._stats.acquired[outcome] += 1
+        if outcome == "full":
+            await self._ask_for_slots(limits)
         if outcome == "lost":
             # Somebody has it, or it is at rest: then its hint says that a slot is free, and another may wait for one.
             await self.run_pass()
@@ -133,15 +147,21 @@ class Acquirer:
     async def run_pass(self) -> int:
         """Take what may be taken, in order. Returns how many chats were won."""
         room = min(self._config.acquire_batch, self._config.max_runners - len(self._manager))
-        if room <= 0 or not self._may_take():
+        if not self._may_take():
             return 0
+        candidates: list[Candidate] = []
         try:
             async with self._clock.deadline(self._config.database_seconds, "list-candidates"):
                 limits = await self._limits()
-                async with self._pool.acquire() as conn:
-                    candidates = await list_candidates(conn, room * 2)
+                if room > 0:
+                    async with self._pool.acquire() as conn:
+                        candidates = await list_candidates(conn, room * 2)
         except DATABASE_ERRORS as error:
             log.warning("acquire_failed", error=str(error) or type(error).__name__)
+            return 0
+        if room <= 0:
+            # Others may have room for what waits, and lack only slots that chats here hold.
+            await self._ask_for_slots(limits)
             return 0
         return await self._take(candidates, limits, room)
 
@@ -159,10 +179,22 @@ class Acquirer:
             lost += outcome == "lost"
             if outcome == "full":
                 full.add(candidate.is_root)
+        self._is_short = bool(full)
+        if full:
+            await self._ask_for_slots(limits)
         if won and (won == room or lost):
             # There may be more than this list showed. Not after a pass that won nothing: it would repeat itself.
             self.wake()
         return won
+
+    async def _ask_for_slots(self, limits: Limits) -> None:
+        """Somebody waits for a slot. Owners who hold more than their share give way at the end of a step."""
+        self._is_short = True
+        try:
+            async with self._clock.deadline(self._config.database_seconds, "find-donors"), self._pool.acquire() as conn:
+                self._manager.ask_for_slots(await find_donors(conn, limits))
+        except DATABASE_ERRORS as error:
+            log.warning("donors_not_found", error=str(error) or type(error).__name__)
 
     async def _take_one(self, chat_id: ChatId, limits: Limits) -> str:
         is_refused = False
@@ -195,7 +227,7 @@ class Acquirer:
         self._stats.chat_acquired(chat.runnable_since, self._clock.now())
         if taken_over is not None:
             self._stats.takeovers[taken_over] += 1
-        if not self._manager.spawn(chat_id, runner_id, acquired=ChatState.of(chat)):
+        if not self._manager.spawn(chat_id, runner_id, acquired=ChatState.of(chat), slot=Slot.of(chat)):
             self._abandon(chat_id, runner_id)
             return "closed"
         return "won"

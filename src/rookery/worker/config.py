@@ -14,8 +14,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     acquire_again_seconds: float = 0.5
     acquire_batch: int = 10
     # Before a pass that a hint asked for, so that idle replicas win the race for a chat; none without other replicas.
-    acquire_delay_per_runner_seconds: float = 0.005
-    acquire_delay_max_seconds: float = 0.25
+    acquire_delay_per_runner_seconds: float = 0.0005
+    acquire_delay_max_seconds: float = 0.05
     max_runners: int = 256
     max_lag_seconds: float = 0.25
     max_pool_wait_seconds: float = 1.0
@@ -40,6 +40,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     presence_look_seconds: float = 0.1
     stall_backoff_seconds: float = 1.0
     stall_backoff_max_seconds: float = 30.0
+    # A chat that only waits for another try makes room for others, but not sooner than this after it was taken.
+    slot_hold_seconds: float = 1.0
 
     cleanup_seconds: float = 5.0
     drain_seconds: float = 25.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NoReturn
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from rookery.log import get_logger
 from rookery.loop.tools import CancelReason
 from rookery.store.errors import StoreError
 from rookery.store.machine import ChatState, states_of
+from rookery.store.machine.capacity import Slot
 from rookery.store.machine.leases import delete_leases
 from rookery.store.machine.ownership import LeaseKey
 from rookery.worker.config import WorkerConfig
@@ -93,7 +94,9 @@ class RunnerManager:
         """How many runners are at what."""
         return Counter(state for runner in self._runners.values() if (state := runner.state) is not None)
 
-    def spawn(self, chat_id: ChatId, runner_id: UUID, *, acquired: ChatState | None = None) -> bool:
+    def spawn(
+        self, chat_id: ChatId, runner_id: UUID, *, acquired: ChatState | None = None, slot: Slot | None = None
+    ) -> bool:
         """Start a runner for a chat that was just acquired. False when nothing starts here any more."""
         key = (chat_id, runner_id)
         if self._is_closed:
@@ -102,7 +105,12 @@ class RunnerManager:
             log.error("runner_exists", chat_id=chat_id, runner_id=runner_id)
             return True
         runner = Runner(
-            chat_id, runner_id, parts=self._parts, on_lost=lambda: self.request_cleanup(key), acquired=acquired
+            chat_id,
+            runner_id,
+            parts=self._parts,
+            on_lost=lambda: self.request_cleanup(key),
+            acquired=acquired,
+            slot=slot,
         )
         self._runners[key] = runner
         self._by_chat.setdefault(chat_id, set()).add(key)
@@ -142,6 +150,13 @@ class RunnerManager:
         for key in keys:
             if (runner := self._runners.get(key)) is not None:
                 runner.resume()
+
+    def ask_for_slots(self, slots: Collection[Slot]) -> None:
+        """These owners hold more than their share, and others wait: some of their chats here are to give way."""
+        self._parts.askings.ask(slots)
+        if slots:
+            for runner in tuple(self._runners.values()):
+                runner.asked()
 
     def drain(self) -> None:
         self._is_draining = True

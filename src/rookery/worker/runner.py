@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from rookery.chat.errors import ChatNotFound
@@ -20,9 +20,11 @@ from rookery.loop.tools import CancelReason
 from rookery.store.errors import StoreError
 from rookery.store.hints import ChatHint
 from rookery.store.machine import ChatState, Machine
+from rookery.store.machine.capacity import Slot
 from rookery.store.machine.ownership import LeaseKey
 from rookery.store.pubsub import Bus
 from rookery.worker.config import WorkerConfig
+from rookery.worker.fair_share import Askings
 from rookery.worker.stats import WorkerStats
 from rookery.worker.tasks import TaskHandle, TaskInput, TaskKind, TaskLoop, TaskRecord, Work
 
@@ -52,13 +54,15 @@ class RunnerParts:
     tasks: TaskLoop
     work_of: Callable[[TaskKind], Work]
     may_commit: Callable[[], bool] = lambda: True
+    askings: Askings = field(default_factory=Askings)
     new_id: Callable[[], UUID] = uuid4
 
 
 class Runner:
     """One acquisition of one chat. `on_lost` is called when it has no business with the chat any more.
 
-    `acquired` is the chat as the acquisition left it, for whoever has it at hand.
+    `acquired` is the chat as the acquisition left it, for whoever has it at hand; `slot` is the slot it holds, which
+    it may be asked to give to somebody else.
     """
 
     def __init__(
@@ -69,10 +73,14 @@ class Runner:
         parts: RunnerParts,
         on_lost: Callable[[], None],
         acquired: ChatState | None = None,
+        slot: Slot | None = None,
     ) -> None:
         self.chat_id = chat_id
         self.runner_id = runner_id
         self._acquired = acquired
+        self._slot = slot
+        self._held_since = parts.clock.monotonic()
+        self._has_stepped = False
         self._parts = parts
         self._on_lost = on_lost
         self._accepted: ChatState | None = None
@@ -167,15 +175,29 @@ class Runner:
         else:
             self._cut_wait()
 
+    def asked(self) -> None:
+        """Owners were asked to make room: a chat that only waits need not wait here."""
+        self._cut_wait()
+
     def _cut_wait(self) -> None:
-        """A task that waits while the process is to stop makes room for the one that lets go of the chat."""
+        """A task that waits while the process is to stop, or its slot is asked for, makes room for the one that lets go
+        of the chat. What it waits for is stored, and sat out by whoever has the chat next."""
         active, accepted = self._active, self._accepted
-        if not self._is_draining or active is None or accepted is None or not active.handle.is_waiting:
+        if active is None or accepted is None or not active.handle.is_waiting:
             return
         # Those that run in a drain, too, would only be started again.
-        if self._kind_of(accepted) is not active.input.kind:
+        is_draining = self._is_draining and self._kind_of(accepted) is not active.input.kind
+        if is_draining or self._may_leave_wait(active):
             active.cancel(CancelReason.SHUTDOWN)
             self._look_again()
+
+    def _may_leave_wait(self, active: TaskRecord) -> bool:
+        parts = self._parts
+        return (
+            active.input.kind is TaskKind.GENERATION
+            and parts.askings.includes(self._slot)
+            and parts.clock.monotonic() - self._held_since >= parts.config.slot_hold_seconds
+        )
 
     @property
     def _is_idle(self) -> bool:
@@ -207,9 +229,12 @@ class Runner:
             return
         if not is_forced:
             self._stalls = 0
-        self._cancel_active(self._reason(state))
+        reason = self._reason(state)
+        self._has_stepped |= reason is CancelReason.SUPERSEDED
+        was_waiting = self._active is not None and self._active.was_waiting
+        self._cancel_active(reason)
         if not self._is_fenced:
-            self._spawn(state)
+            self._spawn(state, may_give_way=self._has_stepped or was_waiting)
 
     def _is_ours(self, state: ChatState) -> bool:
         """A status that this version does not know is nobody's here: a newer replica will take the chat."""
@@ -224,9 +249,10 @@ class Runner:
                 return CancelReason.SUPERSEDED
         return CancelReason.USER
 
-    def _spawn(self, state: ChatState, *, delay_seconds: float = 0.0) -> None:
+    def _spawn(self, state: ChatState, *, delay_seconds: float = 0.0, may_give_way: bool = False) -> None:
         kind = self._kind_of(state)
         parts = self._parts
+        is_asked = may_give_way and kind is TaskKind.GENERATION and parts.askings.includes(self._slot)
         task = TaskInput(
             task_id=parts.new_id(),
             kind=kind,
@@ -235,6 +261,7 @@ class Runner:
             runner_id=self.runner_id,
             history_version=state.history_version,
             status=Status(state.status),
+            asked_for=self._slot if is_asked else None,
         )
         handle = TaskHandle(
             task,

@@ -56,6 +56,7 @@ class WorkerStats:
     tools: ToolStats = field(default_factory=ToolStats)
     acquired: Counter[str] = field(default_factory=Counter)  # by outcome
     acquire_lag_seconds: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS))
+    gave_way: Counter[str] = field(default_factory=Counter)  # by pool
     takeovers: Counter[str] = field(default_factory=Counter)  # by reason
     leases_lost: Counter[str] = field(default_factory=Counter)  # by reason
     lease_renew_seconds: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS))

@@ -30,7 +30,7 @@ from rookery.clock import Clock, Deadline, DeadlineExceeded
 from rookery.log import bind, get_logger
 from rookery.loop.tools import Cancellation, CancelReason
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
-from rookery.store.machine import ChatState, Machine, Tx, View, at_once
+from rookery.store.machine import ChatState, Machine, Slot, Tx, View, at_once
 from rookery.worker.config import WorkerConfig
 from rookery.worker.stats import WorkerStats
 
@@ -68,7 +68,7 @@ class TaskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInput:
-    """What a task starts from: the state its runner saw."""
+    """What a task starts from: the state its runner saw. `asked_for` is its slot, where somebody else may need it."""
 
     task_id: UUID
     kind: TaskKind
@@ -77,6 +77,7 @@ class TaskInput:
     runner_id: UUID
     history_version: int
     status: Status
+    asked_for: Slot | None = None
 
     @property
     def key(self) -> tuple[int, Status]:
@@ -359,6 +360,7 @@ class TaskRecord:
         self.handle = handle
         self.input = handle.input
         self.is_cancelled = False
+        self.was_waiting = False  # when it was cancelled
         self.cancelled_at = 0.0  # on the monotonic clock, once it is cancelled
         self._work = work
         self._task: asyncio.Task[None] | None = None
@@ -386,6 +388,7 @@ class TaskRecord:
         if self.is_cancelled or self.is_done:
             return
         self.is_cancelled = True
+        self.was_waiting = self.handle.is_waiting
         self.cancelled_at = self.handle._clock.monotonic()
         self.handle.cancellation.reason = reason
         assert self._task is not None

@@ -32,6 +32,7 @@ from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.disabled_users import DisabledUsers
 from rookery.worker.effects import Effects
+from rookery.worker.fair_share import Askings, GiveWay
 from rookery.worker.generation import GenerationWork
 from rookery.worker.housekeeping import Housekeeping, make_jobs
 from rookery.worker.inflight import InFlight
@@ -120,7 +121,8 @@ class Worker:
             retry=parts.retry,
             stats=self.stats.calls,
         )
-        work = self._work()
+        askings = Askings()
+        work = self._work(askings)
         self.manager = RunnerManager(
             RunnerParts(
                 worker_id=parts.worker_id,
@@ -132,6 +134,7 @@ class Worker:
                 tasks=TaskLoop(clock=parts.clock, config=parts.config, stats=self.stats),
                 work_of=work.__getitem__,
                 may_commit=parts.may_commit,
+                askings=askings,
                 new_id=parts.new_id,
             ),
             pool=parts.pool,
@@ -242,7 +245,7 @@ class Worker:
         await self.manager.wait_idle()
         await self._inflight.wait_idle()
 
-    def _work(self) -> dict[TaskKind, Work]:
+    def _work(self, askings: Askings) -> dict[TaskKind, Work]:
         parts = self._parts
         meters = billing.Meters()
         acts = ActParts(
@@ -262,10 +265,9 @@ class Worker:
             tool_stats=self.stats.tools,
         )
         leave = AbandonWork(parts.publisher, self._limits)
+        generation = GenerationWork(parts.machine, acts, cache=self.cache, config=parts.config, rng=parts.rng)
         return {
-            TaskKind.GENERATION: GenerationWork(
-                parts.machine, acts, cache=self.cache, config=parts.config, rng=parts.rng
-            ),
+            TaskKind.GENERATION: GiveWay(askings, self._limits, self.stats, otherwise=generation),
             TaskKind.INTERRUPT: InterruptWork(
                 parts.machine,
                 self.buffer,

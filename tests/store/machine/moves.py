@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from rookery.chat.approvals import Answer, Decision
 from rookery.chat.chats import RetryState
+from rookery.chat.fair_share import WaitingChat
 from rookery.chat.messages import ChatId, QueuedMessageId, Role
 from rookery.chat.states import State
 from rookery.chat.toolcalls import SubmittedResult
@@ -19,6 +20,8 @@ from rookery.store.machine import Tx
 from tests.store.machine.rig import CLIENT_TOOL, FAILED, Rig, assistant, call, calling, text
 
 RETRY = RetryState(attempt=1, delay_ms=1000, error="overloaded", retrying_at=datetime(2030, 1, 1, tzinfo=UTC))
+
+SOMEBODY = WaitingChat(ChatId(uuid4()), 1, datetime(2030, 1, 1, tzinfo=UTC))
 
 Move = Callable[[Rig, Tx], Awaitable[object]]
 
@@ -97,6 +100,12 @@ async def _abandon(rig: Rig, tx: Tx) -> object:
     return await machine.abandon(tx)
 
 
+async def _give_way(rig: Rig, tx: Tx) -> object:
+    if tx.chat.runner_id is None:
+        await machine.acquire(tx, worker_id=rig.worker, runner_id=uuid4())
+    return await machine.give_way(tx, to=SOMEBODY)
+
+
 MOVES: dict[Transition, Move] = {
     Transition.SET_ARCHIVED: lambda rig, tx: machine.set_archived(tx, not tx.chat.archived),
     Transition.SEND_MESSAGE_QUEUE: _send(BusyBehavior.QUEUE),
@@ -125,6 +134,7 @@ MOVES: dict[Transition, Move] = {
     Transition.RECONCILE_INVALID_STATE: lambda rig, tx: machine.reconcile_invalid_state(tx),
     Transition.ACQUIRE: lambda rig, tx: machine.acquire(tx, worker_id=rig.worker, runner_id=uuid4()),
     Transition.ABANDON: _abandon,
+    Transition.GIVE_WAY: _give_way,
 }
 
 

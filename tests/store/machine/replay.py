@@ -19,6 +19,7 @@ from rookery.chat import toolcalls
 from rookery.chat.approvals import Answer, Decision
 from rookery.chat.chats import Fence, RetryState
 from rookery.chat.errors import ApprovalRejected, ChatError, ToolResultRejected
+from rookery.chat.fair_share import WaitingChat
 from rookery.chat.messages import ChatId, MessageId, NewMessage, QueuedMessageId, Role, Visibility
 from rookery.chat.parts import ToolCall
 from rookery.chat.states import Status
@@ -176,6 +177,10 @@ class World:
                 await machine.acquire(tx, worker_id=uuid_of(worker), runner_id=self.name(runner))
             case T.ABANDON:
                 await machine.abandon(tx)
+            case T.GIVE_WAY:
+                # To itself: the model has one chat, and the call for workers is then about that one.
+                itself = WaitingChat(tx.chat.id, tx.chat.snapshot_version, datetime.now(UTC))
+                await machine.give_way(tx, to=itself)
             case T.RECORD_GENERATION_ATTEMPT:
                 await machine.record_generation_attempt(tx)
             case T.RECORD_RETRY_STATE:

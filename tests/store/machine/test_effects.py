@@ -35,7 +35,7 @@ UPKEEP = {
     Transition.EDIT_QUEUED_MESSAGE,
     Transition.REORDER_QUEUE,
 }
-OWNERSHIP = {Transition.ACQUIRE, Transition.ABANDON}
+OWNERSHIP = {Transition.ACQUIRE, Transition.ABANDON, Transition.GIVE_WAY}
 RECORDS = {Transition.RECORD_GENERATION_ATTEMPT, Transition.RECORD_RETRY_STATE}
 
 RUNNING = (State.R0, State.R1)
@@ -151,12 +151,17 @@ def starting_in(outcomes: list[Outcome], states: tuple[State, ...]) -> list[Outc
     return [outcome for outcome in outcomes if outcome.source in states]
 
 
-def test_owner_is_changed_by_acquire_and_let_go_by_abandon_and_by_fresh_starts(outcomes: list[Outcome]) -> None:
+def test_owner_is_changed_by_acquire_and_let_go_by_leaving_and_by_fresh_starts(outcomes: list[Outcome]) -> None:
     cleared = names(outcomes, lambda each: each.cleared("worker_id") and each.cleared("runner_id"))
     replaced = names(outcomes, lambda each: not each.kept("runner_id") and each.after["runner_id"] is not None)
     kept = names(outcomes, lambda each: each.kept("worker_id") and each.kept("runner_id"))
 
-    assert cleared == {Transition.ABANDON, Transition.REQUEST_COMPACTION, Transition.RETRY_TURN}
+    assert cleared == {
+        Transition.ABANDON,
+        Transition.GIVE_WAY,
+        Transition.REQUEST_COMPACTION,
+        Transition.RETRY_TURN,
+    }
     assert replaced == {Transition.ACQUIRE}
     assert kept == set(MOVES) - cleared - replaced
 
@@ -172,7 +177,7 @@ def test_error_is_cleared_by_whatever_starts_a_turn_and_survives_everything_else
         Transition.REQUEST_COMPACTION,
         Transition.RETRY_TURN,
     }
-    assert kept == UPKEEP | OWNERSHIP | {Transition.SET_ARCHIVED}
+    assert kept == UPKEEP | OWNERSHIP - {Transition.GIVE_WAY} | {Transition.SET_ARCHIVED}
 
 
 def test_error_is_set_by_finish_error_and_by_repair_only(outcomes: list[Outcome]) -> None:
@@ -193,7 +198,7 @@ def test_deadline_lasts_exactly_as_long_as_the_chat_waits_for_results(outcomes: 
     kept = names(parked, lambda each: each.kept("requires_action_deadline_at"))
     cleared = names(parked, lambda each: each.cleared("requires_action_deadline_at"))
 
-    assert kept == QUEUED_SENDS | UPKEEP | OWNERSHIP
+    assert kept == QUEUED_SENDS | UPKEEP | OWNERSHIP - {Transition.GIVE_WAY}
     assert cleared == {
         Transition.SEND_MESSAGE_INTERRUPT,
         Transition.EDIT_MESSAGE,

@@ -16,7 +16,7 @@ from rookery.chat.errors import TransitionNotAllowed
 from rookery.chat.messages import ChatId
 from rookery.chat.states import State
 from rookery.store import machine
-from rookery.store.machine import Tx, ownership
+from rookery.store.machine import Tx, capacity, ownership
 from tests.store.machine.rig import Rig, add_replica, call, calling
 
 RUNNABLE = [state for state in State if state.is_runnable]
@@ -469,6 +469,14 @@ async def test_candidates_are_found_through_the_small_index_alone_among_many_idl
         entries = await superuser.fetchval("SELECT reltuples FROM pg_class WHERE oid = 'chats_acquire'::regclass")
         statement = ownership.LIST_CANDIDATES.replace("$1", "20")
         plan = json.loads(await superuser.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"))
+        claims = [
+            node
+            for statement in capacity.LIST_CLAIMS.values()
+            for node in _nodes(
+                json.loads(await superuser.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"))[0]["Plan"]
+            )
+            if node.get("Relation Name") == "chats"
+        ]
     finally:
         await superuser.close()
 
@@ -485,6 +493,9 @@ async def test_candidates_are_found_through_the_small_index_alone_among_many_idl
     assert max(node["Actual Rows"] * node["Actual Loops"] for node in rest) <= 20, "a backlog is never read as a whole"
     found = await list_candidates(rig)
     assert [chat_id for chat_id in found if chat_id in children] == children
+    # Who holds slots and who waits is found by the same index, and as cheaply.
+    assert {node.get("Index Name") for node in claims} == {"chats_acquire", "chats_pkey"}
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in claims) <= 20
 
 
 _ADD_IDLE = """

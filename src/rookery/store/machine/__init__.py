@@ -7,7 +7,7 @@ from rookery.store.machine.approvals import Question, answer_approvals, ask_appr
 from rookery.store.machine.archive import delete_family, set_archived, set_family_archived
 from rookery.store.machine.backlog import MAX_QUEUE
 from rookery.store.machine.bundle import Bundle, Tx
-from rookery.store.machine.capacity import Limits, Pool, PoolCounts, admit, count_pools, is_queued_for_capacity
+from rookery.store.machine.capacity import Limits, Pool, PoolCounts, Slot, admit, count_pools, is_queued_for_capacity
 from rookery.store.machine.commit import (
     StepCommitted,
     TurnFinished,
@@ -23,6 +23,7 @@ from rookery.store.machine.commit import (
 from rookery.store.machine.create import ChatSpec, Created, create_chat
 from rookery.store.machine.edit import Edited, edit_message
 from rookery.store.machine.files import MAX_FILES_PER_CHAT
+from rookery.store.machine.give_way import find_donors, find_receiver, give_way, list_claims
 from rookery.store.machine.interrupt import (
     Interrupted,
     cancel_requires_action,
@@ -82,6 +83,7 @@ __all__ = [
     "Publisher",
     "Question",
     "Sent",
+    "Slot",
     "StepCommitted",
     "TurnFinished",
     "Tx",
@@ -103,14 +105,18 @@ __all__ = [
     "edit_message",
     "edit_queued_message",
     "enter_requires_action",
+    "find_donors",
+    "find_receiver",
     "find_sent",
     "finish_error",
     "finish_interruption",
     "finish_turn",
+    "give_way",
     "interrupt",
     "is_queued_for_capacity",
     "leave",
     "list_candidates",
+    "list_claims",
     "promote_queued_message",
     "read_lease_ttl",
     "reconcile_invalid_state",

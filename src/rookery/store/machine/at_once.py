@@ -19,11 +19,13 @@ from rookery.chat.states import Status
 from rookery.chat.transitions import BusyBehavior, Transition
 from rookery.store.machine import rows, turn
 from rookery.store.machine.bundle import CHAT_COLUMNS, CHAT_COLUMNS_AT_BEAT
-from rookery.store.machine.capacity import COUNT_OTHERS_OF, Limits
+from rookery.store.machine.capacity import HAS_ROOM, Limits
 from rookery.store.machine.lock import Machine
 
 _LAZILY = "lazily AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))"
 
+_LIMIT = "(CASE WHEN c.parent_chat_id IS NULL THEN $4::int ELSE $5::int END)"
+_ROOM = HAS_ROOM.format(is_root="(c.parent_chat_id IS NULL)", chat="c.id", owner="c.owner_id", limit=_LIMIT)
 # Only what nobody owns: whether somebody's lease is still good cannot be told by a statement that looked at leases
 # before it had the lock. Slots are counted without the lock of their pool, so only by who is the one replica there is,
 # and takes one chat after the other.
@@ -38,10 +40,8 @@ _TAKE_FREE = f"""
               AND NOT c.archived
               AND NOT (c.awaits_approval AND c.requires_action_deadline_at IS NULL)
               AND (c.status <> 'running'
-                   OR CASE WHEN c.parent_chat_id IS NULL THEN $4::int ELSE $5::int END = 0
-                   OR (NOT EXISTS (SELECT FROM replicas WHERE id <> $2)
-                       AND ({COUNT_OTHERS_OF.format(is_root="(c.parent_chat_id IS NULL)", chat="c.id")})
-                           < CASE WHEN c.parent_chat_id IS NULL THEN $4::int ELSE $5::int END))
+                   OR {_LIMIT} = 0
+                   OR (NOT EXISTS (SELECT FROM replicas WHERE id <> $2) AND ({_ROOM})))
               FOR NO KEY UPDATE OF c SKIP LOCKED),
            beat AS (
            INSERT INTO chat_heartbeats (chat_id, runner_id, heartbeat_at)

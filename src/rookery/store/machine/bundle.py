@@ -93,6 +93,7 @@ class Tx:
         "lease_is_current",
         "moved_with_family",
         "readers",
+        "successor",
     )
 
     def __init__(self, bundle: Bundle, chat: Chat, *, entered: Chat | None) -> None:
@@ -103,6 +104,8 @@ class Tx:
         self.readers: tuple[UUID, ...] = ()
         # Acquired in this bundle, by a worker whose process its peers may not know (any more): no owner is asked for.
         self.acquired = False
+        # Has given way to this chat: that one is looked for next, and not the one that has just let go.
+        self.successor: OwnershipHint | None = None
         # The statement that locks may have waited, and it sees leases as they were before the wait.
         self.lease_is_current = False
         # Archived or unarchived as one of a family, whether or not its own flag had to change.
@@ -188,7 +191,9 @@ class Tx:
             )
         ]
         is_held = chat.leased or (self.acquired and chat.runner_id is not None)
-        if chat.state.is_runnable and not chat.is_parked and not self.gone and not is_held:
+        if self.successor is not None and not is_held:
+            hints.append(self.successor)
+        elif chat.state.is_runnable and not chat.is_parked and not self.gone and not is_held:
             hints.append(OwnershipHint(chat_id=chat.id, snapshot_version=chat.snapshot_version))
         if kind := self._watch_kind():
             hints.append(

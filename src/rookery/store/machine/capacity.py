@@ -1,20 +1,25 @@
 """How many chats may be at work at once: two pools for the whole deployment, roots and subagents.
 
 Two, so that a root can wait for its subagents without a deadlock. A slot is held by a chat with a lease, whatever its
-status; that is derived from the heartbeats, never stored, so nothing can leak. Lowering a limit evicts nobody.
+status; that is derived from the heartbeats, never stored, so nothing can leak. Lowering a limit evicts nobody. How
+owners share a pool is said in `chat.fair_share`; `give_way` is how a chat makes room.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from uuid import UUID
 
 import msgspec
 
+from rookery.chat import fair_share
 from rookery.chat.chats import Chat
+from rookery.chat.fair_share import Claim, Use, WaitingChat
 from rookery.chat.messages import ChatId
 from rookery.chat.states import Status
 from rookery.store.machine.bundle import Tx
+from rookery.store.machine.ownership import OWNERS
 from rookery.store.pool import Connection
 
 LOCK_CLASS = 0x524B4350  # "RKCP"; the two-integer space of advisory locks
@@ -28,8 +33,23 @@ _LEASED = """
       JOIN replicas owner ON owner.id = o.worker_id
      WHERE beat.heartbeat_at > clock_timestamp() - lease_ttl()
 """
-COUNT_OTHERS_OF = f"SELECT count(*) {_LEASED} AND (o.parent_chat_id IS NULL) = {{is_root}} AND o.id <> {{chat}}"
-COUNT_OTHERS = COUNT_OTHERS_OF.format(is_root="$1", chat="$2")
+# Who else holds a slot of the pool.
+_COUNT_OTHERS = f"""
+    SELECT count(*) AS active,
+           count(DISTINCT o.owner_id) AS owners,
+           count(*) FILTER (WHERE o.owner_id = {{owner}}) AS own
+    {_LEASED}
+       AND (o.parent_chat_id IS NULL) = {{is_root}}
+       AND o.id <> {{chat}}
+"""
+COUNT_OTHERS = _COUNT_OTHERS.format(is_root="$1", chat="$2", owner="$3")
+# Whether a chat may take a slot, as `fair_share.may_start` has it.
+HAS_ROOM = f"""
+    SELECT t.active < {{limit}}
+           AND (t.own = 0
+                OR t.active - t.owners + 1 < {{limit}} - {{limit}} / {fair_share.RESERVED_ONE_IN})
+      FROM ({_COUNT_OTHERS}) t
+"""
 
 # Index chats_acquire. Runnable ones that a worker would have to wait for: others than `running` are always admitted.
 _WAITS = """
@@ -45,15 +65,21 @@ _WAITS = """
 """
 COUNT_POOLS = f"""
     SELECT (SELECT count(*) {_LEASED} AND o.parent_chat_id IS NULL),
+           (SELECT count(DISTINCT o.owner_id) {_LEASED} AND o.parent_chat_id IS NULL),
            (SELECT count(*) FROM chats c WHERE (c.parent_chat_id IS NULL) IS true AND {_WAITS}),
            (SELECT count(*) {_LEASED} AND o.parent_chat_id IS NOT NULL),
+           (SELECT count(DISTINCT o.owner_id) {_LEASED} AND o.parent_chat_id IS NOT NULL),
            (SELECT count(*) FROM chats c WHERE (c.parent_chat_id IS NULL) IS false AND {_WAITS})
 """
 IS_WAITING = f"""
-    SELECT c.parent_chat_id IS NULL AS is_root,
-           (SELECT count(*) {_LEASED}
-               AND (o.parent_chat_id IS NULL) = (c.parent_chat_id IS NULL)) AS active
+    SELECT c.parent_chat_id IS NULL AS is_root, t.active, t.owners, t.own
       FROM chats c
+     CROSS JOIN LATERAL (
+           SELECT count(*) AS active,
+                  count(DISTINCT o.owner_id) AS owners,
+                  count(*) FILTER (WHERE o.owner_id = c.owner_id) AS own
+           {_LEASED}
+              AND (o.parent_chat_id IS NULL) = (c.parent_chat_id IS NULL)) t
      WHERE c.id = $1
        AND {_WAITS}
 """
@@ -71,15 +97,60 @@ class Pool(StrEnum):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How many chats of each pool may be at work; 0 is no limit."""
 
-    running_roots: int = 20
+    running_roots: int = 200
     running_subagents: int = 40
 
     def of(self, pool: Pool) -> int:
         return self.running_roots if pool is Pool.ROOT else self.running_subagents
 
 
+# What each owner holds of a pool, and the first of the chats that wait. Those who wait are found owner by owner, each
+# by one step down the index chats_acquire, behind at most as many chats as hold a slot: a backlog is not walked.
+_CLAIMS = (
+    """
+    WITH RECURSIVE owners AS ("""
+    + OWNERS.replace("{status}", "running")
+    + f"""),
+         held AS MATERIALIZED (
+         SELECT o.owner_id, count(*) AS chats
+         {_LEASED}
+            AND (o.parent_chat_id IS NULL) = {{is_root}}
+          GROUP BY 1),
+         waiting AS (
+         SELECT o.owner_id, f.id, f.snapshot_version, f.runnable_since
+           FROM owners o
+          CROSS JOIN LATERAL (
+                SELECT c.id, c.snapshot_version, c.runnable_since
+                  FROM chats c
+                 WHERE (c.parent_chat_id IS NULL) IS {{is_root}}
+                   AND c.owner_id = o.owner_id
+                   AND {_WAITS}
+                 ORDER BY c.runnable_since, c.id
+                 LIMIT 1) f)
+    SELECT coalesce(h.owner_id, w.owner_id), coalesce(h.chats, 0), w.id, w.snapshot_version, w.runnable_since
+      FROM held h
+      FULL JOIN waiting w ON w.owner_id = h.owner_id
+"""
+)
+LIST_CLAIMS: Mapping[Pool, str] = {
+    Pool.ROOT: _CLAIMS.format(is_root="true"),
+    Pool.SUBAGENT: _CLAIMS.format(is_root="false"),
+}
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """Whose slot it is, and of which pool."""
+
+    owner_id: UUID
+    pool: Pool
+
+    @classmethod
+    def of(cls, chat: Chat) -> Slot:
+        return cls(chat.owner_id, Pool.of(is_root=chat.is_root))
+
+
 class PoolCounts(msgspec.Struct, frozen=True):
-    """`active` chats hold a slot; `queued` ones wait for one, which is nobody while the pool has room."""
+    """`active` chats hold a slot; `queued` ones wait for one, which is nobody while the pool has room for anybody."""
 
     active: int
     queued: int
@@ -95,9 +166,29 @@ async def admit(tx: Tx, limits: Limits) -> bool:
         return True
     pool = Pool.of(is_root=tx.chat.is_root)
     # Two statements: one that waits for the lock would count what was there before the wait.
-    await tx.conn.execute(_LOCK, LOCK_CLASS, list(Pool).index(pool))
-    others: int = await tx.conn.fetchval(COUNT_OTHERS, tx.chat.is_root, tx.chat.id)
-    return others < limits.of(pool)
+    await lock_pool(tx.conn, pool)
+    others = await tx.conn.fetchrow(COUNT_OTHERS, tx.chat.is_root, tx.chat.id, tx.chat.owner_id)
+    assert others is not None
+    use, limit = Use(*others), limits.of(pool)
+    if not fair_share.may_start(limit, use):
+        return False
+    if use.own == 0 or fair_share.may_start(limit, use.with_one_more()):
+        return True
+    # The last slot that is not kept back. Somebody who has less may be on the way to it at this very moment.
+    return not fair_share.takes_from_poorer(limit, use, await list_claims(tx.conn, pool), chat_id=tx.chat.id)
+
+
+async def list_claims(conn: Connection, pool: Pool) -> list[Claim]:
+    """What every owner who has a chat at work, or one that waits, has of this pool."""
+    return [
+        Claim(owner_id, held, None if chat_id is None else WaitingChat(chat_id, version, since))
+        for owner_id, held, chat_id, version, since in await conn.fetch(LIST_CLAIMS[pool])
+    ]
+
+
+async def lock_pool(conn: Connection, pool: Pool) -> None:
+    """Until the end of the transaction nobody else takes or gives a slot of this pool."""
+    await conn.execute(_LOCK, LOCK_CLASS, list(Pool).index(pool))
 
 
 def needs_slot(chat: Chat, limits: Limits) -> bool:
@@ -105,28 +196,27 @@ def needs_slot(chat: Chat, limits: Limits) -> bool:
 
 
 async def is_queued_for_capacity(conn: Connection, chat_id: ChatId, *, limits: Limits) -> bool:
-    """Whether the chat would run, if its pool had room."""
+    """Whether the chat would run, if its pool had room for its owner."""
     record = await conn.fetchrow(IS_WAITING, chat_id)
     if record is None:
         return False
     limit = limits.of(Pool.of(is_root=record["is_root"]))
-    return _is_full(record["active"], limit)
+    if limit == 0:
+        return False
+    return not fair_share.may_start(limit, Use(record["active"], record["owners"], record["own"]))
 
 
 async def count_pools(conn: Connection, *, limits: Limits) -> Mapping[Pool, PoolCounts]:
     """Who is at work and who waits, in the whole deployment."""
     record = await conn.fetchrow(COUNT_POOLS)
     assert record is not None
-    roots, waiting_roots, subagents, waiting_subagents = record
     return {
-        Pool.ROOT: _counts(roots, waiting_roots, limits.running_roots),
-        Pool.SUBAGENT: _counts(subagents, waiting_subagents, limits.running_subagents),
+        Pool.ROOT: _counts(*record[:3], limit=limits.running_roots),
+        Pool.SUBAGENT: _counts(*record[3:], limit=limits.running_subagents),
     }
 
 
-def _counts(active: int, waiting: int, limit: int) -> PoolCounts:
-    return PoolCounts(active, waiting if _is_full(active, limit) else 0)
-
-
-def _is_full(active: int, limit: int) -> bool:
-    return 0 < limit <= active
+def _counts(active: int, owners: int, waiting: int, *, limit: int) -> PoolCounts:
+    """An owner who has a chat at work stands for all: those who have none find room at least as easily."""
+    has_room = limit == 0 or fair_share.may_start(limit, Use(active, owners, min(active, 1)))
+    return PoolCounts(active, 0 if has_room else waiting)

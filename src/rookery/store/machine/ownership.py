@@ -65,8 +65,7 @@ _HELD = """
 # by themselves, so one full pool cannot hide the other. The predicates are literals: only so do they match the partial
 # index chats_acquire. IS TRUE and IS FALSE, because PostgreSQL turns "= false" into IS NOT NULL, which is no column of
 # that index.
-_PARTITION = """
-    (WITH RECURSIVE owners AS (
+OWNERS = """
           (SELECT c.owner_id
              FROM chats c
             WHERE (c.parent_chat_id IS NULL) IS {is_root}
@@ -82,7 +81,11 @@ _PARTITION = """
                    ORDER BY c.owner_id
                    LIMIT 1)
             FROM owners o
-           WHERE o.owner_id IS NOT NULL)
+           WHERE o.owner_id IS NOT NULL
+"""
+_PARTITION = (
+    f"    (WITH RECURSIVE owners AS ({OWNERS})"
+    + """
      SELECT f.id, f.status, (f.parent_chat_id IS NULL) AS is_root, f.owner_id, f.runnable_since,
             coalesce(h.chats, 0) + row_number() OVER (PARTITION BY f.owner_id ORDER BY f.runnable_since, f.id) AS place
        FROM owners o
@@ -107,6 +110,7 @@ _PARTITION = """
       ORDER BY place, f.runnable_since, f.id
       LIMIT $1)
 """
+)
 _STATUS_ORDER = (Status.INTERRUPTING, Status.REQUIRES_ACTION, Status.RUNNING)
 LIST_CANDIDATES = f"WITH held AS MATERIALIZED ({_HELD})" + "UNION ALL".join(
     _PARTITION.format(status=status, is_root=is_root) for status in _STATUS_ORDER for is_root in ("true", "false")

@@ -1,0 +1,85 @@
+"""Fair share on a replica: whose chats are asked to make room, and the step at which one of them does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+from rookery.chat.transitions import Transition
+from rookery.log import get_logger
+from rookery.store.machine import Slot, Tx, find_receiver, give_way
+from rookery.store.machine.capacity import Limits
+from rookery.worker.stats import WorkerStats
+from rookery.worker.tasks import TaskHandle, Work
+
+log = get_logger("worker.fair_share")
+
+
+class Askings:
+    """Which owners were asked to make room when this replica last looked. It may be old: `GiveWay` looks again."""
+
+    def __init__(self) -> None:
+        self._slots: frozenset[Slot] = frozenset()
+
+    def ask(self, slots: Collection[Slot]) -> None:
+        self._slots = frozenset(slots)
+
+    def settle(self, slot: Slot) -> None:
+        """This owner may keep what is left."""
+        self._slots -= {slot}
+
+    def includes(self, slot: Slot | None) -> bool:
+        return slot in self._slots
+
+
+class GiveWay:
+    """Runs before the next step of a chat whose owner was asked to make room.
+
+    What the chat holds by then is committed, so nothing is lost: whoever takes it later goes on with the next step.
+    """
+
+    def __init__(
+        self, askings: Askings, limits: Callable[[], Awaitable[Limits]], stats: WorkerStats, *, otherwise: Work
+    ) -> None:
+        self._askings = askings
+        self._limits = limits
+        self._stats = stats
+        self._otherwise = otherwise
+
+    async def __call__(self, handle: TaskHandle) -> None:
+        slot = handle.input.asked_for
+        if slot is None or not await self._gave_way(handle, slot):
+            await self._otherwise(handle)
+
+    async def _gave_way(self, handle: TaskHandle, slot: Slot) -> bool:
+        limits = await handle.read(self._limits)
+        is_done = False
+
+        async def run(tx: Tx) -> None:
+            nonlocal is_done
+            receiver = await find_receiver(tx, limits)
+            if receiver is None:
+                raise _NotNeeded
+            await give_way(tx, to=receiver)
+            is_done = True
+
+        try:
+            await handle.update(run, transition=Transition.GIVE_WAY)
+        except _NotNeeded:
+            self._askings.settle(slot)
+            return False
+        except asyncio.CancelledError:
+            # The runner ends, and this task with it, as soon as the commit is heard of.
+            if is_done:
+                self._count(slot)
+            raise
+        self._count(slot)
+        return True
+
+    def _count(self, slot: Slot) -> None:
+        self._stats.gave_way[slot.pool] += 1
+        log.info("gave_way", pool=slot.pool)
+
+
+class _NotNeeded(Exception):
+    """Rolls the bundle back: the owner may keep its slots, and the chat goes on."""

@@ -1,0 +1,155 @@
+"""Owners share the slots: one with nothing running is not kept waiting, and who makes room for others loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from rookery.chat.messages import ChatId, Role
+from rookery.chat.prompt_parts import PromptText
+from rookery.chat.states import Status
+from rookery.llm.scripted import CallTool, Fail, Say, Step
+from rookery.llm.types import Call, ErrorKind
+from rookery.loop.scripted import ScriptedTool
+from rookery.loop.tools import ToolCall, ToolContext, ToolOutput
+from rookery.worker.config import WorkerConfig
+from tests.waiting import until
+from tests.worker.house import House, open_house
+
+# Tests that wait for a slot must not be saved by the timer.
+QUIET = WorkerConfig(acquire_interval_seconds=3600.0, slot_hold_seconds=0.0)
+DONE = 4  # steps of a turn that works on
+
+
+class Bench:
+    """A tool that holds each chat until the test lets it go, and a model that calls it when it is told to work."""
+
+    def __init__(self) -> None:
+        self.held: list[ChatId] = []
+        self._gates: dict[ChatId, asyncio.Event] = defaultdict(asyncio.Event)
+        self.tool = ScriptedTool("hold", self._hold)
+
+    def let_go(self, chat_id: ChatId) -> None:
+        self._gates[chat_id].set()
+
+    def let_all_go(self) -> None:
+        for chat_id in tuple(self.held):
+            self.let_go(chat_id)
+
+    async def _hold(self, ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        self.held.append(ctx.chat_id)
+        await self._gates[ctx.chat_id].wait()
+        return ToolOutput("held")
+
+
+def script(call: Call) -> Sequence[Step]:
+    last = call.prompt.messages[-1]
+    if last.role is Role.TOOL:
+        return (Say("done"),)
+    words = "".join(part.text for part in last.parts if isinstance(part, PromptText))
+    return (CallTool("hold"),) if "work" in words else (Say("hello"),)
+
+
+def gave_way(house: House) -> int:
+    return sum(replica.worker.stats.gave_way.total() for replica in house.replicas)
+
+
+async def ask_for_work(house: House, owner: UUID, count: int) -> list[ChatId]:
+    return [await house.ask("work", owner_id=owner) for _ in range(count)]
+
+
+async def answer_of(house: House, chat_id: ChatId, words: str) -> int:
+    """The id of the message that says this: ids of all chats are in the order of their commits."""
+    await house.rested(chat_id)
+    return next(each.id for each in await house.messages(chat_id) if each.role is Role.ASSISTANT and words in str(each))
+
+
+async def test_owner_with_nothing_running_is_answered_although_another_has_all_it_may(database_url: str) -> None:
+    bench = Bench()
+    async with open_house(database_url, script=script, tools=[bench.tool], config=QUIET) as house:
+        await house.set("chats", {"running_roots": 4})
+        await ask_for_work(house, house.user, 6)
+        await until(lambda: len(bench.held) == 3)
+
+        other = await house.ask("hi", owner_id=await house.add_user())
+        chat = await house.rested(other)
+
+        assert chat.status == Status.WAITING
+        assert len(bench.held) == 3, "one slot of four is kept"
+        assert gave_way(house) == 0
+        bench.let_all_go()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_chat_above_the_fair_share_gives_way_between_two_steps_and_goes_on_later(
+    database_url: str, workers: int
+) -> None:
+    bench = Bench()
+    async with open_house(database_url, script=script, tools=[bench.tool], config=QUIET, workers=workers) as house:
+        await house.set("chats", {"running_roots": 4})
+        mine = await ask_for_work(house, house.user, 3)
+        await until(lambda: len(bench.held) == 3)
+        await ask_for_work(house, await house.add_user(), 1)
+        await until(lambda: len(bench.held) == 4)
+        third = await house.ask("hi", owner_id=await house.add_user())
+        await until(lambda: any(replica.worker.stats.acquired["full"] for replica in house.replicas))
+        assert gave_way(house) == 0, "nobody is stopped in the middle of a step"
+
+        bench.let_go(mine[0])
+        heard = await answer_of(house, third, "hello")
+        done = await answer_of(house, mine[0], "done")
+
+        assert gave_way(house) == 1
+        assert heard < done, "the one that had waited came first"
+        assert [words for _, words in await house.story(mine[0])] == ["work", "hold!", "hold=ok", "done"]
+        assert await house.usage(mine[0]) == [("turn", "ok")] * 2, "no call was made twice"
+        assert (await house.chat(mine[0])).last_error is None
+        bench.let_all_go()
+
+
+async def test_chat_that_only_waits_for_another_try_gives_way_and_its_wait_goes_on(database_url: str) -> None:
+    def fails(call: Call) -> Sequence[Step]:
+        if "work" in str(call.prompt.messages[-1]):
+            return (Fail(ErrorKind.RATE_LIMIT, retry_after=timedelta(minutes=5)),)
+        return (Say("hello"),)
+
+    async with open_house(database_url, script=fails, config=QUIET) as house:
+        await house.set("chats", {"running_roots": 2})
+        mine = await ask_for_work(house, house.user, 2)
+        for chat_id in mine:
+            await until(lambda chat_id=chat_id: house.sql("SELECT retry_state FROM chats WHERE id = $1", chat_id))
+        before = [await house.chat(chat_id) for chat_id in mine]
+
+        other = await house.ask("hi", owner_id=await house.add_user())
+        await house.rested(other)
+
+        assert gave_way(house) == 1
+        after = [await house.chat(chat_id) for chat_id in mine]
+        assert [chat.retry_state for chat in after] == [chat.retry_state for chat in before]
+        assert [chat.generation_attempt for chat in after] == [1, 1], "no try is counted for it"
+
+
+async def test_two_owners_with_long_turns_change_places_a_few_times_only(database_url: str) -> None:
+    async def run(ctx: ToolContext, call: ToolCall) -> ToolOutput:
+        return ToolOutput("ok")
+
+    def works_on(call: Call) -> Sequence[Step]:
+        steps = sum(message.role is Role.TOOL for message in call.prompt.messages)
+        return (Say("done"),) if steps == DONE else (CallTool("hold"),)
+
+    async with open_house(database_url, script=works_on, tools=[ScriptedTool("hold", run)], config=QUIET) as house:
+        await house.set("chats", {"running_roots": 4})
+        chats = await ask_for_work(house, house.user, 8)
+        chats += await ask_for_work(house, await house.add_user(), 8)
+
+        for chat_id in chats:
+            assert (await house.rested(chat_id)).status == Status.WAITING
+
+        assert gave_way(house) <= 4, "no more often than there are slots"
+        for chat_id in chats:
+            assert await house.usage(chat_id) == [("turn", "ok")] * (DONE + 1)
