@@ -54,6 +54,17 @@ async def test_every_task_of_a_replica_has_a_name_for_the_log(tmp_path: Path, da
     assert [name for name in names if re.fullmatch(r"Task-\d+", name)] == []
 
 
+@pytest.mark.parametrize("is_enabled", [True, False])
+async def test_server_takes_chats_unless_its_worker_is_off(tmp_path: Path, database_url: str, is_enabled: bool) -> None:
+    config = settings_of(tmp_path, database_url=database_url, **{"worker.enabled": str(is_enabled).lower()})
+    async with (
+        await Database.connect(installation.database_config(config, database_url)) as database,
+        app.running_replica(config, database) as replica,
+    ):
+        assert replica.worker._may_acquire() is is_enabled
+        assert set((await replica.health.checks()).values()) == {"ok"}
+
+
 async def test_replica_that_announced_its_stop_is_not_ready_and_stands_so_in_the_table(
     tmp_path: Path, database_url: str
 ) -> None:

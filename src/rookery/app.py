@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 from starlette.types import ASGIApp
 
-from rookery import __version__, equipping
+from rookery import __version__, equipping, worker_figures
 from rookery.api.application import create_application
 from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
@@ -106,7 +106,8 @@ class Choices:
     """What a replica is given besides its settings; tests and commands bring their own.
 
     Without `takes_chats` its worker drives only what it is handed: a command must not take other people's chats.
-    `index` counts the replicas that one server starts. `drivers` replace those of the settings, `toolbox` the tools.
+    `index` counts the replicas that one server starts. `drivers` and `worker` replace those of the settings, `toolbox`
+    the tools.
     """
 
     index: int = 0
@@ -115,7 +116,7 @@ class Choices:
     secrets: SecretRegistry | None = None
     toolbox: Toolbox | None = None
     scripts: Scripts | None = None
-    worker: WorkerConfig = field(default_factory=WorkerConfig)
+    worker: WorkerConfig | None = None
     passwords: Passwords | None = None
     takes_chats: bool = True
     drivers: Mapping[str, Driver] | None = None
@@ -200,7 +201,9 @@ def _wire(
     listener = Listener(lambda: database.dedicated("listen"), bus, clock=clock, rng=rng)
     presence = Presence(lambda: database.dedicated("presence"), identity, clock=clock, rng=rng, on_peer_dead=take_over)
     lag = LagMonitor(clock)
-    health = ReplicaHealth(database, listener, presence, lag)
+    # Alone it has no places to tell of.
+    shared_dir = settings.data_dir if settings.replicas > 1 else None
+    health = ReplicaHealth(database, listener, presence, lag, data_dir=shared_dir)
     directory = Directory(
         database.worker, ring=choices.ring, environ=choices.environ, clock=clock, registry=choices.secrets
     )
@@ -218,6 +221,7 @@ def _wire(
         clock=clock,
         peers=agent_peers(listening, identity.id, pool=database.worker, clock=clock),
     )
+    figures = choices.worker or worker_figures.worker_config(settings)
     driving_machine = Machine(database.worker, notifier, clock=clock, rng=rng)
     toolbox = equipping.toolbox(workspaces, driving_machine, directory)
     worker = Worker(
@@ -234,9 +238,13 @@ def _wire(
             caches=toolbox.caches,
             clock=clock,
             rng=rng,
-            may_acquire=lambda: choices.takes_chats and health.is_fit(choices.worker),
+            may_acquire=lambda: choices.takes_chats and settings.worker_enabled and health.is_fit(figures),
             may_commit=lambda: presence.held,
-            config=choices.worker,
+            config=figures,
+            loop=worker_figures.loop_config(settings),
+            retry=worker_figures.retry_policy(settings),
+            max_steps=settings.worker_max_steps,
+            part_limits=worker_figures.part_limits(settings),
         )
     )
     probe = NotifyProbe(notifier, bus, replica_id=identity.id, clock=clock)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import asyncpg
 
+from rookery import replica_slots
 from rookery.lag import LagMonitor
 from rookery.store.pool import Database
 from rookery.store.pubsub import Listener
@@ -21,7 +23,16 @@ LAG_SECONDS = 1.0
 class ReplicaHealth:
     """Whether this replica should get requests, and whether its worker should take chats."""
 
-    def __init__(self, database: Database, listener: Listener, presence: Presence, lag: LagMonitor) -> None:
+    def __init__(
+        self,
+        database: Database,
+        listener: Listener,
+        presence: Presence,
+        lag: LagMonitor,
+        *,
+        data_dir: Path | None = None,
+    ) -> None:
+        self._data_dir = data_dir
         self._database = database
         self._listener = listener
         self._presence = presence
@@ -36,6 +47,12 @@ class ReplicaHealth:
             "presence": "ok" if self._presence.held else "not held",
             "event_loop": "ok" if self._lag.lag_seconds < LAG_SECONDS else "late",
         }
+
+    async def slots(self) -> Sequence[Mapping[str, object]]:
+        if self._data_dir is None:
+            return ()
+        found = await asyncio.to_thread(replica_slots.read, self._data_dir)
+        return [{"index": slot.index, "state": str(slot.state), "deaths": slot.deaths} for slot in found]
 
     def is_fit(self, limits: WorkerConfig) -> bool:
         """Whether it may take more chats: it is known to be alive, and keeps up with those it has."""

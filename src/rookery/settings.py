@@ -21,6 +21,13 @@ import msgspec
 from rookery.setting_keys import KEYS, PREFIX, Key
 from rookery.setting_values import DATABASE_URL, PATH, UID_RANGE, Address, Shown, shown
 
+# The second is at least so many times the first. A beat may fail once before all work is stopped for it.
+_WORKER_ORDER = (
+    ("worker.heartbeat_interval", "worker.self_fence_after", 2),
+    ("worker.task_backoff", "worker.task_backoff_max", 1),
+    ("worker.retry_delay", "worker.retry_delay_max", 1),
+    ("worker.tool_default_deadline", "worker.tool_max_deadline", 1),
+)
 FILE_NAME = "rookery.toml"
 DEFAULT = "default"
 ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
@@ -72,6 +79,35 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_statement_timeout: timedelta
     auto_migrate: bool
     secret_keys: str | None
+    worker_enabled: bool
+    worker_acquire_interval: timedelta
+    worker_acquire_batch: int
+    worker_max_runners: int
+    worker_heartbeat_interval: timedelta
+    worker_self_fence_after: timedelta
+    worker_heartbeat_gc_interval: timedelta
+    worker_runner_sync_interval: timedelta
+    worker_task_backoff: timedelta
+    worker_task_backoff_max: timedelta
+    worker_task_idle_timeout: timedelta
+    worker_cleanup_timeout: timedelta
+    worker_archive_interval: timedelta
+    worker_archive_batch: int
+    worker_capacity_gauge_interval: timedelta
+    worker_prepare_tries: int
+    worker_prepare_backoff: timedelta
+    worker_max_attempts: int
+    worker_retry_delay: timedelta
+    worker_retry_delay_max: timedelta
+    worker_retry_after_cap: timedelta
+    worker_max_steps: int
+    worker_stream_silence_timeout: timedelta
+    worker_tool_default_deadline: timedelta
+    worker_tool_max_deadline: timedelta
+    worker_tool_batch_concurrency: int
+    worker_episode_max_bytes: int
+    worker_episode_retention: timedelta
+    worker_subscriber_stall_timeout: timedelta
     log_level: str
     log_format: str
     log_access: bool
@@ -162,6 +198,7 @@ class _Loading:
         self._check_relay()
         self._check_metrics()
         self._check_users()
+        self._check_worker()
         self._look_for_unknown_variables()
 
     def _settle(self, key: Key) -> None:
@@ -324,6 +361,15 @@ class _Loading:
         for name, value in self.environ.items():
             if value and ((name.startswith(PREFIX) and name.endswith("_FILE")) or name in _OTHER_FILES):
                 yield Path(value).absolute()
+
+    def _check_worker(self) -> None:
+        """What makes sense only together: the larger of two is at least the smaller."""
+        for smaller, larger, factor in _WORKER_ORDER:
+            low, high = self.values[smaller], self.values[larger]
+            if self._has_problem(smaller) or self._has_problem(larger) or high >= factor * low:
+                continue
+            least = f"{factor} times {smaller}" if factor > 1 else smaller
+            self._problem(larger, self.sources[larger], f"{shown(high)} is less than {least}, which is {shown(low)}.")
 
     def _has_problem(self, key: str) -> bool:
         return any(problem.key == key for problem in self.problems)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fastapi import FastAPI
 from starlette.types import Message
@@ -20,6 +20,7 @@ class Ask:
         self.found = found
         self.looks = 0
         self.stopping = False
+        self.places: Sequence[Mapping[str, object]] = ()
         self.clock = FakeClock()
         self.application = FastAPI()
         self.application.include_router(health.router(self, self.clock))
@@ -27,6 +28,9 @@ class Ask:
     async def checks(self) -> Mapping[str, str]:
         self.looks += 1
         return dict(self.found)
+
+    async def slots(self) -> Sequence[Mapping[str, object]]:
+        return self.places
 
     async def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
         messages: list[Message] = []
@@ -64,6 +68,16 @@ async def test_ready_when_every_part_is() -> None:
     assert status == 200
     assert json.loads(body) == {"status": "ready", "checks": {"database": "ok", "listener": "ok"}}
     assert headers["cache-control"] == "no-store"
+
+
+async def test_places_of_replicas_are_told_of_and_do_not_make_it_unready() -> None:
+    ask = Ask({"database": "ok"})
+    ask.places = [{"index": 0, "state": "ready", "deaths": 0}, {"index": 1, "state": "paused", "deaths": 7}]
+
+    status, _, body = await ask.get("/readyz")
+
+    assert status == 200
+    assert json.loads(body)["replicas"] == ask.places
 
 
 async def test_one_part_that_is_not_ok_makes_it_not_ready_and_says_which() -> None:

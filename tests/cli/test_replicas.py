@@ -17,9 +17,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from rookery import settings
+from rookery import replica_slots, settings
 from rookery.cli import parent, port
-from rookery.cli.parent import CannotServe, Minder
+from rookery.cli.parent import Minder
 from rookery.cli.stopping import ECHO_SECONDS, Stop
 from rookery.client import AsyncRookery
 from rookery.setting_values import Address
@@ -271,33 +271,43 @@ async def test_replica_that_cannot_start_ends_them_all_with_its_exit_code(home: 
     assert done.stderr.splitlines()[-1] == "rookery: A replica could not start; what it said is above."
 
 
-async def test_replica_that_keeps_dying_is_given_up_and_takes_the_others_along(
+async def test_place_that_keeps_losing_its_replica_is_filled_again_while_the_other_serves(
     home: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parent, "FIRST_RESTART_SECONDS", 0.01)
     (home / "data").mkdir(mode=0o700)
     flags = {"data_dir": str(home / "data"), "database_url": database_url, "replicas": "2"}
     config = settings.load(flags, {"HOME": str(home)}).settings
+    stop = Stop(1e9)
+    kills = 6  # one more than a server once put up with
     seen: set[int] = set()
     with port.bound(Address("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/readyz"
         minder = Minder(config, database_url, listening)
-        minding = asyncio.create_task(minder.run(Stop(1e9), on_ready=lambda: None))
+        minding = asyncio.create_task(minder.run(stop, on_ready=lambda: None))
         await until(lambda: len(minder.serving()) == 2, timeout=60)
-        seen.update(child.pid for child in minder.serving())
-        for _ in range(parent.MAX_DEATHS):
+        for _ in range(kills):
             (victim,) = [child for child in minder.serving() if child.index == 0]
+            seen.update(child.pid for child in minder.serving())
             os.kill(victim.pid, signal.SIGKILL)
             await until(
-                lambda dead=victim: minding.done() or any(c.index == 0 and c is not dead for c in minder.serving()),  # type: ignore[misc]
+                lambda dead=victim: any(c.index == 0 and c is not dead for c in minder.serving()),  # type: ignore[misc]
                 timeout=60,
             )
-            seen.update(child.pid for child in minder.serving())
+            assert not minding.done()
+        ready = json.loads(await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read()))
+        seen.update(child.pid for child in minder.serving())
 
-        with pytest.raises(CannotServe, match="died 5 times"):
-            await minding
+        assert ready["status"] == "ready"
+        assert [slot["state"] for slot in ready["replicas"]] == ["ready", "ready"]
+        assert [slot["deaths"] for slot in ready["replicas"]] == [kills, 0]
+        assert [slot.restarts for slot in replica_slots.read(config.data_dir)] == [kills, 0]
+        stop.ask()
+        await minding
 
-    assert len(seen) == parent.MAX_DEATHS + 1
+    assert len(seen) == 2 + kills
     assert not any(map(is_alive, seen))
+    assert replica_slots.read(config.data_dir) == ()
 
 
 async def test_more_replicas_than_the_database_has_connections_for_are_refused(home: Path, database_url: str) -> None:

@@ -278,6 +278,32 @@ async def test_interrupts_are_taken_although_the_pool_is_full(site: Site) -> Non
     assert (await site.rig.load(refused)).worker_id is None
 
 
+async def test_newcomer_is_taken_soon_although_a_pass_over_a_long_list_has_begun(site: Site) -> None:
+    other = await site.rig.value("INSERT INTO users (username) VALUES ($1) RETURNING id", f"u{uuid4().hex}")
+    replica = await site.replica(acquire_batch=40, acquire_delay_per_runner_seconds=0.0)
+    for _ in range(40):
+        await site.rig.create()
+    came: list[tuple[ChatId, int]] = []
+    has_come = asyncio.Event()
+
+    async def come() -> None:
+        chat_id = await site.rig.create(owner_id=other)
+        replica.bus.dispatch(OwnershipHint(chat_id=chat_id, snapshot_version=1))
+        came.append((chat_id, len(replica.manager)))
+
+    def heard(_: ChatHint) -> None:
+        if not has_come.is_set():
+            has_come.set()
+            replica.start(come())
+
+    replica.bus.subscribe(ChatHint, heard)
+    replica.start(replica.acquirer.run())
+    await replica.works.started(41)
+
+    ((chat_id, before),) = came
+    assert taken(replica).index(chat_id) <= before + replica.config.acquire_turn + 1
+
+
 # When.
 
 

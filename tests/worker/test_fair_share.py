@@ -18,8 +18,9 @@ from rookery.llm.types import Call, ErrorKind
 from rookery.loop.scripted import ScriptedTool
 from rookery.loop.tools import ToolCall, ToolContext, ToolOutput
 from rookery.worker.config import WorkerConfig
+from rookery.worker.worker import Worker
 from tests.waiting import until
-from tests.worker.house import House, open_house
+from tests.worker.house import GatedToolbox, House, open_house
 
 # Tests that wait for a slot must not be saved by the timer.
 QUIET = WorkerConfig(acquire_interval_seconds=3600.0, slot_hold_seconds=0.0)
@@ -57,6 +58,11 @@ def script(call: Call) -> Sequence[Step]:
 
 def gave_way(house: House) -> int:
     return sum(replica.worker.stats.gave_way.total() for replica in house.replicas)
+
+
+def was_asked(worker: Worker) -> bool:
+    """Whether the worker knows of an owner who holds too much."""
+    return bool(worker.manager._parts.askings._slots)
 
 
 async def ask_for_work(house: House, owner: UUID, count: int) -> list[ChatId]:
@@ -97,7 +103,7 @@ async def test_chat_above_the_fair_share_gives_way_between_two_steps_and_goes_on
         await ask_for_work(house, await house.add_user(), 1)
         await until(lambda: len(bench.held) == 4)
         third = await house.ask("hi", owner_id=await house.add_user())
-        await until(lambda: any(replica.worker.stats.acquired["full"] for replica in house.replicas))
+        await until(lambda: all(was_asked(replica.worker) for replica in house.replicas))
         assert gave_way(house) == 0, "nobody is stopped in the middle of a step"
 
         bench.let_go(mine[0])
@@ -112,6 +118,31 @@ async def test_chat_above_the_fair_share_gives_way_between_two_steps_and_goes_on
         bench.let_all_go()
 
 
+async def test_turn_that_only_has_to_end_does_not_give_way(database_url: str) -> None:
+    toolbox = GatedToolbox()  # holds each step back until its owner was asked
+    async with open_house(database_url, script=(Say("done"),), toolbox=toolbox, config=QUIET) as house:
+        await house.set("chats", {"running_roots": 2})
+        mine = [await house.ask("hi") for _ in range(2)]
+        toolbox.let_go(2)
+        for chat_id in mine:
+            await until_answered(house, chat_id)
+        other = await house.ask("hi", owner_id=await house.add_user())
+        await until(lambda: was_asked(house.worker))
+
+        toolbox.let_go(4)
+        for chat_id in (*mine, other):
+            await house.rested(chat_id)
+
+        assert gave_way(house) == 0
+
+
+async def until_answered(house: House, chat_id: ChatId) -> None:
+    async def has_answer() -> bool:
+        return any(each.role is Role.ASSISTANT for each in await house.messages(chat_id))
+
+    await until(has_answer)
+
+
 async def test_chat_that_only_waits_for_another_try_gives_way_and_its_wait_goes_on(database_url: str) -> None:
     def fails(call: Call) -> Sequence[Step]:
         if "work" in str(call.prompt.messages[-1]):
@@ -121,8 +152,8 @@ async def test_chat_that_only_waits_for_another_try_gives_way_and_its_wait_goes_
     async with open_house(database_url, script=fails, config=QUIET) as house:
         await house.set("chats", {"running_roots": 2})
         mine = await ask_for_work(house, house.user, 2)
-        for chat_id in mine:
-            await until(lambda chat_id=chat_id: house.sql("SELECT retry_state FROM chats WHERE id = $1", chat_id))
+        waits = "SELECT count(*) = 2 FROM chats WHERE retry_state IS NOT NULL"
+        await until(lambda: house.sql(waits))
         before = [await house.chat(chat_id) for chat_id in mine]
 
         other = await house.ask("hi", owner_id=await house.add_user())

@@ -78,7 +78,7 @@ async def test_pages_are_given_back_after_turns_and_sweeps_and_not_more_often_th
 
 async def test_finished_turns_leave_next_to_nothing_in_the_process(database_url: str) -> None:
     # A process of its own, because what it takes is looked at from outside Python; the provider is a third one.
-    command = (BENCHMARK, "--only-memory", "--quick", "--database-url", database_url)
+    command = (BENCHMARK, "--only", "memory", "--quick", "--database-url", database_url)
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

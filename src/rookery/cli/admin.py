@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import asyncpg
+import msgspec
 
-from rookery import driving, installation
+from rookery import driving, installation, replica_slots
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
+from rookery.replica_slots import ReplicaSlot
 from rookery.settings import Settings
 from rookery.store import job_runs, overview, pool, replicas
 from rookery.store import migrate as migrations
@@ -63,6 +66,7 @@ async def status(settings: Settings, out: Output) -> int:
         running = await replicas.list_replicas(conn)
         found = await overview.read(conn)
         runs = await job_runs.list_last_runs(conn)
+    slots = await asyncio.to_thread(replica_slots.read, settings.data_dir)
     out.line(f"Schema {found.schema_version}, PostgreSQL {found.server_version}, {found.size_bytes / 1e6:.0f} MB")
     out.line()
     if running:
@@ -70,6 +74,9 @@ async def status(settings: Settings, out: Output) -> int:
         out.table(("replica", "host", "pid", "state", "version"), rows)
     else:
         out.line("No replica is running.")
+    if slots:
+        out.line()
+        out.table(("place", "state", "deaths", "exit code", "started again at"), [_slot_row(slot) for slot in slots])
     out.line()
     out.table(("chats", "number"), _chat_rows(found))
     if runs:
@@ -92,6 +99,7 @@ async def status(settings: Settings, out: Output) -> int:
                 }
                 for r in running
             ],
+            "replica_slots": msgspec.to_builtins(slots),
             "chats": found.chats,
             "total_estimate": found.total_estimate,
             "waiting_for_a_worker": found.unowned,
@@ -111,6 +119,11 @@ async def status(settings: Settings, out: Output) -> int:
         }
     )
     return Exit.OK
+
+
+def _slot_row(slot: ReplicaSlot) -> tuple[object, ...]:
+    again = "" if slot.again_at is None else f"{slot.again_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return slot.index, slot.state, slot.deaths, "" if slot.exit_code is None else slot.exit_code, again
 
 
 def _chat_rows(found: overview.Overview) -> list[tuple[str, int]]:

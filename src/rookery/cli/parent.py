@@ -1,7 +1,8 @@
 """`rookery serve --replicas N`: the process that owns the database and the port, and minds the replicas.
 
 It serves nothing itself. Each replica is a process of its own that accepts at the port it was given; one that dies is
-started again. Replicas hear from here through their stdin, and end when that does: killing this process leaves none.
+started again, after a pause that grows while its place keeps losing them. Replicas hear from here through their stdin,
+and end when that does: killing this process leaves none.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 
-from rookery import __version__, installation, log
+import msgspec
+
+from rookery import __version__, installation, log, replica_slots
 from rookery.cli import first_run, metrics, port
 from rookery.cli.children import HURRY, STOP, Child, Orders
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.cli.stopping import Stop
-from rookery.clock import SystemClock
+from rookery.clock import Clock, DeadlineExceeded, SystemClock
 from rookery.metrics.merge import Fetch, Gathering
+from rookery.replica_slots import ReplicaSlot, SlotState
 from rookery.settings import Settings, is_in_the_clear
 from rookery.store.embedded.data_dir import Use
 from rookery.store.pool import Database
@@ -29,7 +33,8 @@ from rookery.store.pool import Database
 FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 30.0
 # One that lived this long before it died is started again as if it were the first time.
 SETTLED_SECONDS = 60.0
-MAX_DEATHS = 5
+# With no replica ready for this long, whoever watches over this process had better start it anew.
+UNSERVED_SECONDS = 60.0
 # What a replica that was told to hurry may take before it is killed.
 HURRY_SECONDS = 10.0
 
@@ -57,7 +62,7 @@ async def serve(settings: Settings, out: Output, stop: Stop) -> None:
                     _say_ready(settings, listening, token, out=out)
                     metrics.show(scraped, out)
 
-                async with metrics.served(settings, Gathering(minder.processes), scraped):
+                async with metrics.served(settings, Gathering(minder.processes, slots=lambda: minder.slots), scraped):
                     await minder.run(stop, on_ready=on_ready)
 
 
@@ -79,18 +84,46 @@ def _say_ready(settings: Settings, listening: socket.socket, token: str | None, 
     _log.info("ready", version=__version__, replicas=settings.replicas)
 
 
-class Minder:
-    """Keeps one child in each place."""
+class Restarts:
+    """How long to wait before the next replica of a place is started: longer after each that died soon."""
 
-    def __init__(self, settings: Settings, url: str, listening: socket.socket) -> None:
+    def __init__(self) -> None:
+        self.deaths = 0
+
+    def pause_after(self, lived_seconds: float) -> float:
+        self.deaths = 1 if lived_seconds >= SETTLED_SECONDS else self.deaths + 1
+        # The exponent is bounded: a place may die for weeks.
+        return min(FIRST_RESTART_SECONDS * 2.0 ** min(self.deaths - 1, 10), LAST_RESTART_SECONDS)
+
+
+class Minder:
+    """Keeps one child in each place, and tells how the places are.
+
+    A place whose children keep dying is left empty for longer and longer, while the others serve. The end comes only
+    when no place has had a child that serves for `UNSERVED_SECONDS`. Tests bring a clock, and children of their own.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        url: str,
+        listening: socket.socket,
+        *,
+        clock: Clock | None = None,
+        start: Callable[[Orders, socket.socket], Awaitable[Child]] = Child.start,
+    ) -> None:
         self._settings = settings
         self._url = url
         self._listening = listening
+        self._clock = clock or SystemClock()
+        self._start = start
         self._places: list[Child | None] = [None] * settings.replicas
         self._awaited = set(range(settings.replicas))
         self._all_ready = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
         self._codes: list[int] = []
+        self.slots = [ReplicaSlot(index=index, state=SlotState.STARTING) for index in range(settings.replicas)]
 
     def serving(self) -> list[Child]:
         """Those that are ready."""
@@ -113,7 +146,9 @@ class Minder:
                 await self._all_ready.wait()
                 stop.serving = True
                 on_ready()
+                watch = group.create_task(self._watch(), name="somebody-serves")
                 await stop.requested.wait()
+                watch.cancel()
                 self._stopping.set()
                 for child in filter(None, self._places):
                     child.tell(STOP)
@@ -122,17 +157,33 @@ class Minder:
             raise reasons[0] if reasons else group from None
         finally:
             await self._end_all()
+            replica_slots.remove(self._settings.data_dir)
         # One that was told to stop while it started has nothing to end in order.
         if any(code not in (Exit.OK, Exit.INTERRUPTED) for code in self._codes):
             raise CannotServe("Not every replica ended in order. Nothing committed is lost.")
 
+    async def _watch(self) -> None:
+        """Give up when no place has had a child that serves for too long."""
+        while True:
+            if self.serving():
+                await self._change()
+                continue
+            try:
+                async with self._clock.deadline(UNSERVED_SECONDS, "nobody-serves"):
+                    while not self.serving():
+                        await self._change()
+            except DeadlineExceeded:
+                raise CannotServe(f"No replica has been ready for {UNSERVED_SECONDS:g} seconds.") from None
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
     async def _keep(self, index: int) -> None:
         """One child after another, with a longer pause behind each that died soon."""
-        deaths: deque[float] = deque(maxlen=MAX_DEATHS)
-        pause = FIRST_RESTART_SECONDS
-        clock = asyncio.get_running_loop().time
+        restarts = Restarts()
         while not self._stopping.is_set():
-            began = clock()
+            began = self._clock.monotonic()
             code = await self._live(index)
             if self._stopping.is_set():
                 self._codes.append(code)
@@ -141,32 +192,43 @@ class Minder:
                 raise CannotServe(
                     "A replica could not start; what it said is above.", code if code > 0 else Exit.FAILED
                 )
-            _log.warning("replica_ended", index=index, code=code)
-            deaths.append(clock())
-            if len(deaths) == MAX_DEATHS and clock() - deaths[0] < SETTLED_SECONDS:
-                raise CannotServe(f"A replica died {MAX_DEATHS} times within {SETTLED_SECONDS:g} seconds.")
-            if clock() - began >= SETTLED_SECONDS:
-                pause = FIRST_RESTART_SECONDS
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+            pause = restarts.pause_after(self._clock.monotonic() - began)
+            _log.warning("replica_ended", index=index, code=code, deaths=restarts.deaths, again_in_seconds=pause)
+            again_at = self._clock.now() + timedelta(seconds=pause)
+            self._tell(
+                index, state=SlotState.PAUSED, deaths=restarts.deaths, exit_code=code, again_at=again_at, is_death=True
+            )
+            with suppress(DeadlineExceeded):
+                async with self._clock.deadline(pause, "replica-restart"):
                     await self._stopping.wait()
-            pause = min(pause * 2, LAST_RESTART_SECONDS)
 
     async def _live(self, index: int) -> int:
         """The life of one child, to its exit code."""
         orders = Orders(
             index=index, settings=self._settings, database_url=self._url, descriptor=self._listening.fileno()
         )
-        child = self._places[index] = await Child.start(orders, self._listening)
+        self._tell(index, state=SlotState.STARTING, again_at=None)
+        child = self._places[index] = await self._start(orders, self._listening)
         if self._stopping.is_set():
             child.tell(STOP)
         if await child.wait_ready():
             self._awaited.discard(index)
+            self._tell(index, state=SlotState.READY)
             if not self._awaited:
                 self._all_ready.set()
         code = await child.wait()
         self._places[index] = None
+        self._changed.set()
         return code
+
+    def _tell(self, index: int, *, is_death: bool = False, **changes: object) -> None:
+        slot = self.slots[index]
+        self.slots[index] = msgspec.structs.replace(slot, restarts=slot.restarts + is_death, **changes)
+        self._changed.set()
+        try:
+            replica_slots.write(self._settings.data_dir, self.slots)
+        except OSError as error:
+            _log.warning("slots_not_written", error=str(error))
 
     async def _end_all(self) -> None:
         """Nobody is left behind, however this ends."""

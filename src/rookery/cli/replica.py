@@ -33,7 +33,6 @@ from rookery.store.embedded import process as postmasters
 from rookery.store.embedded.data_dir import DataDirLock, Use, remove_socket_dir
 from rookery.store.errors import DataDirInUse
 from rookery.store.pool import Database
-from rookery.worker.config import WorkerConfig
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout
 DATABASE_STOP_SECONDS = 30.0
@@ -89,7 +88,6 @@ async def _serve(orders: Orders, out: Output, stop: Stop) -> None:
                 ring=await installation.prepare_models(orders.settings, database, os.environ),
                 environ=os.environ,
                 secrets=out.secrets,
-                worker=WorkerConfig(drain_seconds=orders.settings.drain_timeout.total_seconds()),
             )
             async with app.running_replica(orders.settings, database, choices) as replica:
 

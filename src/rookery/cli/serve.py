@@ -17,7 +17,6 @@ from rookery.cli.stopping import Stop
 from rookery.clock import SystemClock
 from rookery.settings import Settings, is_in_the_clear
 from rookery.store.embedded.data_dir import Use
-from rookery.worker.config import WorkerConfig
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout
 # A parent outlasts its replicas: what it minds has to be stopped behind them.
@@ -64,7 +63,6 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
                     ring=ring,
                     environ=os.environ,
                     secrets=out.secrets,
-                    worker=WorkerConfig(drain_seconds=settings.drain_timeout.total_seconds()),
                 )
                 async with app.running_replica(settings, database, choices) as replica:
 

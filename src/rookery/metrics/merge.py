@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from rookery.log import get_logger
 from rookery.metrics.families import PREFIX
 from rookery.metrics.text import Kind, Section, label_pairs, parse, render, sample, with_label
+from rookery.replica_slots import ReplicaSlot, SlotState
 
 log = get_logger("metrics")
 
 LABEL = "process"
 SCRAPE_ERRORS = f"{PREFIX}scrape_errors_total"
+SLOTS = f"{PREFIX}replica_slots"
+SLOT_RESTARTS = f"{PREFIX}replica_restarts_total"
 SILENT_SECONDS = 1.0
 
 # Gets the text (format 0.0.4) of one process, or raises.
@@ -30,8 +33,15 @@ class Gathering:
     A process that is silent, or does not make sense, is left out and counted; the others are still told of.
     """
 
-    def __init__(self, processes: Callable[[], Mapping[str, Fetch]], *, silent_seconds: float = SILENT_SECONDS) -> None:
+    def __init__(
+        self,
+        processes: Callable[[], Mapping[str, Fetch]],
+        *,
+        slots: Callable[[], Sequence[ReplicaSlot]] = tuple,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
         self._processes = processes
+        self._slots = slots
         self._silent_seconds = silent_seconds
         self.errors: Counter[str] = Counter()
 
@@ -39,8 +49,8 @@ class Gathering:
         processes = self._processes()
         asked = await asyncio.gather(*(self._ask(name, fetch) for name, fetch in processes.items()))
         answered = {name: found for name, found in zip(processes, asked, strict=True) if found is not None}
-        errors = self._count(processes)
-        return await asyncio.to_thread(lambda: render([*combine(answered), errors], accept))
+        own = [self._count(processes), *slot_sections(self._slots())]
+        return await asyncio.to_thread(lambda: render([*combine(answered), *own], accept))
 
     async def _ask(self, name: str, fetch: Fetch) -> list[Section] | None:
         try:
@@ -60,6 +70,27 @@ class Gathering:
         names = sorted({*processes, *self.errors})
         lines = [sample(SCRAPE_ERRORS, label_pairs((LABEL,), (name,)), self.errors[name]) for name in names]
         return Section(SCRAPE_ERRORS, Kind.COUNTER, "Scrapes of a process that did not answer.", lines)
+
+
+def slot_sections(slots: Sequence[ReplicaSlot]) -> list[Section]:
+    """How the places of the replicas are; nothing where there are none."""
+    if not slots:
+        return []
+    states = Counter(slot.state for slot in slots)
+    return [
+        Section(
+            SLOTS,
+            Kind.GAUGE,
+            "Places of replicas: ready, starting, or paused because their replica died.",
+            [sample(SLOTS, label_pairs(("state",), (state,)), states[state]) for state in SlotState],
+        ),
+        Section(
+            SLOT_RESTARTS,
+            Kind.COUNTER,
+            "Replicas that died and were started again.",
+            [sample(SLOT_RESTARTS, label_pairs((LABEL,), (str(slot.index),)), slot.restarts) for slot in slots],
+        ),
+    ]
 
 
 def merge(texts: Mapping[str, bytes], accept: str = "") -> tuple[str, bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rookery.metrics.export import TABLES
 from rookery.metrics.families import PREFIX
-from rookery.metrics.merge import SCRAPE_ERRORS
+from rookery.metrics.merge import SCRAPE_ERRORS, SLOT_RESTARTS, SLOTS
 
 INTRODUCTION = f"""# Metrics
 
@@ -16,7 +16,8 @@ whoever asks for it. Names begin with `{PREFIX}`, but for those that every proce
 closed: what clients, models and providers make up is counted as `other` or `unknown`.
 
 A process that does not answer within a second when it is gathered is left out, and counted in
-`{SCRAPE_ERRORS}`.
+`{SCRAPE_ERRORS}`. The server with several replicas adds `{SLOTS}` (gauge, by
+`state`: ready, starting, or paused because the replica died) and `{SLOT_RESTARTS}` (by `process`).
 """
 
 

@@ -139,6 +139,7 @@ class Acquirer:
         outcome = await self._take_one(chat_id, limits)
         self._stats.acquired[outcome] += 1
         if outcome == "full":
+            self._is_short = True
             await self._ask_for_slots(limits)
         if outcome == "lost":
             # Somebody has it, or it is at rest: then its hint says that a slot is free, and another may wait for one.
@@ -179,17 +180,19 @@ class Acquirer:
             lost += outcome == "lost"
             if outcome == "full":
                 full.add(candidate.is_root)
+            if won >= self._config.acquire_turn and self._named:
+                break  # somebody came meanwhile, who may have less than those on this list
         self._is_short = bool(full)
-        if full:
+        if full or lost:
+            # What another replica is at may be refused there, for want of a slot that a chat here holds.
             await self._ask_for_slots(limits)
-        if won and (won == room or lost):
+        if won and (won == room or lost or self._named):
             # There may be more than this list showed. Not after a pass that won nothing: it would repeat itself.
             self.wake()
         return won
 
     async def _ask_for_slots(self, limits: Limits) -> None:
-        """Somebody waits for a slot. Owners who hold more than their share give way at the end of a step."""
-        self._is_short = True
+        """Somebody may wait for a slot. Owners who hold more than their share give way at the end of a step."""
         try:
             async with self._clock.deadline(self._config.database_seconds, "find-donors"), self._pool.acquire() as conn:
                 self._manager.ask_for_slots(await find_donors(conn, limits))

@@ -13,6 +13,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     # After a pass that was put off because the process was not fit for it.
     acquire_again_seconds: float = 0.5
     acquire_batch: int = 10
+    # So many of a batch are taken before the list is made anew for who came meanwhile.
+    acquire_turn: int = 3
     # Before a pass that a hint asked for, so that idle replicas win the race for a chat; none without other replicas.
     acquire_delay_per_runner_seconds: float = 0.0005
     acquire_delay_max_seconds: float = 0.05

@@ -10,7 +10,7 @@ from rookery.log import get_logger
 from rookery.store.machine import Slot, Tx, find_receiver, give_way
 from rookery.store.machine.capacity import Limits
 from rookery.worker.stats import WorkerStats
-from rookery.worker.tasks import TaskHandle, Work
+from rookery.worker.tasks import TaskHandle
 
 log = get_logger("worker.fair_share")
 
@@ -33,25 +33,18 @@ class Askings:
 
 
 class GiveWay:
-    """Runs before the next step of a chat whose owner was asked to make room.
+    """Lets go of a chat whose owner was asked to make room, in place of its next step.
 
-    What the chat holds by then is committed, so nothing is lost: whoever takes it later goes on with the next step.
+    What the chat holds by then is committed, so nothing is lost: whoever takes it later goes on with that step.
     """
 
-    def __init__(
-        self, askings: Askings, limits: Callable[[], Awaitable[Limits]], stats: WorkerStats, *, otherwise: Work
-    ) -> None:
+    def __init__(self, askings: Askings, limits: Callable[[], Awaitable[Limits]], stats: WorkerStats) -> None:
         self._askings = askings
         self._limits = limits
         self._stats = stats
-        self._otherwise = otherwise
 
-    async def __call__(self, handle: TaskHandle) -> None:
-        slot = handle.input.asked_for
-        if slot is None or not await self._gave_way(handle, slot):
-            await self._otherwise(handle)
-
-    async def _gave_way(self, handle: TaskHandle, slot: Slot) -> bool:
+    async def __call__(self, handle: TaskHandle, slot: Slot) -> bool:
+        """Whether the chat was let go. It is not when nobody needs its slot any more."""
         limits = await handle.read(self._limits)
         is_done = False
 

@@ -42,6 +42,7 @@ from rookery.worker import failures, gate, shielded
 from rookery.worker.acting import ActParts, Acts
 from rookery.worker.config import WorkerConfig
 from rookery.worker.failures import Classified, StepFailed
+from rookery.worker.fair_share import GiveWay
 from rookery.worker.gate import Judged
 from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
 from rookery.worker.stats import FAILED
@@ -53,6 +54,8 @@ log = get_logger("worker.generation")
 _STEP_ERRORS = (StepFailed, LlmError, ChatError, ModelError)
 # A transition that does not fit the chat: it has moved, and the next try decides on what it is by then.
 _REFUSALS = (Refused, InvariantViolation)
+# What takes a model or tools, and time.
+_WORK = (Generate, ExecuteTools, Compact)
 
 
 class GenerationWork:
@@ -64,7 +67,9 @@ class GenerationWork:
         cache: HistoryCache,
         config: WorkerConfig,
         rng: Random,
+        give_way: GiveWay,
     ) -> None:
+        self._give_way = give_way
         self._machine = machine
         self._parts = parts
         self._cache = cache
@@ -77,6 +82,8 @@ class GenerationWork:
         while True:
             async with AsyncExitStack() as stack:
                 step = await self._load(handle)
+                if self._remaining_wait(step) > timedelta() and await self._gave_way(handle, run):
+                    return
                 if await self._waited(handle, step, run):
                     continue
                 acts: Acts | None = None
@@ -88,6 +95,9 @@ class GenerationWork:
                     acts = Acts(self._parts, handle, prepared, past)
                     judged = await self._judged(handle, prepared, past)
                     decision = run.forced or self._decide(prepared, past, judged)
+                    # A turn that only has to end, or to ask, frees its slot by that.
+                    if isinstance(decision, _WORK) and await self._gave_way(handle, run):
+                        return
                     await self._act(acts, decision, judged)
                     return
                 except (TaskError, *_REFUSALS):
@@ -124,12 +134,24 @@ class GenerationWork:
         retry = stored_retry(step.chat)
         if retry is None or retry.retrying_at == run.waited_for:
             return False
-        remaining = retrying.remaining_wait(retry, step.now)
+        remaining = self._remaining_wait(step)
         if remaining <= timedelta():
             return False
         run.waited_for = retry.retrying_at
         await handle.wait(remaining.total_seconds(), "generation-retry")
         return True
+
+    def _remaining_wait(self, step: Step) -> timedelta:
+        retry = stored_retry(step.chat)
+        return timedelta() if retry is None else retrying.remaining_wait(retry, step.now)
+
+    async def _gave_way(self, handle: TaskHandle, run: _Run) -> bool:
+        """Whether the chat makes room for another instead. Asked once: who may go on goes on."""
+        slot = handle.input.asked_for
+        if slot is None or run.is_kept:
+            return False
+        run.is_kept = not await self._give_way(handle, slot)
+        return not run.is_kept
 
     async def _prepared(self, handle: TaskHandle, step: Step, stack: AsyncExitStack) -> Prepared:
         """Some tries, quickly one after the other. A database that does not answer is nobody's failed turn."""
@@ -231,13 +253,15 @@ class GenerationWork:
 
 
 class _Run:
-    """What one run of the task remembers from try to try: the wait it has sat out, and the summary it must make."""
+    """What one run of the task remembers from try to try: the wait it has sat out, the summary it must make, and
+    whether it was told that it may keep its slot."""
 
-    __slots__ = ("forced", "waited_for")
+    __slots__ = ("forced", "is_kept", "waited_for")
 
     def __init__(self) -> None:
         self.waited_for: datetime | None = None
         self.forced: Compact | None = None
+        self.is_kept = False
 
 
 async def _read(step: Step) -> History:

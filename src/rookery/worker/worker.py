@@ -41,7 +41,7 @@ from rookery.worker.leases import LeaseKeeper
 from rookery.worker.leaving import AbandonWork
 from rookery.worker.manager import RunnerManager
 from rookery.worker.memory import Memory
-from rookery.worker.parts import PartBuffer
+from rookery.worker.parts import PartBuffer, PartLimits
 from rookery.worker.prepare import Preparer
 from rookery.worker.runner import RunnerParts
 from rookery.worker.stats import WorkerStats
@@ -77,6 +77,7 @@ class WorkerParts:
     retry: RetryPolicy = DEFAULT_POLICY
     max_steps: int = 1200
     caches: Sequence[Cache[Any, Any]] = ()
+    part_limits: PartLimits = field(default_factory=PartLimits)
     new_id: Callable[[], UUID] = uuid4
 
 
@@ -89,7 +90,7 @@ class Worker:
         self._is_draining = False
         self._is_closed = False
         self.stats = WorkerStats()
-        self.buffer = PartBuffer(parts.clock)
+        self.buffer = PartBuffer(parts.clock, limits=parts.part_limits)
         # Keeps histories of chats whose runner has left: the next message mostly comes soon, and to the same replica.
         self.cache = HistoryCache(clock=parts.clock)
         self._inflight = InFlight(parts.clock)
@@ -265,9 +266,15 @@ class Worker:
             tool_stats=self.stats.tools,
         )
         leave = AbandonWork(parts.publisher, self._limits)
-        generation = GenerationWork(parts.machine, acts, cache=self.cache, config=parts.config, rng=parts.rng)
         return {
-            TaskKind.GENERATION: GiveWay(askings, self._limits, self.stats, otherwise=generation),
+            TaskKind.GENERATION: GenerationWork(
+                parts.machine,
+                acts,
+                cache=self.cache,
+                config=parts.config,
+                rng=parts.rng,
+                give_way=GiveWay(askings, self._limits, self.stats),
+            ),
             TaskKind.INTERRUPT: InterruptWork(
                 parts.machine,
                 self.buffer,

@@ -23,7 +23,7 @@ from rookery.store.machine.commit import (
 from rookery.store.machine.create import ChatSpec, Created, create_chat
 from rookery.store.machine.edit import Edited, edit_message
 from rookery.store.machine.files import MAX_FILES_PER_CHAT
-from rookery.store.machine.give_way import find_donors, find_receiver, give_way, list_claims
+from rookery.store.machine.give_way import find_donors, find_receiver, give_way
 from rookery.store.machine.interrupt import (
     Interrupted,
     cancel_requires_action,
@@ -116,7 +116,6 @@ __all__ = [
     "is_queued_for_capacity",
     "leave",
     "list_candidates",
-    "list_claims",
     "promote_queued_message",
     "read_lease_ttl",
     "reconcile_invalid_state",

@@ -191,10 +191,10 @@ class Tx:
             )
         ]
         is_held = chat.leased or (self.acquired and chat.runner_id is not None)
-        if self.successor is not None and not is_held:
-            hints.append(self.successor)
-        elif chat.state.is_runnable and not chat.is_parked and not self.gone and not is_held:
-            hints.append(OwnershipHint(chat_id=chat.id, snapshot_version=chat.snapshot_version))
+        if chat.state.is_runnable and not chat.is_parked and not self.gone and not is_held:
+            itself = OwnershipHint(chat_id=chat.id, snapshot_version=chat.snapshot_version)
+            # What is more than a step, an interrupt say, waits for nobody.
+            hints.append((self.successor if chat.status == Status.RUNNING else None) or itself)
         if kind := self._watch_kind():
             hints.append(
                 WatchHint(

@@ -1,0 +1,196 @@
+"""When the parent of several replicas starts one again, and when it gives up; with children and time of the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from rookery import replica_slots, settings
+from rookery.cli.children import STOP, Child, Orders, Ready
+from rookery.cli.parent import LAST_RESTART_SECONDS, SETTLED_SECONDS, UNSERVED_SECONDS, CannotServe, Minder, Restarts
+from rookery.cli.stopping import Stop
+from rookery.metrics.merge import Gathering
+from rookery.replica_slots import SlotState
+from rookery.testing import FakeClock
+from tests.waiting import until
+
+KILLED = -signal.SIGKILL
+
+
+class Puppet(Child):
+    """A child without a process: it is ready, and it ends, when the test says so."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.ready: Ready | None = None
+        self.told: list[str] = []
+        self._is_ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def serve(self) -> None:
+        self._is_ready.set_result(True)
+
+    def die(self, code: int = KILLED) -> None:
+        if not self._is_ready.done():
+            self._is_ready.set_result(False)
+        self._ended.set_result(code)
+
+    async def wait_ready(self) -> bool:
+        if await self._is_ready:
+            self.ready = Ready(replica_id=uuid4(), internal=None)
+        return self.ready is not None
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    def tell(self, word: str) -> None:
+        self.told.append(word)
+        if not self._ended.done():
+            self.die(0)
+
+    def kill(self) -> None:
+        self.die()
+
+
+class Stage:
+    def __init__(self, minder: Minder, stop: Stop, clock: FakeClock, born: dict[int, list[Puppet]]) -> None:
+        self.minder = minder
+        self.stop = stop
+        self.clock = clock
+        self.born = born
+        self.running = asyncio.create_task(minder.run(stop, on_ready=lambda: None))
+
+    async def child(self, index: int, number: int) -> Puppet:
+        """The child of a place that was started as the so-manieth there."""
+        await until(lambda: len(self.born[index]) >= number)
+        return self.born[index][number - 1]
+
+    async def serve(self, index: int, number: int) -> Puppet:
+        child = await self.child(index, number)
+        child.serve()
+        await until(lambda: child.ready is not None)
+        return child
+
+
+@asynccontextmanager
+async def open_stage(home: Path, *, replicas: int = 3) -> AsyncIterator[Stage]:
+    """With all children ready."""
+    (home / "data").mkdir(mode=0o700)
+    flags = {"data_dir": str(home / "data"), "replicas": str(replicas)}
+    config = settings.load(flags, {"HOME": str(home)}).settings
+    born: dict[int, list[Puppet]] = defaultdict(list)
+    clock, stop = FakeClock(), Stop(1e9)
+
+    async def start(orders: Orders, _: socket.socket) -> Child:
+        child = Puppet(orders.index)
+        born[orders.index].append(child)
+        return child
+
+    with socket.socket() as listening:
+        stage = Stage(Minder(config, "postgresql://nowhere", listening, clock=clock, start=start), stop, clock, born)
+        for index in range(replicas):
+            await stage.serve(index, 1)
+        await until(lambda: stop.serving)
+        try:
+            yield stage
+        finally:
+            stop.ask()
+            await asyncio.wait([stage.running])
+
+
+def test_pauses_grow_to_half_a_minute_and_begin_anew_after_a_settled_life() -> None:
+    restarts = Restarts()
+
+    pauses = [restarts.pause_after(3.0) for _ in range(9)]
+
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert restarts.pause_after(SETTLED_SECONDS) == 0.5
+    assert [restarts.pause_after(0.0) for _ in range(5000)][-1] == LAST_RESTART_SECONDS
+
+
+async def test_place_that_keeps_dying_waits_longer_each_time_while_the_others_serve(tmp_path: Path) -> None:
+    async with open_stage(tmp_path) as stage:
+        waited = []
+        for number in range(1, 9):
+            (await stage.child(0, number)).die()
+            await stage.clock.until_waiting("replica-restart")
+            (timer,) = stage.clock.waiting("replica-restart")
+            waited.append(timer.due - stage.clock.monotonic())
+            assert [child.index for child in stage.minder.serving()] == [1, 2]
+            await stage.clock.fire("replica-restart")
+        await stage.serve(0, 9)
+
+        assert waited == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+        assert len(stage.minder.serving()) == 3
+        assert not stage.running.done()
+
+
+async def test_places_are_told_of_in_the_file_and_in_the_metrics(tmp_path: Path) -> None:
+    async with open_stage(tmp_path) as stage:
+        (await stage.child(2, 1)).die(7)
+        await stage.clock.until_waiting("replica-restart")
+
+        slots = replica_slots.read(tmp_path / "data")
+        _, text = await Gathering(stage.minder.processes, slots=lambda: stage.minder.slots).scrape("")
+
+        assert [slot.state for slot in slots] == [SlotState.READY, SlotState.READY, SlotState.PAUSED]
+        assert (slots[2].deaths, slots[2].exit_code, slots[2].restarts) == (1, 7, 1)
+        assert slots[2].again_at is not None
+        assert b'rookery_replica_slots{state="ready"} 2\n' in text
+        assert b'rookery_replica_slots{state="paused"} 1\n' in text
+        assert b'rookery_replica_restarts_total{process="2"} 1\n' in text
+    assert replica_slots.read(tmp_path / "data") == ()
+
+
+async def test_server_ends_only_when_nobody_has_served_for_a_minute(tmp_path: Path) -> None:
+    async with open_stage(tmp_path, replicas=2) as stage:
+        for index in (0, 1):
+            (await stage.child(index, 1)).die()
+        await stage.clock.until_waiting("nobody-serves")
+        assert stage.clock.waiting("nobody-serves")[0].due == UNSERVED_SECONDS
+        await stage.clock.fire("replica-restart")
+        await stage.serve(1, 2)
+        await until(lambda: stage.clock.waiting("nobody-serves") == [])
+        assert not stage.running.done(), "one of them came back in time"
+
+        (await stage.child(1, 2)).die()
+        await stage.clock.until_waiting("nobody-serves")
+        await stage.clock.advance(UNSERVED_SECONDS)
+
+        with pytest.raises(CannotServe, match="No replica has been ready for 60 seconds"):
+            await stage.running
+
+
+async def test_place_that_is_paused_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+    async with open_stage(tmp_path) as stage:
+        (await stage.child(0, 1)).die()
+        await stage.clock.until_waiting("replica-restart")
+
+        stage.stop.ask()
+        await stage.running
+
+        assert [child.told for child in (await stage.child(1, 1), await stage.child(2, 1))] == [[STOP], [STOP]]
+        assert len(stage.born[0]) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"pid": "x", "slots": []}'])
+def test_file_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / replica_slots.FILE_NAME).write_bytes(content)
+
+    assert replica_slots.read(tmp_path) == ()
+
+
+def test_file_that_a_killed_server_left_behind_is_not_believed(tmp_path: Path) -> None:
+    file = replica_slots.SlotFile(2**22 + 1, (replica_slots.ReplicaSlot(index=0, state=SlotState.READY),))
+    (tmp_path / replica_slots.FILE_NAME).write_bytes(msgspec.json.encode(file))
+
+    assert replica_slots.read(tmp_path) == ()

@@ -1,0 +1,113 @@
+"""The settings `worker.*`: each has bounds, and each is used."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rookery import settings, worker_figures
+from rookery.chat.retrying import RetryPolicy
+from rookery.loop.config import LoopConfig
+from rookery.setting_keys import KEYS, Key
+from rookery.setting_values import DURATION
+from rookery.settings import Settings, SettingsError
+from rookery.worker.config import WorkerConfig
+from rookery.worker.parts import PartLimits
+
+FIGURES = [key for key in KEYS if key.name.startswith("worker.") and key.name != "worker.enabled"]
+
+
+def load(home: Path, **flags: str) -> Settings:
+    named = {name.replace("__", "."): value for name, value in flags.items()}
+    return settings.load({"data_dir": str(home), **named}, {"HOME": str(home)}).settings
+
+
+def problems(home: Path, **flags: str) -> list[str]:
+    with pytest.raises(SettingsError) as refusal:
+        load(home, **flags)
+    return [str(problem) for problem in refusal.value.problems]
+
+
+def all_figures(found: Settings) -> tuple[object, ...]:
+    return (
+        worker_figures.worker_config(found),
+        worker_figures.loop_config(found),
+        worker_figures.retry_policy(found),
+        worker_figures.part_limits(found),
+        found.worker_max_steps,
+    )
+
+
+def test_without_settings_every_figure_is_what_the_code_says(tmp_path: Path) -> None:
+    assert all_figures(load(tmp_path)) == (WorkerConfig(), LoopConfig(), RetryPolicy(), PartLimits(), 1200)
+
+
+@pytest.mark.parametrize("key", FIGURES, ids=lambda key: key.name)
+def test_each_setting_changes_exactly_one_figure(tmp_path: Path, key: Key) -> None:
+    before = load(tmp_path)
+    value = getattr(before, key.field)
+    given = value + timedelta(milliseconds=1) if key.kind is DURATION else value + 1
+    text = f"{given // timedelta(milliseconds=1)}ms" if key.kind is DURATION else str(given)
+
+    after = load(tmp_path, **{key.name: text})
+
+    assert differences(all_figures(before), all_figures(after)) == 1
+
+
+def differences(before: tuple[object, ...], after: tuple[object, ...]) -> int:
+    flat_before, flat_after = (list(fields_of(each) for each in found) for found in (before, after))
+    return sum(
+        one != other
+        for befores, afters in zip(flat_before, flat_after, strict=True)
+        for one, other in zip(befores, afters, strict=True)
+    )
+
+
+def fields_of(figures: object) -> list[object]:
+    if isinstance(figures, PartLimits):
+        return [getattr(figures, name) for name in PartLimits.__slots__]
+    return list(msgspec.structs.astuple(figures)) if isinstance(figures, msgspec.Struct) else [figures]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "999999999999999999", "1e3", "nan", "many", "5 apples", "\x00"])
+@pytest.mark.parametrize("key", FIGURES, ids=lambda key: key.name)
+def test_figure_out_of_bounds_is_refused_with_its_name(tmp_path: Path, key: Key, value: str) -> None:
+    found = problems(tmp_path, **{key.name: value})
+
+    assert len(found) == 1
+    assert found[0].startswith(f"{key.name} (from {key.flag}): ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            {"worker.heartbeat_interval": "10s", "worker.self_fence_after": "19s"},
+            "worker.self_fence_after (from --worker-self-fence-after): 19s is less than 2 times"
+            " worker.heartbeat_interval, which is 10s.",
+        ),
+        (
+            {"worker.task_backoff": "6s"},
+            "worker.task_backoff_max (from default): 5s is less than worker.task_backoff, which is 6s.",
+        ),
+        (
+            {"worker.retry_delay": "2m"},
+            "worker.retry_delay_max (from default): 60s is less than worker.retry_delay, which is 120s.",
+        ),
+        (
+            {"worker.tool_max_deadline": "9m"},
+            "worker.tool_max_deadline (from --worker-tool-max-deadline): 540s is less than"
+            " worker.tool_default_deadline, which is 600s.",
+        ),
+    ],
+)
+def test_figures_that_contradict_each_other_are_refused(tmp_path: Path, flags: dict[str, str], said: str) -> None:
+    assert problems(tmp_path, **flags) == [said]
+
+
+def test_lease_outlasts_three_beats(tmp_path: Path) -> None:
+    """A lease lasts 30 seconds by the database."""
+    assert problems(tmp_path, **{"worker.heartbeat_interval": "10001ms"})[0].endswith("is not between 500ms and 10s.")
