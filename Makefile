@@ -121,7 +121,7 @@ chaos-tools: $(DEV_STAMP) ## Kill a replica two hundred times while agents work 
 	$(BIN)/python -m tests.chaos.tool_kills $(ARGS)
 
 docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
-	$(BIN)/python -c 'from rookery import settings; print(settings.reference_markdown(), end="")' > docs/reference/settings.md
+	$(BIN)/python -c 'from rookery import setting_reference; print(setting_reference.reference_markdown(), end="")' > docs/reference/settings.md
 	$(BIN)/python -c 'from rookery.chat import transitions; print(transitions.reference_markdown(), end="")' > docs/reference/transitions.md
 	$(BIN)/python -c 'from rookery.api import description; print(description.text(), end="")' > docs/api/openapi.json
 	mkdir -p build

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("app",),
     ("relaying", "equipping", "health", "installation", "worker_figures"),
     ("driving",),
-    ("settings",),
+    ("settings", "setting_reference"),
     ("setting_keys",),
     ("setting_values",),
     ("metrics",),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery import setting_keys, setting_values, settings
+from rookery import setting_keys, setting_reference, setting_values, settings
 from rookery.setting_keys import KEYS
 from rookery.setting_values import Address
 from rookery.settings import Loaded, Settings, SettingsError
@@ -422,13 +422,13 @@ def test_data_home_counts_only_when_absolute(home: Path, xdg: str, is_used: bool
 
 
 def test_unknown_names_are_warnings_with_the_nearest_one(home: Path) -> None:
-    file = write(home / "r.toml", 'lisen = ":1"\n[worker]\nx = 1\n[empty]\n')
+    file = write(home / "r.toml", 'lisen = ":1"\n[wurker]\nx = 1\n[empty]\n')
 
     loaded = load(home, ROOKERY_CONFIG=str(file), ROOKERY_LOG_LEVLE="debug", ROOKERY_LISTEN_FILE="x")
 
     assert [str(warning) for warning in loaded.warnings] == [
         f"lisen (from {file}): there is no such setting. Did you mean listen?",
-        f"worker.x (from {file}): there is no such setting.",
+        f"wurker.x (from {file}): there is no such setting.",
         f"empty (from {file}): there is no such setting.",
         "ROOKERY_LISTEN_FILE (from environment): there is no such setting. Did you mean ROOKERY_LISTEN?",
         "ROOKERY_LOG_LEVLE (from environment): there is no such setting. Did you mean ROOKERY_LOG_LEVEL?",
@@ -596,7 +596,7 @@ def test_settings_cannot_be_changed(home: Path) -> None:
 def test_reference_page_is_current() -> None:
     page = REFERENCE.read_text()
 
-    assert page == settings.reference_markdown(), "run: make docs"
+    assert page == setting_reference.reference_markdown(), "run: make docs"
 
 
 def test_lists_are_arrays_in_the_file_and_separated_by_commas_elsewhere(home: Path) -> None:

@@ -15,7 +15,7 @@ from rookery.setting_keys import KEYS, Key
 from rookery.setting_values import DURATION
 from rookery.settings import Settings, SettingsError
 from rookery.worker.config import WorkerConfig
-from rookery.worker.parts import PartLimits
+from rookery.worker.part_limits import PartLimits
 
 FIGURES = [key for key in KEYS if key.name.startswith("worker.") and key.name != "worker.enabled"]
 

@@ -6,7 +6,7 @@ from rookery.chat.retrying import RetryPolicy
 from rookery.loop.config import LoopConfig
 from rookery.settings import Settings
 from rookery.worker.config import WorkerConfig
-from rookery.worker.parts import PartLimits
+from rookery.worker.part_limits import PartLimits
 
 
 def worker_config(settings: Settings) -> WorkerConfig:

@@ -41,7 +41,8 @@ from rookery.worker.leases import LeaseKeeper
 from rookery.worker.leaving import AbandonWork
 from rookery.worker.manager import RunnerManager
 from rookery.worker.memory import Memory
-from rookery.worker.parts import PartBuffer, PartLimits
+from rookery.worker.part_limits import PartLimits
+from rookery.worker.parts import PartBuffer
 from rookery.worker.prepare import Preparer
 from rookery.worker.runner import RunnerParts
 from rookery.worker.stats import WorkerStats
