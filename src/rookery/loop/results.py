@@ -295,6 +295,20 @@ def cap_batch(
     )
 
 
+def fit(result: CallResult, max_bytes: int, kept_in: str = "") -> CallResult:
+    """The result, cut by the rule for JSON if it is longer. Possibly slow."""
+    value = result.result.result
+    assert not isinstance(value, msgspec.UnsetType)
+    cut, is_cut = _fitted(_storable(value), Room(max_bytes, kept_in))
+    part = msgspec.structs.replace(result.result, result=cut)
+    return msgspec.structs.replace(result, result=part, is_truncated=result.is_truncated or is_cut)
+
+
+def size_of(result: CallResult) -> int:
+    """How many bytes of the context it takes; media takes none."""
+    return _text_bytes(result)
+
+
 def find_overlong(results: Sequence[CallResult], max_bytes: int) -> tuple[int, ...]:
     """The places of those that `cap_batch` would cut."""
     level = _level(results, max_bytes)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import answers, bodies, choosing, content, headers
+from rookery.api import answers, bodies, choosing, client_results, content, headers
 from rookery.api.answers import EditView, MessagesView, SendView
 from rookery.api.bodies import Body, rule
 from rookery.api.caller import CallerDep
@@ -175,7 +175,8 @@ def router(parts: ApiParts) -> APIRouter:
 
     @routes.post("/chats/{chat}/tool-results", "messages.submit_tool_results", body=ToolResultsBody, errors=(404, 409))
     async def submit_results(caller: CallerDep, chat: UUID) -> Response:
-        """Answer all calls that the chat waits for, at once."""
+        """Answer all calls that the chat waits for, at once. Results that are too long for the model are cut, and kept
+        whole in the chat's workspace if it has one that answers."""
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(ToolResultsBody, may=may, limit=MAX_RESULTS_BYTES)
         outputs = msgspec.json.decode(bodies.kept(caller.connection), type=_Results).results
@@ -183,7 +184,8 @@ def router(parts: ApiParts) -> APIRouter:
             SubmittedResult(each.tool_call_id, bytes(raw.output).decode(), each.is_error)
             for each, raw in zip(body.results, outputs, strict=True)
         ]
-        await caller.store.turns.submit_results(ChatId(chat), results)
+        kept = await client_results.fitted(parts, caller, ChatId(chat), results)
+        await caller.store.turns.submit_results(ChatId(chat), kept)
         return nothing()
 
     @routes.get(

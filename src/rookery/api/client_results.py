@@ -1,0 +1,118 @@
+"""Results of tools that a client has run: cut to their share of the context window, as all results are.
+
+What is cut is kept in the chat's workspace, where the model can read it, if the chat has one that answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID, uuid5
+
+import msgspec
+
+from rookery.api.caller import Caller
+from rookery.api.parts import ApiParts
+from rookery.chat import parts as content
+from rookery.chat import truncation
+from rookery.chat.messages import ChatId
+from rookery.chat.parts import ContentError, ToolResult
+from rookery.chat.toolcalls import SubmittedResult
+from rookery.log import get_logger
+from rookery.loop import results
+from rookery.loop.config import LoopConfig
+from rookery.loop.results import CallResult
+from rookery.loop.tools import ToolOutput
+from rookery.tools.keeping import ResultKeeper
+from rookery.workspaces.dialing import TurnWorkspace, Unreadable
+
+log = get_logger("api.client_results")
+
+
+async def fitted(
+    parts: ApiParts, caller: Caller, chat_id: ChatId, given: Sequence[SubmittedResult]
+) -> list[SubmittedResult]:
+    """The results as they are stored. What is no JSON stays as it is: the store refuses it, with the reason."""
+    limit = await _context_limit(parts, caller, chat_id)
+    each_bytes = truncation.budget_bytes(limit)
+    all_bytes = results.batch_budget_bytes(limit, percent=LoopConfig().batch_percent)
+    if all(len(result.output) <= each_bytes // 4 for result in given) and _size(given) <= all_bytes // 4:
+        return list(given)  # whatever characters they are made of
+    try:
+        whole = await asyncio.to_thread(_parsed, given)
+    except ContentError:
+        return list(given)
+    overlong = {place for place, each in enumerate(whole) if results.size_of(each) > each_bytes}
+    overlong |= set(results.find_overlong(whole, all_bytes))
+    if not overlong:
+        return list(given)
+    kept_in = await _keep(parts, chat_id, {place: whole[place] for place in sorted(overlong)})
+
+    def cut() -> list[CallResult]:
+        one_by_one = [
+            results.fit(each, each_bytes, kept_in.get(place, "")) if place in overlong else each
+            for place, each in enumerate(whole)
+        ]
+        return list(results.cap_batch(one_by_one, all_bytes, kept_in))
+
+    stored = await asyncio.to_thread(cut)
+    for place in sorted(overlong):
+        log.info("client_result_truncated", chat_id=chat_id, call_id=given[place].tool_call_id)
+    return [
+        SubmittedResult(said.tool_call_id, _text(each), said.is_error) for said, each in zip(given, stored, strict=True)
+    ]
+
+
+def _size(given: Sequence[SubmittedResult]) -> int:
+    return sum(len(result.output) for result in given)
+
+
+def _parsed(given: Sequence[SubmittedResult]) -> list[CallResult]:
+    return [
+        CallResult(result=ToolResult(each.tool_call_id, "", result=content.json_text(each.output))) for each in given
+    ]
+
+
+def _text(each: CallResult) -> str:
+    value = each.result.result
+    assert not isinstance(value, msgspec.UnsetType)
+    return bytes(value).decode()
+
+
+async def _context_limit(parts: ApiParts, caller: Caller, chat_id: ChatId) -> int | None:
+    chat = (await caller.store.turns.find_titled(chat_id)).chat
+    config = (await parts.directory.snapshot()).configs.get(chat.last_model_config_id)
+    return None if config is None else config.context_limit
+
+
+async def _keep(parts: ApiParts, chat_id: ChatId, whole: dict[int, CallResult]) -> dict[int, str]:
+    """Where each can be read, by its place; those that can be read nowhere are left out."""
+    places = parts.workspaces.places
+    try:
+        binding = await places.find_binding(chat_id)
+    except Unreadable:
+        return {}
+    if binding is None:
+        return {}
+    workspace = TurnWorkspace(chat_id, places, clock=parts.clock)
+    workspace.bind(binding)
+    keeper = ResultKeeper(workspace, parts.clock)
+
+    async def keep(each: CallResult) -> str | None:
+        call_id = each.result.tool_call_id
+        return await keeper(call_id, _token(chat_id, call_id), _output(each))
+
+    found = await asyncio.gather(*(keep(each) for each in whole.values()))
+    return {place: path for place, path in zip(whole, found, strict=True) if path}
+
+
+def _token(chat_id: ChatId, call_id: str) -> UUID:
+    """The same for a repeat of the request, so that nothing is kept twice."""
+    return uuid5(chat_id, f"client result {call_id}")
+
+
+def _output(each: CallResult) -> ToolOutput:
+    value = each.result.result
+    assert not isinstance(value, msgspec.UnsetType)
+    found = content.json_value(value)
+    return ToolOutput(found if isinstance(found, str | dict) else bytes(value))
