@@ -77,6 +77,7 @@ test: $(DEV_STAMP) ## Install, then lint, types and every test
 	@$(MAKE) --no-print-directory --jobs 2 types web gallery web-test lint collected
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory browser
+	@$(BIN)/python -m tools.missing_programs
 
 # Tests are rewritten to say more when they fail. Once here, and not at the same time in each process of `unit`; what does
 # not load is told there.

@@ -188,12 +188,19 @@ async def reader(request: pytest.FixtureRequest, database_url: str, tmp_path: Pa
             await set_password(house, person, "a long sentence of mine")
         (tmp_path / "bin").mkdir()
         curl = tmp_path / "bin" / "curl"
-        found = shutil.which("curl")
-        assert found is not None, "The examples of the guide need curl."
-        curl.write_text(CURL.format(curl=shlex.quote(found)))
+        curl.write_text(CURL.format(curl=shlex.quote(found_curl())))
         curl.chmod(0o755)
         (tmp_path / "photo.png").write_bytes(PIXEL)
         yield Reader(house, tmp_path, person)
+
+
+def found_curl() -> str:
+    """Where curl is. On a developer's machine without it, skip; in CI, fail."""
+    found = shutil.which("curl")
+    if found is None and not os.environ.get("CI"):
+        pytest.skip("curl is not installed")
+    assert found is not None, "The examples of the guide need curl."
+    return found
 
 
 async def set_password(house: House, person: Person, password: str) -> None:

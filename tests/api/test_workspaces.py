@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator
@@ -26,7 +25,7 @@ from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.house import House, Person, open_house
 from tests.api.talk import text
-from tests.api.test_docs_examples import CURL, Reader, blocks
+from tests.api.test_docs_examples import CURL, Reader, blocks, found_curl
 from tests.waiting import until
 from tests.workspaces.fake_driver import FakeDriver
 from tests.workspaces.yard import MANIFEST
@@ -80,7 +79,7 @@ async def test_examples_of_the_guide_run(site: Site, tmp_path: Path) -> None:
     site.driver.printed = "hello from the script\n"
     (tmp_path / "bin").mkdir()
     curl = tmp_path / "bin" / "curl"
-    curl.write_text(CURL.format(curl=shutil.which("curl")))
+    curl.write_text(CURL.format(curl=found_curl()))
     curl.chmod(0o755)
     reader = Reader(site.house, tmp_path, site.ada)
     examples = [block for block in blocks(GUIDE) if block.language != "toml"]

@@ -25,7 +25,9 @@ from rookery.store.job_runs import JobRun
 from rookery.store.migrate import Migration
 from rookery.store.pool import Connection, DatabaseConfig
 from rookery.workspaces.drivers.machine import problem_of_limits, problem_of_users
-from rookery.workspaces.drivers.protocol import DriverUnavailable
+from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
+from rookery.workspaces.errors import WorkspaceError
+from rookery.workspaces.isolation import IsolationCheck
 
 LOW_DISK_BYTES = 1024**3
 CLOCK_OFFSET_SECONDS = 2.0
@@ -150,7 +152,7 @@ class Doctor:
 
     def say(self, subject: str, verdict: str, text: str) -> None:
         self.findings.append({"check": subject, "result": verdict, "message": text})
-        self._out.line(f"{verdict:4}  {subject:14}  {text}")
+        self._out.line(f"{verdict:4}  {subject:16}  {text}")
 
     async def look(self, subject: str, look: Callable[[], Awaitable[tuple[str, str]]]) -> None:
         """A look that raises is a finding like any other."""
@@ -173,6 +175,7 @@ async def doctor(settings: Settings, out: Output) -> int:
     found.say("configuration", "ok", f"from {settings.config}" if settings.config else "no configuration file")
     await found.look("data directory", lambda: _look_at_data_dir(settings))
     await found.look("workspaces", lambda: _look_at_workspaces(settings))
+    await _look_at_isolation(found, settings)
     if settings.database_url is None:
         await found.look("binaries", _look_at_binaries)
     try:
@@ -210,6 +213,26 @@ async def _look_at_workspaces(settings: Settings) -> tuple[str, str]:
     if problem is not None:
         return "warn", problem
     return "ok", "; ".join([f"{machine.bwrap} confines them", *machine.notes])
+
+
+async def _look_at_isolation(found: Doctor, settings: Settings) -> None:
+    """Try from inside of a workspace what it must not be able to do. Without a sandbox there is nothing to try."""
+    driver = driving.local_driver(settings)
+    try:
+        if (await driver.machine()).bwrap is None:
+            return
+        check = IsolationCheck(
+            driver, driving.local_config(settings), shared_folders=settings.workspaces_shared_folders
+        )
+        for finding in await check.run():
+            result = {True: "ok", False: "fail", None: "warn"}[finding.is_held]
+            found.say(finding.subject, result, finding.detail)
+    except DriverUnavailable:
+        return  # said by the line about workspaces
+    except (DriverError, WorkspaceError, TimeoutError, OSError) as error:
+        found.say("isolation", "warn", f"Two workspaces could not be tried: {str(error) or 'it took too long'}")
+    finally:
+        await driver.doors.close()
 
 
 async def _look_at_binaries() -> tuple[str, str]:
