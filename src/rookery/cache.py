@@ -1,7 +1,7 @@
 """What a process keeps in memory so that it need not read or make it again: bounded in bytes, and forgotten with age.
 
-Every cache of the process is one of these, so that all of them have a bound, an age and figures for the metrics;
-docs/operations/memory.md lists them. A cache is an optimisation only: whoever finds nothing reads or makes the value.
+Every cache of what belongs to chats is one of these, so that all of them have a bound, an age and figures for the
+metrics; docs/operations/memory.md lists them. They are optimisations: whoever finds nothing reads or makes the value.
 """
 
 from __future__ import annotations
@@ -74,6 +74,11 @@ class Cache(Generic[K, V]):
         self._entries[key] = entry._replace(used_at=self._clock.monotonic())
         self._bytes += entry.size_bytes
         return entry.value
+
+    def peek(self, key: K) -> V | None:
+        """The value, whatever its age, without counting as a use of it."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.value
 
     def take(self, key: K) -> V | None:
         """The value, which is the caller's from now on."""

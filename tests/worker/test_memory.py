@@ -36,15 +36,15 @@ async def test_chat_at_rest_is_in_no_cache_after_its_age(database_url: str) -> N
         assert sum(cache.size_bytes for cache in house.worker.caches) == 0
 
 
-def make(clock: FakeClock, trimmed: list[float], turns: list[int]) -> tuple[Memory, Cache[str, str]]:
+def make(clock: FakeClock, turns: list[int], busy: list[bool]) -> tuple[Memory, Cache[str, str]]:
     cache: Cache[str, str] = Cache("words", max_bytes=100, max_age_seconds=CHAT_SECONDS, clock=clock)
-    memory = Memory([cache], clock=clock, count_turns=lambda: turns[0], trim=lambda: trimmed.append(clock.monotonic()))
+    memory = Memory([cache], clock=clock, count_turns=lambda: turns[0], is_busy=lambda: busy[0], trim=lambda: None)
     return memory, cache
 
 
 async def test_caches_are_swept_by_themselves() -> None:
-    clock, trimmed = FakeClock(), list[float]()
-    memory, cache = make(clock, trimmed, [0])
+    clock = FakeClock()
+    memory, cache = make(clock, [0], [False])
     cache.keep("a", "one", size_bytes=40)
     running = asyncio.create_task(memory.run())
 
@@ -56,12 +56,14 @@ async def test_caches_are_swept_by_themselves() -> None:
 
 
 async def test_pages_are_given_back_after_turns_and_sweeps_and_not_more_often_than_needed() -> None:
-    clock, trimmed, turns = FakeClock(), list[float](), [0]
-    memory, cache = make(clock, trimmed, turns)
+    clock, turns, busy = FakeClock(), [0], [False]
+    memory, cache = make(clock, turns, busy)
 
     await clock.advance(TRIM_SECONDS)
     assert not memory.is_trim_due()  # nothing has happened
-    turns[0] = 3
+    turns[0], busy[0] = 3, True
+    assert not memory.is_trim_due()  # somebody waits for tokens
+    busy[0] = False
     assert memory.is_trim_due()
     assert not memory.is_trim_due()
     turns[0] = 4

@@ -220,10 +220,9 @@ class HistoryCache:
 
     def keep(self, history: LoadedHistory) -> None:
         """Keep it instead of what is older."""
-        known = self.entries.take(history.chat_id)
-        if known is not None and known.history_version > history.history_version:
-            history = known
-        self.entries.keep(history.chat_id, history, size_bytes=history.size_bytes + _BASE_BYTES)
+        known = self.entries.peek(history.chat_id)
+        if known is None or known.history_version <= history.history_version:
+            self.entries.keep(history.chat_id, history, size_bytes=history.size_bytes + _BASE_BYTES)
 
     def count(self, *, fetched: int, is_hit: bool) -> None:
         self._rows_fetched += fetched

@@ -15,12 +15,15 @@ from rookery.cache import Cache
 from rookery.clock import Clock
 
 SWEEP_SECONDS = 5.0
-# Chosen: a pass takes some milliseconds, in a thread of its own.
+# Chosen: a pass takes some milliseconds for each 10 MiB that are free, and whoever needs memory meanwhile waits for it.
 TRIM_SECONDS = 30.0
 
 
 class Memory:
-    """One per worker. `count_turns` says how many turns have ended: without any, there is nothing to give back."""
+    """One per worker. `count_turns` says how many turns have ended: without any, there is nothing to give back.
+
+    While `is_busy`, pages are not given back: somebody waits for tokens, and the next turns need the memory again.
+    """
 
     def __init__(
         self,
@@ -28,11 +31,13 @@ class Memory:
         *,
         clock: Clock,
         count_turns: Callable[[], int],
+        is_busy: Callable[[], bool],
         trim: Callable[[], None] | None = None,
     ) -> None:
         self._caches = caches
         self._clock = clock
         self._count_turns = count_turns
+        self._is_busy = is_busy
         self._trim = trim or trim_heap
         self._trimmed_at = clock.monotonic()
         self._known_turns = 0
@@ -51,9 +56,10 @@ class Memory:
         self._has_freed = self._has_freed or freed > 0
 
     def is_trim_due(self) -> bool:
-        """Whether something was freed since the last time, and that is long enough ago; asking notes it."""
+        """Whether something was freed since the last time, long enough ago, and nobody waits; asking notes it."""
         now, turns = self._clock.monotonic(), self._count_turns()
-        if now - self._trimmed_at < TRIM_SECONDS or not (self._has_freed or turns != self._known_turns):
+        has_freed = self._has_freed or turns != self._known_turns
+        if now - self._trimmed_at < TRIM_SECONDS or not has_freed or self._is_busy():
             return False
         self._trimmed_at, self._known_turns, self._has_freed = now, turns, False
         return True

@@ -110,7 +110,12 @@ class Worker:
             *parts.connector.caches,
             *parts.caches,
         )
-        self.memory = Memory(self.caches, clock=parts.clock, count_turns=self.stats.turns.total)
+        self.memory = Memory(
+            self.caches,
+            clock=parts.clock,
+            count_turns=self.stats.turns.total,
+            is_busy=lambda: len(self.manager) > 0,
+        )
         self.effects = Effects(
             pool=parts.pool,
             publisher=parts.publisher,
