@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(3 * len(os.sched_getaffinity(0)))')
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools soak docs lock drift clean install collected unit browser web web-test gallery
+.PHONY: help serve test lint types fmt bench bench-web chaos chaos-tools chaos-slots soak docs lock drift clean install collected unit browser web web-test gallery
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -120,6 +120,9 @@ soak: $(DEV_STAMP) ## Serve chats of mixed sizes for an hour and print the memor
 
 chaos-tools: $(DEV_STAMP) ## Kill a replica two hundred times while agents work in workspaces (ARGS="--seed 7 --kills 20")
 	$(BIN)/python -m tests.chaos.tool_kills $(ARGS)
+
+chaos-slots: $(DEV_STAMP) ## Kill one of three replicas every 3 seconds for two minutes, and ask the server meanwhile
+	$(BIN)/python -m tests.chaos.slot_kills $(ARGS)
 
 docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
 	$(BIN)/python -c 'from rookery import setting_reference; print(setting_reference.reference_markdown(), end="")' > docs/reference/settings.md
