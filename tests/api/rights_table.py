@@ -172,6 +172,7 @@ OPERATIONS = {
     "model_configs.get": Entry("staff", ADMIN),
     "model_configs.update": Entry("admins", ADMIN),
     "model_configs.delete": Entry("admins", ADMIN),
+    "model_configs.forget_window": Entry("admins", ADMIN),
     "provider_keys.list": Entry("user", ACCOUNT),
     "provider_keys.put": Entry("user", ACCOUNT),
     "provider_keys.delete": Entry("user", ACCOUNT),

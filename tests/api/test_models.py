@@ -9,6 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from rookery.chat.rights import Role, Scope
+from rookery.chat.windows import Learned, LearnedFrom
+from rookery.store import model_windows
 from rookery.testing.fake_completions import Answer, FakeCompletions
 from rookery.testing.fake_server import Scenario, failure
 from tests.api.house import House, Person
@@ -282,6 +284,29 @@ async def test_offline_provider_lists_its_scripts(house: House, root: Person) ->
 
 
 # Model configs
+
+
+async def test_window_in_force_and_what_was_learned_are_shown_and_can_be_forgotten(
+    house: House, root: Person, audrey: Person
+) -> None:
+    provider = await add_provider(root)
+    made = await add_config(root, provider["id"])
+    path = f"/api/v1/model-configs/{made['id']}"
+    limit = made["context_limit"]
+    assert (made["window"]["effective"], made["window"]["learned"], made["window"]["differs"]) == (limit, None, False)
+    async with house.database.api.acquire() as conn:
+        await model_windows.learn(conn, UUID(made["id"]), Learned(limit // 2, LearnedFrom.PROVIDER))
+        await model_windows.report(conn, UUID(made["id"]), tokens=limit - 1)
+
+    seen = (await audrey.http.get(path)).json()["window"]
+    assert (seen["effective"], seen["learned"], seen["learned_from"]) == (limit // 2, limit // 2, "provider")
+    assert (seen["reported"], seen["differs"]) == (limit - 1, True)
+    assert (await audrey.http.delete(f"{path}/learned-window")).status_code == 403
+    assert (await root.http.delete(f"/api/v1/model-configs/{UUID(int=1)}/learned-window")).status_code == 404
+
+    forgotten = await root.http.delete(f"{path}/learned-window")
+    assert forgotten.status_code == 200
+    assert (forgotten.json()["window"]["learned"], forgotten.json()["window"]["effective"]) == (None, limit - 1)
 
 
 async def test_model_is_made_read_changed_and_deleted(house: House, root: Person, audrey: Person) -> None:

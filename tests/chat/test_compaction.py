@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.chat import compaction, parts, summarising
+from rookery.chat import compaction, overflow, parts, summarising
 from rookery.chat.attachments import StoredFile
 from rookery.chat.compaction import Assessment, Source, Status
 from rookery.chat.messages import NewMessage, Role, StepFigures, Visibility
@@ -178,10 +178,24 @@ def test_a_huge_new_tool_result_is_noticed_before_it_is_sent() -> None:
     assert 70 <= assessment.usage_percent < 80
 
 
-def test_a_summary_that_did_not_help_is_terminal() -> None:
-    rows = [boundary(5, "summary"), counted(6, 700), user(7, "x")]
+@pytest.mark.parametrize(
+    ("first", "newest", "status"),
+    [
+        (700, 700, Status.TIGHT),
+        (700, 940, Status.TIGHT),
+        (700, 960, Status.NEEDED),
+        (940, 960, Status.NEEDED),
+        (950, 950, Status.STILL_OVER_LIMIT),
+        (990, 999, Status.STILL_OVER_LIMIT),
+    ],
+)
+def test_a_summary_that_did_not_help_is_terminal_only_when_the_window_is_full(
+    first: int, newest: int, status: Status
+) -> None:
+    rows = [boundary(5, "summary"), counted(6, first), counted(7, newest)]
 
-    assert assess(rows).status is Status.STILL_OVER_LIMIT
+    assert assess(rows).status is status
+    assert assess(rows).has_room is (newest < 950)
 
 
 def test_only_the_first_answer_after_the_summary_tells_whether_it_helped() -> None:
@@ -225,7 +239,7 @@ def new_rows(source: Source, *turn: Part) -> tuple[NewMessage, ...]:
         "We did things.",
         source=source,
         assessment=NEEDED,
-        turn_parts=turn,
+        carried=turn,
         tool_call_id=compaction.tool_call_id(UUID(int=1)),
         model_config_id=CONFIG,
         runtime_ms=1200,
@@ -234,7 +248,7 @@ def new_rows(source: Source, *turn: Part) -> tuple[NewMessage, ...]:
 
 
 def test_a_summary_leaves_boundary_call_and_result() -> None:
-    rows = new_rows(Source.MANUAL, Text("order"))
+    rows = new_rows(Source.MANUAL)
 
     assert [(each.role, each.visibility, each.compressed) for each in rows] == [
         (Role.USER, Visibility.MODEL, True),
@@ -284,22 +298,31 @@ def test_the_message_being_worked_on_is_carried_word_for_word(source: Source) ->
 
 
 def test_nothing_to_carry_leaves_no_lead_in() -> None:
-    boundary_row, *_ = new_rows(Source.AUTOMATIC, Text("  "))
+    boundary_row, *_ = new_rows(Source.AUTOMATIC, *compaction.carriable((Text("  "),)))
 
     assert len(boundary_row.content) == 1
 
 
-def test_carried_text_has_a_limit_and_files_have_none() -> None:
-    long = "é" * 20_000
-    file = File("image/png", file_id=FILE)
+def test_a_message_alone_is_a_boundary_too() -> None:
+    assert compaction.boundary_parts("", (Text("x"),)) == (Text(compaction.CARRIED_LEAD_IN), Text("x"))
+    assert compaction.boundary_summary([boundary(1, Text(compaction.CARRIED_LEAD_IN), Text("x"))]) == ""
+    assert compaction.boundary_summary([boundary(1, Text(compaction.LEAD_IN + "So far."))]) == "So far."
 
-    boundary_row, *_ = new_rows(Source.AUTOMATIC, Text("start"), Text(long), Text("lost"), file)
 
-    _, _, first, cut, last = boundary_row.content
-    assert (first, last) == (Text("start"), file)
-    assert isinstance(cut, Text)
-    assert cut.text.count("é") == (compaction.MAX_CARRIED_BYTES - 5) // 2
-    assert "40000 bytes" in cut.text
+def test_a_message_that_was_carried_cut_is_carried_whole_from_its_row() -> None:
+    cut = new_rows(Source.OVERFLOW, Text("first order"), Text("cut"))[0]
+    rows = [user(5, "all of the second order"), boundary(6, *cut.content), assistant(9, call("b"))]
+
+    assert compaction.current_turn_parts(rows) == (Text("first order"), Text("all of the second order"))
+
+
+def test_a_message_heard_right_behind_a_carried_one_is_carried_with_it() -> None:
+    first, *_ = new_rows(Source.AUTOMATIC, Text("do this"))
+
+    assert compaction.current_turn_parts([boundary(6, *first.content), user(9, "and that")]) == (
+        Text("do this"),
+        Text("and that"),
+    )
 
 
 def test_the_newest_user_message_is_still_verbatim_in_the_next_prompt() -> None:
@@ -436,7 +459,7 @@ def test_plain_results_reach_another_provider_unchanged() -> None:
 
 def test_an_estimate_counts_text_by_bytes_and_pictures_by_what_they_cost() -> None:
     def estimate(part: PromptPart) -> int:
-        return summarising.estimate_tokens(Prompt((message(Role.USER, part),)))
+        return overflow.estimate_tokens((message(Role.USER, part),))
 
     assert estimate(PromptText("é" * 300)) == 200
     assert estimate(PromptFile("text/csv", b"x" * 300)) == 100
@@ -471,54 +494,3 @@ def test_first_media_and_old_results_go() -> None:
     assert [len(part.text) <= 2048 for part in results] == [True, True] + [False] * 10
     assert texts_of(lighter)[0].startswith("<attachment-omitted")
     assert len(lighter.messages) == len(prompt.messages)
-
-
-def test_then_the_oldest_turns_go_until_80_percent_are_left() -> None:
-    turns = [each for name in "abcd" for each in (says(name), *step(name, 3000))]
-    prompt = summarising.ask(Prompt((message(Role.SYSTEM, PromptText("rules")), says(compaction.LEAD_IN), *turns)))
-    around = summarising.estimate_tokens(Prompt((prompt.messages[0], prompt.messages[1], prompt.messages[-1])))
-
-    # Two turns of about 1,003 tokens fit into 80 % of this, three do not.
-    smaller = summarising.without_oldest(prompt, limit_tokens=(around + 2100) * 100 // 80)
-
-    assert smaller is not None
-    assert texts_of(smaller) == ["rules", compaction.LEAD_IN, "c", "d", summarising.INSTRUCTION]
-    assert smaller.messages[-1] == prompt.messages[-1]
-
-
-def test_of_one_long_turn_the_oldest_steps_go() -> None:
-    steps = [each for name in "abcd" for each in step(name, 3000)]
-    prompt = summarising.ask(Prompt((says("order"), *steps)))
-    around = summarising.estimate_tokens(Prompt((prompt.messages[0], prompt.messages[-1])))
-
-    smaller = summarising.without_oldest(prompt, limit_tokens=(around + 2100) * 100 // 80)
-
-    assert smaller is not None
-    assert texts_of(smaller)[0] == "order"
-    assert [part.id for each in smaller.messages for part in each.parts if isinstance(part, PromptCall)] == ["c", "d"]
-
-
-def test_steps_that_follow_a_summary_go_while_the_summary_stays() -> None:
-    steps = [each for name in "abc" for each in step(name, 3000)]
-    prompt = summarising.ask(Prompt((says(compaction.LEAD_IN), *steps)))
-    around = summarising.estimate_tokens(Prompt((prompt.messages[0], prompt.messages[-1])))
-
-    smaller = summarising.without_oldest(prompt, limit_tokens=(around + 1100) * 100 // 80)
-
-    assert smaller is not None
-    assert texts_of(smaller) == [compaction.LEAD_IN, summarising.INSTRUCTION]
-    assert [part.id for each in smaller.messages for part in each.parts if isinstance(part, PromptCall)] == ["c"]
-
-
-def test_something_goes_even_if_the_estimate_says_it_fits() -> None:
-    prompt = summarising.ask(Prompt((says("a"), says("b"))))
-
-    smaller = summarising.without_oldest(prompt, limit_tokens=10**9)
-
-    assert smaller is not None
-    assert texts_of(smaller) == ["b", summarising.INSTRUCTION]
-
-
-@pytest.mark.parametrize("history", [(), (says("x" * 9000),), (says("a"), says("x" * 9000))])
-def test_what_cannot_be_made_to_fit_fails(history: tuple[PromptMessage, ...]) -> None:
-    assert summarising.without_oldest(summarising.ask(Prompt(history)), limit_tokens=1000) is None

@@ -101,9 +101,14 @@ def next_decision(
     rules: Rules = RULES,
     threshold: int = 70,
     limit: int | None = LIMIT,
+    is_refused: bool = False,
 ) -> Decision:
     return decide.decide(
-        chat, history.read(rows), rules=rules, assessment=assess(rows, threshold=threshold, limit=limit)
+        chat,
+        history.read(rows),
+        rules=rules,
+        assessment=assess(rows, threshold=threshold, limit=limit),
+        is_refused=is_refused,
     )
 
 
@@ -399,8 +404,8 @@ def test_people_are_told_how_to_go_on_after_the_limit() -> None:
         ([boundary(1, "summary")], Generate()),
         ([boundary(1, "summary"), counted(4, "hi", tokens=300), user(5, "go")], Generate()),
         ([boundary(1, "summary"), counted(4, "hi", tokens=699), user(5, "go" * 99)], Compact(Source.AUTOMATIC)),
-        ([boundary(1, "summary"), counted(4, "hi", tokens=700), user(5, "go")], TOO_FULL),
-        ([boundary(1, "summary"), counted(4, "hi", tokens=701), user(5, "go")], TOO_FULL),
+        ([boundary(1, "summary"), counted(4, "hi", tokens=700), user(5, "go")], Generate()),
+        ([boundary(1, "summary"), counted(4, "hi", tokens=950), user(5, "go")], TOO_FULL),
     ],
     ids=[
         "nothing counted",
@@ -410,7 +415,7 @@ def test_people_are_told_how_to_go_on_after_the_limit() -> None:
         "right after the summary",
         "summary helped",
         "full again",
-        "still over the limit at exactly the threshold",
+        "still over the threshold, with room",
         "still over the limit",
     ],
 )
@@ -471,30 +476,38 @@ STEP = [assistant(20, LOCAL), tool(21, result("l"))]
 
 
 @pytest.mark.parametrize(
-    ("rows", "can_recover"),
+    ("rows", "decision"),
     [
-        ([user(1, "go")], False),
-        ([user(1, "go"), *STEP], True),
-        ([assistant(1, "hi"), user(2, "go")], True),
-        ([user(1, "go"), *compacted(2, Source.OVERFLOW)], False),
-        ([user(1, "go"), *compacted(2, Source.OVERFLOW), *STEP], False),
-        ([user(1, "go"), *compacted(2, Source.AUTOMATIC), *STEP], True),
-        ([user(1, "go"), *compacted(2, Source.AUTOMATIC)], False),
-        ([user(1, "go"), *compacted(2, Source.OVERFLOW), user(5, "more"), *STEP], True),
+        ([user(1, "go")], Compact(Source.OVERFLOW)),
+        ([user(1, "go"), *STEP], Compact(Source.OVERFLOW)),
+        ([user(1, "go"), *compacted(2, Source.OVERFLOW)], Compact(Source.OVERFLOW)),
+        ([user(1, "go"), *(row for _ in range(7) for row in compacted(2, Source.OVERFLOW))], Compact(Source.OVERFLOW)),
+        ([user(1, "go"), *(row for _ in range(8) for row in compacted(2, Source.OVERFLOW))], FailTurn(decide.TOO_LONG)),
+        ([user(1, "go"), *(row for _ in range(9) for row in compacted(2, Source.AUTOMATIC))], Compact(Source.OVERFLOW)),
+        (
+            [*(row for _ in range(8) for row in compacted(2, Source.OVERFLOW)), user(90, "more")],
+            Compact(Source.OVERFLOW),
+        ),
     ],
     ids=[
-        "nothing to compact",
+        "a message alone",
         "a step to compact",
-        "an earlier turn to compact",
-        "summary is all there is",
-        "second overflow of the turn",
-        "overflow after an automatic summary",
-        "overflow right after an automatic summary",
-        "overflow in the turn before",
+        "a second time",
+        "an eighth time",
+        "a ninth time",
+        "after automatic summaries",
+        "overflows of the turn before",
     ],
 )
-def test_overflow_is_answered_by_one_summary_a_turn(rows: list[PromptRow], can_recover: bool) -> None:
-    assert decide.can_recover_from_overflow(history.read(rows)) is can_recover
+def test_request_that_was_refused_as_too_long_is_made_shorter_eight_times_a_turn(
+    rows: list[PromptRow], decision: Decision
+) -> None:
+    assert next_decision(rows, is_refused=True) == decision
+
+
+def test_refused_history_never_leads_to_the_same_request() -> None:
+    assert next_decision([user(1, "go")]) == Generate()
+    assert not isinstance(next_decision([user(1, "go")], is_refused=True), Generate)
 
 
 # An answer without content

@@ -37,7 +37,7 @@ def summary(first_id: int, source: Source = Source.AUTOMATIC) -> list[PromptRow]
         assessment=compaction.Assessment(
             status=compaction.Status.NEEDED, threshold_percent=70, tokens=1, limit_tokens=1
         ),
-        turn_parts=(),
+        carried=(),
         tool_call_id=f"chat_summarized_{first_id}",
         model_config_id=CONFIG,
         runtime_ms=1,

@@ -12,12 +12,14 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, Any
+from uuid import UUID
 
 import pytest
 
+from rookery.chat.windows import Learned, LearnedFrom
 from rookery.cli import admin_commands
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
-from rookery.store import env_providers, model_configs, providers
+from rookery.store import env_providers, model_configs, model_windows, providers
 from rookery.store.hints import CHANNELS, ConfigHint
 from rookery.store.model_options import ProviderType
 from tests.cli.served import SCRIPT, environment, rookery, serving
@@ -292,6 +294,25 @@ async def test_first_model_is_the_default_and_the_next_takes_over_when_told(desk
     assert await desk.ok("model remove guide") == "Model offline/guide is removed.\nThere is no model left.\n"
 
 
+async def test_model_is_shown_with_who_says_how_much_it_reads_and_what_was_learned_is_forgotten(desk: Desk) -> None:
+    await desk.ok("provider add openai_compat vllm --base-url http://127.0.0.1:8000/v1")
+    made = await desk.json("model add vllm qwen --context-limit 100000")
+    await model_windows.learn(desk.conn, UUID(made["id"]), Learned(32_768, LearnedFrom.PROVIDER))
+
+    shown = (await desk.json("model show vllm/qwen"))["window"]
+    (listed,) = (await desk.json("model list"))["models"]
+    words = await desk.ok("model show qwen")
+    forgotten = await desk.ok("model forget-window qwen")
+
+    assert (shown["effective"], shown["learned"], shown["learned_from"]) == (32_768, 32_768, "provider")
+    assert shown["differs"]
+    assert listed["window"] == shown
+    assert "learned from the provider's refusal" in words
+    assert forgotten == "What was learned about the window of vllm/qwen is forgotten.\n"
+    assert (await desk.json("model show qwen"))["window"]["effective"] == 100_000
+    assert await desk.ok("model forget-window qwen") == "Nothing was learned about the window of vllm/qwen yet.\n"
+
+
 async def test_everything_said_about_a_model_is_stored(desk: Desk) -> None:
     await desk.ok("provider add openai_compat vllm --base-url http://127.0.0.1:8000/v1")
 
@@ -303,6 +324,7 @@ async def test_everything_said_about_a_model_is_stored(desk: Desk) -> None:
     )
 
     assert made.pop("id")
+    assert made.pop("window")["effective"] == 32768
     assert made == {
         "provider": "vllm",
         "model": "Qwen/Qwen3-32B",
@@ -382,7 +404,7 @@ async def test_known_model_has_its_list_prices(desk: Desk) -> None:
         "Model claude/claude-sonnet-4-5 is added, and is the default.\n"
     )
     (row,) = (await desk.ok("model list")).splitlines()[1:]
-    assert row.split()[1:] == ["claude/claude-sonnet-4-5", "yes", "ready", "200000", "3", "15", "list"]
+    assert row.split()[1:] == ["claude/claude-sonnet-4-5", "yes", "ready", "200000", "200000", "3", "15", "list"]
 
 
 async def test_model_of_a_removed_provider_says_so(desk: Desk) -> None:

@@ -103,7 +103,39 @@ async def test_long_conversation_is_cut_before_it_is_summarised() -> None:
 
 async def test_model_that_gives_no_object_is_the_callers_to_handle() -> None:
     with pytest.raises(NoObject):
-        await quickgen.make_title(answering([Say("no json here")]), "x")
+        await quickgen.make_title(answering([Say("no json here\nand two lines")]), "x")
+
+
+@pytest.mark.parametrize(
+    ("said", "title"),
+    [
+        ("Fix the login test", "Fix the login test"),
+        ("  'Fix the login test.'\n", "Fix the login test"),
+        ("one two three four five six seven eight nine", None),
+        ("x" * 81, None),
+        ("Sure!\nFix the login test", None),
+        ('{"titel": "Fix the login test"}', None),
+        ("<title>Fix it</title>", None),
+        ("", None),
+    ],
+)
+async def test_plain_text_of_one_line_within_the_limit_is_a_title(said: str, title: str | None) -> None:
+    model = answering([Say(said)])
+    try:
+        made = (await quickgen.make_title(model, "x")).text
+    except NoObject:
+        made = None
+
+    assert made == title
+    # Taken at once, where it was taken.
+    assert len(model.calls) == (1 if title else 2)
+
+
+async def test_plain_text_is_a_label_or_a_summary_too_and_a_refusal_is_none() -> None:
+    label = await quickgen.make_label(answering([Say("Login test fixed")]), title="t", state="s", last_answer="a")
+    summary = await quickgen.make_summary(answering([Say("They fixed the login test.")]), [("User", "x")])
+
+    assert (label.text, summary.text) == ("Login test fixed", "They fixed the login test.")
 
 
 async def test_offline_model_names_chats_too() -> None:

@@ -9,9 +9,10 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.chat import parts, summarising
+from rookery.chat import overflow, parts, summarising
 from rookery.chat.compaction import LEAD_IN, Assessment, Source, Status
 from rookery.chat.messages import Role, Visibility
+from rookery.chat.overflow import Budget
 from rookery.chat.prompt_parts import (
     Prompt,
     PromptCall,
@@ -37,7 +38,7 @@ from rookery.llm.types import (
     UsageUpdate,
 )
 from rookery.loop import compaction
-from rookery.loop.compaction import CompactionOutcome, CompactionSetup
+from rookery.loop.compaction import Carried, CompactionOutcome, CompactionSetup
 from rookery.testing import FakeClock
 from tests.loop.rig import CONFIG_ID, DONE, USAGE, Played, PlayedModel, Shown, said, step
 
@@ -68,13 +69,19 @@ def conversation() -> tuple[PromptMessage, ...]:
 CALL = Call(prompt=Prompt(conversation()), tools=(READ,), cache_key="chat")
 
 
+async def carry(summary: str) -> Carried:
+    return Carried(TURN)
+
+
 def setup(shown: Shown, clock: FakeClock, **fields: Any) -> CompactionSetup:
+    window = fields.pop("window", 100_000)
     given: dict[str, Any] = {
         "source": Source.AUTOMATIC,
         "assessment": ASSESSMENT,
-        "turn_parts": TURN,
+        "carry": carry,
+        "budget": Budget(window_tokens=window),
         "model_config_id": CONFIG_ID,
-        "step": step(clock, shown, context_limit=fields.pop("context_limit", 10_000)),
+        "step": step(clock, shown, context_limit=window),
     }
     return CompactionSetup(**{**given, **fields})
 
@@ -123,22 +130,16 @@ async def test_the_summary_leaves_boundary_call_and_result() -> None:
     assert made.usage == USAGE
 
 
-async def test_what_is_shown_is_what_is_stored() -> None:
+async def test_the_call_is_shown_while_it_runs_and_the_result_only_with_its_rows() -> None:
     shown = Shown()
 
     made, _ = await summarise((*said("Short."), DONE), shown=shown)
 
-    _, call, result = made.rows
-    assert shown.all == [(Role.ASSISTANT, call.content[0]), (Role.TOOL, result.content[0])]
+    _, call, _ = made.rows
+    assert shown.all == [(Role.ASSISTANT, call.content[0])]
     first = call.content[0]
     assert isinstance(first, parts.ToolCall)
     assert first.tool_call_id == f"chat_summarized_{UUID(int=1)}"
-
-
-async def test_a_manual_summary_carries_no_message() -> None:
-    made, _ = await summarise((*said("Short."), DONE), source=Source.MANUAL)
-
-    assert len(made.rows[0].content) == 1
 
 
 async def test_a_summary_that_was_cut_short_is_taken_with_a_note() -> None:
@@ -198,32 +199,50 @@ async def test_a_summariser_that_cannot_take_it_all_is_asked_without_bulk() -> N
     assert (made.tries, made.usage.input) == (2, 13)
 
 
-async def test_then_the_oldest_turns_go() -> None:
-    made, model = await summarise((OVERFLOW,), (OVERFLOW,), (*said("Short."), DONE), context_limit=10_000)
+async def test_then_it_is_summed_up_in_pieces_oldest_first_and_those_are_joined() -> None:
+    refused: list[int] = []
 
-    shortest = model.calls[2].prompt
-    assert made.tries == 3
-    assert summarising.estimate_tokens(shortest) <= 8_000
-    assert "Be brief." in text_of(shortest)
-    assert "question 0" not in text_of(shortest)
-    assert "question 13" in text_of(shortest)
-    assert summarising.INSTRUCTION in text_of(shortest)
+    async def hear(error: ProviderError, tokens: int) -> int | None:
+        refused.append(tokens)
+        return 3_000
+
+    notes = [(*said(f"Notes {number}."), DONE) for number in range(1, 40)]
+    made, model = await summarise((OVERFLOW,), *notes, on_refusal=hear)
+
+    pieces = [text_of(call.prompt) for call in model.calls[1:]]
+    assert len(refused) == 1
+    assert "part 1 of it" in pieces[0]
+    assert "question 0" in pieces[0]
+    assert "answer 13" in pieces[-2]
+    assert "Notes 1." in pieces[-1]
+    assert all(overflow.estimate_tokens(call.prompt.messages) < 3_000 for call in model.calls[1:])
+    assert all(call.tools == () for call in model.calls[1:])
+    assert (made.tries, made.summary) == (len(model.calls), f"Notes {len(pieces)}.")
+    assert made.usage.input == 10 * len(pieces)
 
 
-async def test_then_it_fails() -> None:
-    failure = await failure_of((OVERFLOW,))
+async def test_a_request_that_is_known_to_be_too_long_is_not_made() -> None:
+    made, model = await summarise((*said("Short."), DONE), window=3_000)
 
-    assert failure.error.kind is ErrorKind.CONTEXT_OVERFLOW
+    assert all(overflow.estimate_tokens(call.prompt.messages) < 3_000 for call in model.calls)
+    result = made.rows[2].content[0]
+    assert isinstance(result, parts.ToolResult)
+    assert isinstance(result.result, Raw)
+    told = parts.json_value(result.result)
+    assert told["rungs"] == ["pieces"]
+    assert told["calls"] == len(model.calls)
 
 
-async def test_without_a_known_limit_no_turn_is_dropped() -> None:
-    unknown = Assessment(status=Status.NEEDED, threshold_percent=70, tokens=None, limit_tokens=None)
+async def test_a_model_that_refuses_everything_is_asked_a_bounded_number_of_times_and_never_the_same() -> None:
     model = PlayedModel((OVERFLOW,))
 
-    with pytest.raises(CallFailed):
-        await compaction.summarise(model, CALL, setup(Shown(), FakeClock(), assessment=unknown, context_limit=None))
+    with pytest.raises(CallFailed) as caught:
+        await compaction.summarise(model, CALL, setup(Shown(), FakeClock(), window=None))
 
-    assert len(model.calls) == 2
+    assert caught.value.error.kind is ErrorKind.CONTEXT_OVERFLOW
+    sizes = [overflow.estimate_tokens(call.prompt.messages) for call in model.calls]
+    assert len(sizes) < 20
+    assert sizes == sorted(set(sizes), reverse=True)
 
 
 async def test_a_summariser_of_another_provider_gets_a_translated_copy() -> None:

@@ -162,7 +162,7 @@ def _check_models(found: Samples) -> None:
     assert value(found, "cost_micros_total", **turn) >= 2 * (1230 * 3 + 50 * 15)
     assert value(found, "compaction_total", provider="scripted", model="test", source="manual", result="success") == 1
     assert value(found, "steps_total", provider="scripted", model="test", purpose="compaction") == 1
-    assert value(found, "steps_total", provider="scripted", model="quick", purpose="quickgen") >= 1
+    assert value(found, "steps_total", provider="scripted", model="quick", purpose="label") >= 1
     # Requests, not answers: the one that failed had a prompt as well.
     assert value(found, "message_count_count", provider="scripted", model="test") == 5
 

@@ -127,6 +127,7 @@ METHODS: dict[str, tuple[str, str, set[str]]] = {
     "models.get": (NOTHING, "staff", ADMINISTERS),
     "models.require": (NOTHING, "admins", ADMINISTERS),
     "models.create": (NOTHING, "admins", ADMINISTERS),
+    "models.forget_window": (NOTHING, "admins", ADMINISTERS),
     "models.update": (NOTHING, "admins", ADMINISTERS),
     "models.delete": (NOTHING, "admins", ADMINISTERS),
     "settings.count_due": (NOTHING, "staff", ADMINISTERS),

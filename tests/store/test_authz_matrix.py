@@ -311,6 +311,7 @@ CALLS: dict[str, Call] = {
     "models.create": lambda s, t, x: s.models.create(
         ModelConfigDraft(provider_id=uuid4(), model="m", context_limit=1000, price_input=Decimal(1))
     ),
+    "models.forget_window": lambda s, t, x: s.models.forget_window(uuid4()),
     "models.update": lambda s, t, x: s.models.update(uuid4(), ModelConfigPatch()),
     "models.delete": lambda s, t, x: s.models.delete(uuid4()),
     "settings.count_due": lambda s, t, x: s.settings.count_due(auto_archive_days=1, retention_days=1, now=NOW),

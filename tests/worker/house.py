@@ -29,6 +29,7 @@ from rookery.clock import Clock, SystemClock
 from rookery.llm.connect import Connector, default_scripts
 from rookery.llm.directory import Directory
 from rookery.llm.scripted import Say, Script, Scripts, Step
+from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.llm.types import Call
 from rookery.loop.config import LoopConfig
 from rookery.loop.tools import Tool
@@ -47,6 +48,9 @@ from rookery.worker.worker import Worker, WorkerParts
 from tests.waiting import until
 
 LABEL = "Work is done"
+# What a provider that wants a key is given.
+KEY = "sk-house"
+RING = KeyRing.parse(new_key("house"))
 # Steps that fail are tried again at once; how long the waits are is for the tests of waits.
 AT_ONCE = RetryPolicy(first_delay=RetryPolicy().first_delay / 1000, max_delay=RetryPolicy().first_delay / 1000)
 # Where time jumps: what beats by itself must not find minutes gone between two answers of the database.
@@ -123,6 +127,7 @@ class House:
             "title": "A chat",
             "model_config_id": self.model,
             "messages": (NewMessage(role=Role.USER, content=(Text(words),), created_by=self.user),),
+            "client_type": "ui",
         }
         spec = ChatSpec(**{**defaults, **fields})  # type: ignore[arg-type]
         return (await self.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat.id
@@ -307,6 +312,8 @@ async def open_house(
     context_limit: int = 100_000,
     options: Mapping[str, object] = {},
     threshold: int = 70,
+    provider: ProviderType = ProviderType.OPENAI_COMPAT,
+    model_name: str = "test",
 ) -> AsyncIterator[House]:
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
@@ -332,12 +339,16 @@ async def open_house(
             draft = ProviderDraft(type=ProviderType.SCRIPTED, name=_name("acme"), display_name="Acme")
             if server is not None:
                 draft = ProviderDraft(
-                    type=ProviderType.OPENAI_COMPAT, name=_name("acme"), display_name="Acme", base_url=f"{server}/v1"
+                    type=provider,
+                    name=_name("acme"),
+                    display_name="Acme",
+                    base_url=server if provider is ProviderType.ANTHROPIC else f"{server}/v1",
+                    api_key=None if provider is ProviderType.OPENAI_COMPAT else SecretStr(KEY),
                 )
             model = await _model(
                 conn,
                 draft,
-                "test",
+                model_name,
                 context_limit=context_limit,
                 options=options,
                 compression_threshold=threshold,
@@ -374,7 +385,7 @@ def _name(kind: str) -> str:
 
 
 async def _model(conn: Connection, provider: ProviderDraft, name: str, **fields: Any) -> model_configs.ModelConfig:
-    created = await providers.create_provider(conn, provider, ring=None)
+    created = await providers.create_provider(conn, provider, ring=RING)
     draft = ModelConfigDraft(provider_id=created.id, model=name, **fields)
     return await model_configs.create_model_config(conn, draft, by=None)
 
@@ -391,7 +402,7 @@ async def _open_replica(
     worker_id, bus = uuid4(), Bus()
     notifier = Notifier(database.worker, bus)
     listener = Listener(lambda: database.dedicated("listen"), bus, clock=SystemClock(), rng=Random(1))
-    directory = Directory(database.worker, ring=None, environ={}, clock=clock)
+    directory = Directory(database.worker, ring=RING, environ={}, clock=clock)
     connector = Connector(scripts=house.scripts, clock=clock, tokens_per_second=0)
     async with database.worker.acquire() as conn:
         await _appear(conn, worker_id)

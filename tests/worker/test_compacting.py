@@ -6,14 +6,17 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from rookery.chat.compaction import LEAD_IN
+from rookery.chat import compaction
+from rookery.chat.compaction import CARRIED_LEAD_IN, LEAD_IN
 from rookery.chat.errors import NothingToCompact, TransitionNotAllowed
 from rookery.chat.messages import ChatId
+from rookery.chat.parts import ToolCall, ToolResult
 from rookery.chat.prompt_parts import PromptText
 from rookery.chat.states import Status
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Script, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.loop import scripted
+from rookery.store import model_windows
 from rookery.store.settings import write_user_setting
 from rookery.testing import FakeClock
 from rookery.worker.parts import EpisodeKey
@@ -177,7 +180,7 @@ async def test_running_summary_is_shown_and_a_crash_leaves_no_boundary(database_
 
 
 async def test_summary_that_does_not_help_ends_the_turn_and_a_manual_one_recovers(database_url: str) -> None:
-    full = (read(900), CallTool("read"))
+    full = (read(960), CallTool("read"))
     async with open_house(
         database_url, script=by_purpose(full), tools=[scripted.echo("read")], context_limit=1_000
     ) as house:
@@ -250,7 +253,7 @@ async def test_prompt_that_the_provider_finds_too_long_is_summarised_once(databa
         assert '"source": "overflow"' in str(await house.rows(chat_id, "content::text"))
 
 
-async def test_second_overflow_of_a_turn_is_final(database_url: str) -> None:
+async def test_overflow_of_what_cannot_be_made_shorter_is_final(database_url: str) -> None:
     script = by_purpose((CallTool("read"),), (OVERFLOW,))
     async with open_house(database_url, script=script, tools=[scripted.echo("read")]) as house:
         chat_id = await house.ask("hello")
@@ -259,19 +262,22 @@ async def test_second_overflow_of_a_turn_is_final(database_url: str) -> None:
 
         assert error.kind == "context_overflow"
         assert purposes(house) == ["turn", "turn", "compaction", "turn"]
+        assert "no room" in error.message
 
 
-async def test_overflow_with_nothing_to_summarise_is_final(database_url: str) -> None:
+async def test_short_message_that_is_refused_as_too_long_is_told_so_without_a_second_call(database_url: str) -> None:
     async with open_house(database_url, script=(OVERFLOW,)) as house:
         chat_id = await house.ask("hello")
 
         error = await house.error(chat_id)
 
         assert (error.kind, len(house.calls)) == ("context_overflow", 1)
+        async with house.database.api.acquire() as conn:
+            assert await model_windows.find_window(conn, house.model) is None
 
 
 async def test_summariser_that_is_overrun_itself_fails_once(database_url: str) -> None:
-    script = by_purpose((read(900), CallTool("read")), summary=(OVERFLOW,))
+    script = by_purpose((read(960), CallTool("read")), summary=(OVERFLOW,))
     async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
         chat_id = await house.ask("hello")
 
@@ -282,8 +288,8 @@ async def test_summariser_that_is_overrun_itself_fails_once(database_url: str) -
         assert purposes(house).count("compaction") <= 3
 
 
-async def test_empty_summary_is_an_error(database_url: str) -> None:
-    script = by_purpose((read(900), CallTool("read")), summary=(Say(" "),))
+async def test_failed_summary_ends_the_turn_where_there_is_no_room(database_url: str) -> None:
+    script = by_purpose((read(950), CallTool("read")), summary=(Say(" "),))
     async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
         chat_id = await house.ask("hello")
 
@@ -291,6 +297,86 @@ async def test_empty_summary_is_an_error(database_url: str) -> None:
 
         assert house.worker.stats.calls.compactions["scripted", "test", "automatic", "error"] == 1
         assert await house.rows(chat_id, "compressed") == [(False,)] * 3
+
+
+async def test_turn_goes_on_without_its_summary_while_there_is_room(database_url: str) -> None:
+    steps = [(read(900), CallTool("read"))] * 2
+    script = by_purpose(*steps, (read(910), Say("done")), summary=(Say(" "),))
+    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+        chat_id = await answered(house)
+
+        assert (await house.chat(chat_id)).status == Status.WAITING
+        # Each step tries again; people are told once.
+        assert purposes(house) == ["turn", "compaction", "turn", "compaction", "turn"]
+        told = [words for role, words in await house.story(chat_id) if role == "system"]
+        assert len(told) == 1
+        assert "could not be summarised: The model returned an empty summary." in told[0]
+        assert house.worker.stats.calls.compactions["scripted", "test", "automatic", "error"] == 2
+
+
+async def test_summary_that_left_little_room_lets_the_turn_go_on(database_url: str) -> None:
+    full = (read(900), CallTool("read"))
+    script = by_purpose(full, full, (read(910), Say("done")))
+    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+        chat_id = await answered(house)
+
+        assert purposes(house) == ["turn", "compaction", "turn", "turn"]
+        assert compaction.TIGHT in [words for _, words in await house.story(chat_id)]
+
+
+async def test_pending_message_is_carried_word_for_word_behind_a_summary_asked_for_from_an_error(
+    database_url: str,
+) -> None:
+    broken = Fail(ErrorKind.AUTH, "No.", retryable=False)
+    script = by_purpose((Say("long story"),), (broken,))
+    async with open_house(database_url, script=script) as house:
+        chat_id = await answered(house)
+        await house.send(chat_id, "now do *exactly* this")
+        await house.error(chat_id)
+        house.script = by_purpose((Say("done"),))
+        await house.compact(chat_id)
+        await house.rested(chat_id)
+
+        told = texts(house.calls[-1])
+        assert LEAD_IN + SUMMARY in told
+        assert CARRIED_LEAD_IN in told
+        assert "now do *exactly* this" in told
+        assert (await house.story(chat_id))[-1] == ("assistant", "done")
+
+
+async def test_long_message_of_the_running_turn_is_carried_whole(database_url: str) -> None:
+    order = "".join(f"{number}. do it\n" for number in range(9_000))
+    script = by_purpose((read(90_000), CallTool("read")), (read(1), Say("done")))
+    async with open_house(database_url, script=script, tools=[scripted.echo("read")]) as house:
+        await answered(house, order)
+
+        assert purposes(house) == ["turn", "compaction", "turn"]
+        assert order in texts(house.calls[-1])
+
+
+async def test_summary_that_cannot_be_stored_is_shown_counted_and_made_again(database_url: str) -> None:
+    script = by_purpose((read(900), CallTool("read")), (read(900), CallTool("read")), (read(1), Say("done")))
+    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+        # The database refuses the first boundary.
+        for statement in (
+            "CREATE SEQUENCE boundaries",
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF nextval('boundaries') = 1 THEN RAISE EXCEPTION 'disk full'; END IF; RETURN NEW; END $$",
+            "CREATE TRIGGER refuse BEFORE INSERT ON chat_messages FOR EACH ROW"
+            " WHEN (NEW.compressed AND NEW.visibility = 'model') EXECUTE FUNCTION refuse()",
+        ):
+            await house.sql(statement)
+        chat_id = await answered(house)
+
+        history_version = int(str((await house.rows(chat_id, "revision"))[2][0]))
+        shown = [live.part for live in house.worker.buffer.get_parts(EpisodeKey(chat_id, history_version, 1))]
+        assert [type(part) for part in shown] == [ToolCall, ToolResult]
+        assert isinstance(shown[1], ToolResult)
+        assert shown[1].is_error
+        counted = house.worker.stats.calls.compactions
+        assert counted["scripted", "test", "automatic", "error"] == 1
+        assert counted["scripted", "test", "automatic", "success"] == 1
+        assert (await house.story(chat_id))[-1] == ("assistant", "done")
 
 
 async def test_throttled_summary_is_tried_again(database_url: str) -> None:

@@ -129,7 +129,7 @@ async def test_failing_model_leaves_the_fallback_label_and_a_row_in_the_ledger(d
     await desk.finish_and_wait(chat_id)
 
     assert await desk.label(chat_id) == titles.FINISHED_LABEL
-    assert [(row["purpose"], row["status"]) for row in await desk.ledger()] == [("quickgen", "failed")]
+    assert [(row["purpose"], row["status"]) for row in await desk.ledger()] == [("label", "failed")]
 
 
 async def test_turn_without_words_gets_the_fallback_without_asking(desk: Desk) -> None:
@@ -472,7 +472,7 @@ async def test_row_that_cannot_be_read_is_passed_over(desk: Desk) -> None:
 
 
 async def test_long_history_is_summarised_as_well(desk: Desk) -> None:
-    chat_id = await desk.rig.create()
+    chat_id = await desk.rig.create(client_type="ui")
     await desk.rig.commit(chat_id, *(assistant(f"Step {number} went well.") for number in range(250)))
 
     await desk.finish_and_wait(chat_id)
@@ -488,3 +488,56 @@ async def test_nothing_is_started_once_the_process_stops(desk: Desk) -> None:
 
     assert await desk.label(chat_id) is None
     assert desk.asked == []
+
+
+# Who gets them
+
+
+@pytest.mark.parametrize(
+    ("client_type", "wanted", "is_made"),
+    [
+        ("ui", None, True),
+        ("cli", None, True),
+        ("api", None, False),
+        ("api", True, True),
+        ("ui", False, False),
+    ],
+)
+async def test_labels_and_summaries_are_made_for_people_or_when_asked_for(
+    desk: Desk, client_type: str, wanted: bool | None, is_made: bool
+) -> None:
+    chat_id = await desk.answered(client_type=client_type, generate_summaries=wanted)
+
+    await desk.finish_and_wait(chat_id)
+
+    assert [name for name, _ in desk.asked if name != "Title"] == (["Label", "Summary"] if is_made else [])
+    assert await desk.label(chat_id) == ("Login test fixed" if is_made else titles.FINISHED_LABEL)
+    assert (await desk.summary(chat_id) is not None) is is_made
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE users SET status = 'disabled' WHERE id = (SELECT owner_id FROM chats WHERE id = $1)",
+        "DELETE FROM chats WHERE id = $1",
+    ],
+)
+async def test_nobody_is_asked_for_a_text_that_nobody_can_see(desk: Desk, statement: str) -> None:
+    chat_id = await desk.answered()
+    step = await desk.load(chat_id)
+    await desk.rig.update(chat_id, machine.finish_turn)
+    chat = await desk.rig.load(chat_id)
+    await desk.rig.sql(statement, chat_id)
+
+    desk.effects.turn_finished(chat, step.meta, step.history, reason=TurnEnd.COMPLETE, is_promoted=False)
+    await desk.idle()
+
+    assert [name for name, _ in desk.asked if name != "Title"] == []
+
+
+async def test_labels_and_summaries_are_counted_under_their_own_purpose(desk: Desk) -> None:
+    chat_id = await desk.answered()
+
+    await desk.finish_and_wait(chat_id)
+
+    assert sorted(row["purpose"] for row in await desk.ledger() if row["purpose"] != "title") == ["label", "summary"]

@@ -247,7 +247,7 @@ async def test_call_is_entered_in_the_ledger_with_its_cost(desk: Desk) -> None:
 
 
 async def test_answer_that_is_no_object_is_paid_for_and_entered(desk: Desk) -> None:
-    desk.answers["Title"] = [(Say("I would rather not."),)]
+    desk.answers["Title"] = [(Say("I would rather not.\nReally."),)]
     chat, messages = await create(desk)
 
     assert await generate(desk, chat, messages) is None
@@ -374,7 +374,69 @@ async def test_summary_may_take_two_minutes_over_several_calls(desk: Desk) -> No
     making = asyncio.create_task(desk.effects.texts.summary(chat, [("User", "hello")]))
 
     await desk.clock.fire("scripted-wait")
-    await desk.clock.fire("quickgen-retry")
+    await desk.clock.fire("summary-retry")
 
     assert await making == "All is well."
     assert desk.clock.now() > datetime(2030, 1, 1, 0, 0, 50, tzinfo=UTC)
+
+
+# Tries
+
+
+async def turn(desk: Desk, chat: Chat) -> None:
+    """A turn of the chat, and all that follows it."""
+    await desk.rig.commit(chat.id, assistant("Done."))
+    await desk.finish_and_wait(chat.id)
+
+
+async def test_title_that_failed_is_tried_again_after_the_next_turns_three_times_in_all(desk: Desk) -> None:
+    desk.answers["Title"] = [(Fail(ErrorKind.AUTH, retryable=False),)]
+    chat, messages = await create(desk)
+    assert await generate(desk, chat, messages) is None
+
+    for number in range(4):
+        if number:
+            await desk.rig.send(chat.id, "and now?")
+        await turn(desk, chat)
+
+    assert len(desk.asked_for("Title")) == 3
+    assert desk.asked_for("Title")[-1] == REQUEST
+    assert await title_of(desk, chat) == FALLBACK
+
+
+async def test_title_that_worked_at_the_second_try_is_the_last(desk: Desk) -> None:
+    desk.answers["Title"] = [(Fail(ErrorKind.AUTH, retryable=False),), saying(title="Fix the login test")]
+    chat, messages = await create(desk)
+    await generate(desk, chat, messages)
+    assert await title_of(desk, chat) == FALLBACK
+
+    await turn(desk, chat)
+    assert await title_of(desk, chat) == "Fix the login test"
+    await desk.rig.send(chat.id, "and now?")
+    await turn(desk, chat)
+
+    assert len(desk.asked_for("Title")) == 2
+
+
+async def test_turn_that_ends_while_the_title_is_made_does_not_ask_for_another(desk: Desk) -> None:
+    desk.answers["Title"] = [(Wait(5), *saying(title="From the model"))]
+    chat, messages = await create(desk)
+    desk.effects.titling.start(chat, title=FALLBACK, messages=messages)
+    await desk.clock.until_waiting("scripted-wait")
+
+    await desk.rig.commit(chat.id, assistant("Done."))
+    await desk.finish(chat.id)
+    await desk.clock.fire("scripted-wait")
+    await desk.idle()
+
+    assert len(desk.asked_for("Title")) == 1
+    assert await title_of(desk, chat) == "From the model"
+
+
+async def test_title_that_somebody_chose_is_never_replaced(desk: Desk) -> None:
+    spec = desk.rig.spec(said(desk), title=FALLBACK, is_named=True)
+    created = await desk.rig.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
+
+    await turn(desk, created.chat)
+
+    assert desk.asked_for("Title") == []

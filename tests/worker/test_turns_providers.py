@@ -216,3 +216,41 @@ async def test_interrupt_closes_the_connection_to_the_provider(database_url: str
         await house.rested(chat_id)
 
         await until(request.left.is_set)
+
+
+async def test_helper_calls_carry_the_options_of_their_model(database_url: str) -> None:
+    options = {
+        "max_tokens_field": "max_completion_tokens",
+        "extra_body": {"service": "cheap"},
+        "headers": {"x-team": "blue"},
+        "presence_penalty": 0.5,
+    }
+    fake = FakeCompletions()
+    fake.enqueue(GOOD, *[Answer(text="Work is done")] * 8)
+    async with fake.listening() as url, open_house(database_url, server=url, options=options) as house:
+        await house.set("models", {"title_generation": {"mode": "chat_default"}})
+        chat_id = await house.ask("hello")
+        await house.rested(chat_id)
+        await until(lambda: len(fake.requests) >= 2)
+        await house.usage(chat_id)
+
+        turn, label = fake.requests[:2]
+        for name in ("service", "presence_penalty", "model"):
+            assert label.body[name] == turn.body[name]
+        assert label.headers["x-team"] == turn.headers["x-team"] == "blue"
+        assert "max_tokens" not in label.body
+        assert 0 < label.body["max_completion_tokens"] < turn.body["max_completion_tokens"]
+        purposes = await house.sql("SELECT array_agg(DISTINCT purpose ORDER BY purpose) FROM model_usage")
+        assert purposes == ["label", "turn"]
+
+
+async def test_labels_are_not_made_by_the_chats_own_model_unasked(database_url: str) -> None:
+    fake = FakeCompletions()
+    fake.enqueue(GOOD)
+    async with fake.listening() as url, open_house(database_url, server=url) as house:
+        await house.set("models", {})
+        chat_id = await house.ask("hello")
+        await house.rested(chat_id)
+        await house.usage(chat_id)
+
+        assert len(fake.requests) == 1

@@ -103,7 +103,7 @@ class Desk:
 
     async def answered(self, words: str = LONG, **fields: object) -> ChatId:
         """A chat whose first turn has its answer, and is not over."""
-        chat_id = await self.rig.create(**fields)
+        chat_id = await self.rig.create(**{"client_type": "ui", **fields})
         await self.rig.commit(chat_id, assistant(words))
         return chat_id
 

@@ -6,23 +6,24 @@ result must be noticed before it is sent. What is said to the summarising model 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
 import msgspec
 
-from rookery.chat import parts
-from rookery.chat.attachments import MAX_PASTED_BYTES, StoredFile, cut_utf8, plain_type
+from rookery.chat import parts, windows
+from rookery.chat.attachments import MAX_PASTED_BYTES, StoredFile, plain_type
 from rookery.chat.messages import NewMessage, Role, StepFigures, Visibility
 from rookery.chat.parts import ContentError, File, FileReference, Part, Text, ToolCall, ToolResult
 from rookery.chat.prompt import PromptRow
 from rookery.chat.truncation import BYTES_PER_TOKEN
 
 DEFAULT_THRESHOLD = 70
+# From here on a turn does not go on without a summary.
+FULL_PERCENT = 95
 TOOL_NAME = "chat_summarized"
-MAX_CARRIED_BYTES = 32 * 1024
 
 LEAD_IN = (
     "The conversation so far was summarised to make room. The summary below replaces it; trust it as your own notes, "
@@ -31,6 +32,14 @@ LEAD_IN = (
 CARRIED_LEAD_IN = (
     "What follows is, word for word, the user's message that is being worked on right now. It was not answered yet: "
     "go on with it from where the summary ends."
+)
+NOT_SUMMARISED = (
+    "This chat is getting too long for its model, and could not be summarised: {reason} The turn goes on; the next "
+    "step tries again."
+)
+TIGHT = (
+    "The summary did not bring this chat below its compaction threshold. The turn goes on; the chat is summarised "
+    "again when the model's window is nearly full."
 )
 STILL_OVER_LIMIT = (
     "The summary did not bring this chat under its context limit. Raise the limit or the compaction threshold of the "
@@ -53,6 +62,7 @@ class Status(StrEnum):
     NOT_NEEDED = "not_needed"
     NEEDED = "needed"
     AFTER_COMPACTION = "after_compaction"
+    TIGHT = "tight"
     STILL_OVER_LIMIT = "still_over_limit"
 
 
@@ -63,6 +73,11 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
     threshold_percent: int
     tokens: int | None
     limit_tokens: int | None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the turn can go on without a summary. What was never counted is taken to be short."""
+        return not _is_full(self.tokens, self.limit_tokens)
 
     @property
     def usage_percent(self) -> float | None:
@@ -77,9 +92,9 @@ def effective_threshold(user_value: int | None, config_value: int | None) -> int
     return chosen if chosen is not None and 0 <= chosen <= 100 else DEFAULT_THRESHOLD
 
 
-def effective_limit(chat_limit: int | None, override_limit: int | None) -> int | None:
-    """The stricter of the windows of the chat's model and of the one that would summarise."""
-    return min((limit for limit in (chat_limit, override_limit) if limit is not None and limit > 0), default=None)
+def effective_limit(*limits: int | None) -> int | None:
+    """The strictest of the windows of the chat's model and of the one that would summarise."""
+    return windows.smallest(*limits)
 
 
 def assess(
@@ -114,7 +129,10 @@ def _status(
         and threshold_percent > 0
         and _is_over(_counted(first.figures), threshold_percent=threshold_percent, limit_tokens=limit_tokens)
     ):
-        return Status.STILL_OVER_LIMIT
+        # Another summary would come out as long as this one. There is room for it as long as the window is not full.
+        if not _is_full(tokens, limit_tokens):
+            return Status.TIGHT
+        return Status.STILL_OVER_LIMIT if _is_full(_counted(first.figures), limit_tokens) else Status.NEEDED
     return Status.NEEDED
 
 
@@ -122,6 +140,10 @@ def _is_over(tokens: int | None, *, threshold_percent: int, limit_tokens: int | 
     if tokens is None or limit_tokens is None or limit_tokens <= 0 or threshold_percent >= 100:
         return False
     return tokens * 100 >= threshold_percent * limit_tokens
+
+
+def _is_full(tokens: int | None, limit_tokens: int | None) -> bool:
+    return tokens is not None and bool(limit_tokens) and tokens * 100 >= FULL_PERCENT * (limit_tokens or 0)
 
 
 def _find_boundary(rows: Sequence[PromptRow]) -> int | None:
@@ -164,7 +186,7 @@ def _prompt_bytes(row: PromptRow, files: Mapping[UUID, StoredFile]) -> int:
         return size
     for part in found:
         if isinstance(part, File) and row.message.role is Role.USER:
-            size += _file_bytes(part, files) - len(part.data or "")
+            size += file_bytes(part, files) - len(part.data or "")
         elif isinstance(part, File):
             size -= len(part.data or "")
         elif isinstance(part, ToolResult) and part.is_media and not isinstance(part.result, msgspec.UnsetType):
@@ -172,7 +194,8 @@ def _prompt_bytes(row: PromptRow, files: Mapping[UUID, StoredFile]) -> int:
     return max(size, 0)
 
 
-def _file_bytes(part: File, files: Mapping[UUID, StoredFile]) -> int:
+def file_bytes(part: File, files: Mapping[UUID, StoredFile]) -> int:
+    """How long a file of a user message is in a prompt."""
     file = files.get(part.file_id) if part.file_id is not None else None
     if file is None or not file.data:
         return 0
@@ -187,26 +210,62 @@ def _file_bytes(part: File, files: Mapping[UUID, StoredFile]) -> int:
 
 
 def current_turn_parts(rows: Sequence[PromptRow]) -> tuple[Part, ...]:
-    """What the user said to begin the turn that is being worked on.
+    """What the user said to begin the turn that is being worked on, whole, of all rows that are loaded.
 
-    Messages that were heard together count together. When an earlier compaction of the same turn took them out of the
-    prompt, its boundary has carried them.
+    Messages that were heard together count together. What an earlier compaction of the same turn took out of the rows
+    is what its boundary has carried.
     """
     said: list[tuple[Part, ...]] = []
+    behind: tuple[Part, ...] = ()
+    before: tuple[Part, ...] = ()
     for row in reversed(rows):
         message = row.message
-        if message.role is Role.USER and message.visibility is Visibility.BOTH:
+        if message.deleted:
+            continue
+        if message.compressed:
+            if message.visibility is not Visibility.MODEL:
+                continue
+            if said:
+                before = _carried_by(message.parts())
+                break
+            behind = behind or _carried_by(message.parts())
+        elif message.role is Role.USER and message.visibility is not Visibility.MODEL:
             said.append(message.parts())
-        elif message.role is Role.USER and message.compressed and not said:
-            return _carried_by(message.parts())
         elif message.role is Role.ASSISTANT and said:
             break
-    return tuple(part for content in reversed(said) for part in content)
+    own = carriable(part for content in reversed(said) for part in content)
+    if behind:
+        # It may have cut the message to fit; the row has it whole.
+        return (*behind[: max(len(behind) - len(own), 0)], *own)
+    return (*before, *own)
+
+
+def carriable(content: Iterable[Part]) -> tuple[Part, ...]:
+    """Of what a user said, everything a model would be told."""
+    return tuple(
+        part
+        for part in content
+        if isinstance(part, File | FileReference) or (isinstance(part, Text) and part.text.strip())
+    )
+
+
+def boundary_summary(rows: Sequence[PromptRow]) -> str:
+    """The summary that stands for what came before these rows; empty when there is none."""
+    place = _find_boundary(rows)
+    first = None if place is None else next(iter(rows[place].message.parts()), None)
+    return first.text.removeprefix(LEAD_IN) if isinstance(first, Text) and first.text.startswith(LEAD_IN) else ""
+
+
+def boundary_parts(summary: str, carried: Sequence[Part]) -> tuple[Part, ...]:
+    """What the model reads in place of everything before."""
+    content: tuple[Part, ...] = (Text(LEAD_IN + summary),) if summary else ()
+    return (*content, Text(CARRIED_LEAD_IN), *carried) if carried else content
 
 
 def _carried_by(boundary: tuple[Part, ...]) -> tuple[Part, ...]:
-    if len(boundary) > 2 and boundary[1] == Text(CARRIED_LEAD_IN):
-        return boundary[2:]
+    for place, part in enumerate(boundary[:2]):
+        if part == Text(CARRIED_LEAD_IN):
+            return boundary[place + 1 :]
     return ()
 
 
@@ -215,21 +274,21 @@ def new_rows(
     *,
     source: Source,
     assessment: Assessment,
-    turn_parts: Sequence[Part],
+    carried: Sequence[Part],
     tool_call_id: str,
     model_config_id: UUID,
     runtime_ms: int,
     at: datetime,
+    steps: Steps | None = None,
 ) -> tuple[NewMessage, ...]:
     """Boundary, call and result, to be inserted in one commit.
 
     The boundary is what the model reads from now on. A turn that goes on keeps its user's message word for word:
-    a summary of an order is not the order.
+    a summary of an order is not the order. `summary` is empty when there was nothing to sum up but that message.
     """
-    content: tuple[Part, ...] = (Text(LEAD_IN + summary),)
-    carried = () if source is Source.MANUAL else _carried(turn_parts)
-    if carried:
-        content = (*content, Text(CARRIED_LEAD_IN), *carried)
+    content = boundary_parts(summary, carried)
+    if not content:
+        raise ValueError("A boundary needs a summary or a message.")
     boundary = NewMessage(
         role=Role.USER,
         content=content,
@@ -247,7 +306,7 @@ def new_rows(
     )
     result = NewMessage(
         role=Role.TOOL,
-        content=(result_part(tool_call_id, summary, source=source, assessment=assessment, at=at),),
+        content=(result_part(tool_call_id, summary, source=source, assessment=assessment, at=at, steps=steps),),
         compressed=True,
         model_config_id=model_config_id,
     )
@@ -264,7 +323,30 @@ def call_part(tool_call_id: str, *, source: Source, assessment: Assessment, at: 
     return ToolCall(tool_call_id, TOOL_NAME, args=parts.json_raw(args), created_at=at)
 
 
-def result_part(tool_call_id: str, summary: str, *, source: Source, assessment: Assessment, at: datetime) -> ToolResult:
+class Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """How the room was made: the rungs that were taken, how many requests that took, and where messages were kept."""
+
+    rungs: tuple[str, ...] = ()
+    calls: int = 1
+    spilled: tuple[Spilled, ...] = ()
+
+
+class Spilled(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the user's message that the model gets only the ends of. `path` is in the chat's workspace."""
+
+    bytes: int
+    path: str | None = None
+
+
+def result_part(
+    tool_call_id: str,
+    summary: str,
+    *,
+    source: Source,
+    assessment: Assessment,
+    at: datetime,
+    steps: Steps | None = None,
+) -> ToolResult:
     result = {
         "summary": summary,
         "source": str(source),
@@ -273,6 +355,8 @@ def result_part(tool_call_id: str, summary: str, *, source: Source, assessment: 
         "context_tokens": assessment.tokens,
         "context_limit_tokens": assessment.limit_tokens,
     }
+    if steps is not None:
+        result |= msgspec.to_builtins(steps)
     return ToolResult(tool_call_id, TOOL_NAME, result=parts.json_raw(result), created_at=at)
 
 
@@ -280,29 +364,3 @@ def error_part(tool_call_id: str, message: str, *, at: datetime) -> ToolResult:
     """Shown when the summary failed; never stored."""
     error = parts.json_raw({"error": message})
     return ToolResult(tool_call_id, TOOL_NAME, result=error, is_error=True, created_at=at)
-
-
-def _carried(turn_parts: Sequence[Part]) -> tuple[Part, ...]:
-    """The user's own parts, their text together up to a limit; files whole, because they are stored elsewhere."""
-    room = MAX_CARRIED_BYTES
-    carried: list[Part] = []
-    for part in turn_parts:
-        match part:
-            case File():
-                carried.append(part)
-            case Text(text=text) if text.strip() and room > 0:
-                kept, room = _fit(text, room)
-                carried.append(Text(kept))
-            case FileReference(content=text) if room > 0:
-                kept, room = _fit(text, room)
-                carried.append(msgspec.structs.replace(part, content=kept))
-            case _:
-                continue
-    return tuple(carried)
-
-
-def _fit(text: str, room: int) -> tuple[str, int]:
-    data = text.encode("utf-8", "replace")
-    if len(data) <= room:
-        return text, room - len(data)
-    return f"{cut_utf8(data, room).decode()}\n[The message was cut here: it has {len(data)} bytes.]", 0

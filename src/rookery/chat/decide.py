@@ -20,6 +20,14 @@ from rookery.chat.history import History
 from rookery.chat.toolcalls import OpenCall
 
 MAX_STEPS = 1200
+# How often one turn is made shorter because a provider found it too long: `overflow` halves what is allowed each time.
+MAX_RUNGS = 8
+TOO_LONG = LastError(
+    kind="context_overflow",
+    message="The chat is longer than this model can read at once, and could not be made shorter. Use a model with a "
+    "larger window, or start a new chat.",
+    retryable=False,
+)
 # models.md, "LanguageModel protocol": a provider that pauses for ever must not keep a turn for ever.
 MAX_PAUSES = 10
 # Chosen: a summary of 1200 steps' work takes some; 120 are enough to bring it to an end.
@@ -71,7 +79,7 @@ class FinishTurn(msgspec.Struct, frozen=True):
 
 
 class FailTurn(msgspec.Struct, frozen=True):
-    """End the turn with an error. The only cause is a summary that did not help; it counts as a failed compaction."""
+    """End the turn with an error, because summaries did not help; it counts as a failed compaction."""
 
     error: LastError
 
@@ -104,8 +112,16 @@ class Gate(msgspec.Struct, frozen=True):
 OPEN_GATE = Gate()
 
 
-def decide(chat: Chat, history: History, *, rules: Rules, assessment: Assessment, gate: Gate = OPEN_GATE) -> Decision:
-    """The one thing to do next; the first row that applies decides.
+def decide(
+    chat: Chat,
+    history: History,
+    *,
+    rules: Rules,
+    assessment: Assessment,
+    gate: Gate = OPEN_GATE,
+    is_refused: bool = False,
+) -> Decision:
+    """The one thing to do next; the first row that applies decides. `is_refused`: this history was found too long.
 
     | # | When | Then |
     | - | ---- | ---- |
@@ -117,9 +133,10 @@ def decide(chat: Chat, history: History, *, rules: Rules, assessment: Assessment
     | 4 | a tool that ends turns succeeded in this one | finish |
     | 5 | the model spoke last, and was not paused by its provider (or too often) | finish |
     | 6 | the turn has all the steps it may have | finish |
-    | 7 | the context is as full as its threshold says | compact |
-    | 8 | the last summary did not bring it below that | fail: it would only happen again |
-    | 9 | else | generate |
+    | 7 | the provider refused this very request as too long | compact, some times in a turn; then fail |
+    | 8 | the context is as full as its threshold says | compact |
+    | 9 | the last summary did not make room | fail: it would only happen again |
+    | 10 | else | generate |
 
     Open calls come first because a model must never see a call without its result. Row 5 needs no look at the calls
     of the answer: if one was still open, row 1 or 2 would have decided. Compaction comes last, where a request would
@@ -135,12 +152,14 @@ def decide(chat: Chat, history: History, *, rules: Rules, assessment: Assessment
         return FinishTurn(TurnEnd.COMPLETE)
     if 0 < rules.max_steps <= history.steps:
         return FinishTurn(TurnEnd.MAX_STEPS)
+    if is_refused:
+        return Compact(compaction.Source.OVERFLOW) if can_make_room(history) else FailTurn(TOO_LONG)
     match assessment.status:
         case compaction.Status.NEEDED:
             return Compact(compaction.Source.AUTOMATIC)
         case compaction.Status.STILL_OVER_LIMIT:
             return FailTurn(LastError(kind="config", message=compaction.STILL_OVER_LIMIT, retryable=False))
-        case compaction.Status.AFTER_COMPACTION | compaction.Status.NOT_NEEDED:
+        case compaction.Status.AFTER_COMPACTION | compaction.Status.NOT_NEEDED | compaction.Status.TIGHT:
             return Generate(step_notice(history.steps, rules.max_steps))
 
 
@@ -184,12 +203,9 @@ def step_limit_notice(max_steps: int) -> str:
     return f"The turn was stopped at its limit of {max_steps} steps. Send a message to go on."
 
 
-def can_recover_from_overflow(history: History) -> bool:
-    """Whether a prompt that the provider refused as too long is worth a summary.
-
-    Once per turn. If the prompt after that summary is refused again, a further one would not help either.
-    """
-    return history.has_compactable and compaction.Source.OVERFLOW not in history.compactions
+def can_make_room(history: History) -> bool:
+    """Whether a turn that is too long for its model may be made shorter once more. Each time allows half as much."""
+    return history.compactions.count(compaction.Source.OVERFLOW) < MAX_RUNGS
 
 
 def is_empty_answer_final(history: History, attempt: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the summarising model is told, and what to do when even that is too much for it.
+"""What the summarising model is told. What happens when that is too much for it is in `overflow`.
 
 The request is the one of the next generation with an instruction at its end: the same prefix, so that the provider's
 cache and its thinking stay valid. Only a model of another provider gets a changed copy.
@@ -6,12 +6,11 @@ cache and its thinking stay valid. Only a model of another provider gets a chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from rookery.chat import attachments, pairing
-from rookery.chat.compaction import LEAD_IN
 from rookery.chat.errors import ChatError
 from rookery.chat.messages import Role
 from rookery.chat.prompt import found_by
@@ -53,8 +52,6 @@ CUT_SHORT = "\n\n[This summary was cut short; its end is missing.]"
 # Results older than these many are cut when the summariser refused the whole.
 _WHOLE_RESULTS = 10
 _OLD_RESULT_BYTES = 2 * 1024
-# Chosen: what is left must hold the answer and the error of the estimate.
-_TARGET_PERCENT = 80
 # What a picture counts for in an estimate of bytes; see `compaction`.
 _MEDIA_BYTES = 1600 * BYTES_PER_TOKEN
 
@@ -122,7 +119,7 @@ def _translated_parts(message: PromptMessage, accepts: Callable[[str], bool]) ->
 
 
 def without_bulk(prompt: Prompt) -> Prompt:
-    """The first thing to try: no media, and old tool results only as far as they say what they were."""
+    """A prompt without media, and with old tool results only as far as they say what they were."""
     results = sum(isinstance(part, PromptResult) for message in prompt.messages for part in message.parts)
     old = max(results - _WHOLE_RESULTS, 0)
     lighter: list[PromptMessage] = []
@@ -138,74 +135,6 @@ def without_bulk(prompt: Prompt) -> Prompt:
                 parts.append(part)
         lighter.append(msgspec.structs.replace(message, parts=tuple(parts)))
     return Prompt(tuple(lighter))
-
-
-def without_oldest(prompt: Prompt, *, limit_tokens: int) -> Prompt | None:
-    """The last thing to try: the oldest turns go until the estimate is at 80 % of the limit. None: nothing helps.
-
-    System blocks, an earlier summary and the request itself stay, and so does the newest turn. When that alone is too
-    long, its oldest steps go: an agent may work for hours on one message. At least something goes, because the whole
-    was refused, whatever the estimate says.
-    """
-    fixed, droppable, request = _split(prompt.messages)
-    allowed = limit_tokens * _TARGET_PERCENT // 100 * BYTES_PER_TOKEN - _bytes((*fixed, *request))
-    turns = _turns(droppable)
-    kept = _newest_that_fit(turns, allowed)
-    if kept is None and turns:
-        opening, steps = _opening_and_steps(turns[-1])
-        kept = _newest_that_fit(steps, allowed - _bytes(opening))
-        fixed = (*fixed, *opening)
-    return None if kept is None else Prompt(pairing.repair((*fixed, *kept, *request)))
-
-
-def _newest_that_fit(groups: Sequence[Sequence[PromptMessage]], allowed_bytes: int) -> list[PromptMessage] | None:
-    """The longest end of the groups that fits, without the first of them and not without the last."""
-    sizes = [_bytes(group) for group in groups]
-    for first in range(1, len(groups)):
-        if sum(sizes[first:]) <= allowed_bytes:
-            return [message for group in groups[first:] for message in group]
-    return None
-
-
-def estimate_tokens(prompt: Prompt) -> int:
-    return _bytes(prompt.messages) // BYTES_PER_TOKEN
-
-
-def _split(
-    messages: Sequence[PromptMessage],
-) -> tuple[tuple[PromptMessage, ...], tuple[PromptMessage, ...], tuple[PromptMessage, ...]]:
-    """What must stay in front, what may go, and the request for the summary at the end."""
-    fixed = tuple(message for message in messages[:-1] if message.role is Role.SYSTEM or _is_boundary(message))
-    droppable = tuple(message for message in messages[:-1] if message.role is not Role.SYSTEM)
-    return fixed, tuple(message for message in droppable if not _is_boundary(message)), tuple(messages[-1:])
-
-
-def _is_boundary(message: PromptMessage) -> bool:
-    first = message.parts[0] if message.role is Role.USER and message.parts else None
-    return isinstance(first, PromptText) and first.text.startswith(LEAD_IN)
-
-
-def _turns(messages: Sequence[PromptMessage]) -> list[list[PromptMessage]]:
-    return _grouped(messages, starts=lambda message: message.role is Role.USER)
-
-
-def _opening_and_steps(
-    turn: Sequence[PromptMessage],
-) -> tuple[Sequence[PromptMessage], list[list[PromptMessage]]]:
-    """The message that began the turn, and its steps: each an answer with the results of its calls."""
-    start = 1 if turn[0].role is Role.USER else 0
-    return turn[:start], _grouped(turn[start:], starts=lambda message: message.role is not Role.TOOL)
-
-
-def _grouped(
-    messages: Sequence[PromptMessage], *, starts: Callable[[PromptMessage], bool]
-) -> list[list[PromptMessage]]:
-    groups: list[list[PromptMessage]] = []
-    for message in messages:
-        if not groups or starts(message):
-            groups.append([])
-        groups[-1].append(message)
-    return groups
 
 
 def _placeholder(file: PromptFile) -> PromptText:
@@ -224,11 +153,12 @@ def _shortened(result: PromptResult) -> PromptResult:
     return msgspec.structs.replace(result, text=cut_text(result.text, _OLD_RESULT_BYTES))
 
 
-def _bytes(messages: Iterable[PromptMessage]) -> int:
-    return sum(_size(part) for message in messages for part in message.parts)
+def size_bytes(messages: Iterable[PromptMessage]) -> int:
+    """What the messages take in a request, about. Media counts as what providers charge for it."""
+    return sum(part_bytes(part) for message in messages for part in message.parts)
 
 
-def _size(part: PromptPart) -> int:
+def part_bytes(part: PromptPart) -> int:
     match part:
         case PromptText(text=text) | PromptReasoning(text=text):
             return len(text.encode("utf-8", "replace"))

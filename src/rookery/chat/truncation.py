@@ -5,6 +5,8 @@ A result is cut once, before it is stored: cutting at prompt time would change w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Raw
 
 from rookery.chat import parts
@@ -36,20 +38,28 @@ def cut_text(text: str, max_bytes: int, *, kept_in: str = "") -> str:
     Never longer than `max_bytes`. A budget too small for the marker is a plain cut. `kept_in` is where all of it can
     be read, which the marker says then.
     """
+    advice = "Narrow the query to see them."
+    if kept_in and len(kept_in.encode("utf-8", "replace")) <= _MAX_PATH_BYTES:
+        advice = f"All of it is in {kept_in}: read a range of that."
+    return cut_middle(
+        text, max_bytes, lambda removed: f"\n\n[... {removed} bytes of this result were removed. {advice} ...]\n\n"
+    )
+
+
+def cut_middle(text: str, max_bytes: int, marker: Callable[[int], str]) -> str:
+    """The two ends of a text around a marker, which is told how many bytes are gone. Never longer than `max_bytes`."""
     data = text.encode("utf-8", "replace")
     if len(data) <= max_bytes:
         return text
     if max_bytes <= _PLAIN_CUT_BELOW:
         return cut_utf8(data, max_bytes).decode()
-    kept = max_bytes - _MARKER_ROOM
+    # Digits may be fewer in the end, never more.
+    kept = max_bytes - max(_MARKER_ROOM, len(marker(len(data)).encode("utf-8", "replace")))
+    if kept <= 0:
+        return cut_utf8(data, max_bytes).decode()
     head = cut_utf8(data, kept * 2 // 3)
     tail = _tail_utf8(data, kept // 3)
-    removed = len(data) - len(head) - len(tail)
-    advice = "Narrow the query to see them."
-    if kept_in and len(kept_in.encode("utf-8", "replace")) <= _MAX_PATH_BYTES:
-        advice = f"All of it is in {kept_in}: read a range of that."
-    marker = f"\n\n[... {removed} bytes of this result were removed. {advice} ...]\n\n"
-    return head.decode() + marker + tail.decode()
+    return head.decode() + marker(len(data) - len(head) - len(tail)) + tail.decode()
 
 
 def cut_json(result: Raw, max_bytes: int, *, kept_in: str = "") -> Raw:

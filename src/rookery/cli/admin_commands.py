@@ -189,6 +189,16 @@ def _add_models(tasks: Any, add: Add, run: Run) -> None:
 
         return run(admin_models.remove(loaded.settings, out, reference=arguments.model), loaded, out)
 
+    def show(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_models
+
+        return run(admin_models.show(loaded.settings, out, reference=arguments.model), loaded, out)
+
+    def forget_window(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli import admin_models
+
+        return run(admin_models.forget_window(loaded.settings, out, reference=arguments.model), loaded, out)
+
     add(tasks, "list", list_all, "show the models, with the prices in force")
     new = add(tasks, "add", add_one, "add a model of a provider")
     new.add_argument("provider", metavar="PROVIDER", help="the name of its provider")
@@ -206,6 +216,8 @@ def _add_models(tasks: Any, add: Add, run: Run) -> None:
         new.add_argument(flag, metavar="USD", help=f"price of {words}, per million tokens")
     _add_option(new)
     for name, command, summary in (
+        ("show", show, "show one model, and who says how much it reads"),
+        ("forget-window", forget_window, "forget what refused requests taught about how much a model reads"),
         ("default", make_default, "use a model where nothing else was chosen"),
         ("remove", remove, "remove a model; chats that used it go on with the default"),
     ):

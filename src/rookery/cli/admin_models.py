@@ -9,16 +9,19 @@ from decimal import Decimal, InvalidOperation
 import msgspec
 
 from rookery.chat.errors import InvalidInput
+from rookery.chat.windows import LearnedFrom
 from rookery.cli import admin_input, admin_providers
 from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.llm import catalog, cost, reported, resolve
+from rookery.llm.directory import windows_of
 from rookery.settings import Settings
-from rookery.store import model_configs, providers
+from rookery.store import model_configs, model_windows, providers
 from rookery.store.model_configs import ModelConfig, ModelConfigDraft, ModelConfigPatch
 from rookery.store.model_errors import Unusable
 from rookery.store.model_options import ProviderType
+from rookery.store.model_windows import ModelWindow
 from rookery.store.pool import Connection
 from rookery.store.providers import Provider
 
@@ -26,6 +29,11 @@ SHOWN = ("id", "model", "display_name", "enabled", "is_default", "context_limit"
 # Types whose models the catalog lists; of the others it knows none.
 _CATALOGUED = frozenset({ProviderType.ANTHROPIC, ProviderType.OPENAI, ProviderType.AZURE_OPENAI})
 _SCRIPTS = ("guide", "echo")
+_LEARNED = {
+    None: "learned",
+    LearnedFrom.PROVIDER: "learned from the provider's refusal",
+    LearnedFrom.HALVING: "guessed after a refusal",
+}
 
 
 class NewModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,13 +53,57 @@ class NewModel(msgspec.Struct, frozen=True, kw_only=True):
 async def list_all(settings: Settings, out: Output) -> int:
     async with admin_input.opened(settings, out) as (_, conn):
         found = await _load(conn)
+        windows = await model_windows.list_windows(conn)
     if found:
-        headers = ("id", "model", "default", "state", "context", "$/M in", "$/M out", "prices")
-        out.table(headers, [_row(config, provider) for config, provider in found])
+        headers = ("id", "model", "default", "state", "context", "reads", "$/M in", "$/M out", "prices")
+        out.table(headers, [_row(config, provider, windows.get(config.id)) for config, provider in found])
     else:
         out.line("There is no model yet. `rookery admin model add PROVIDER MODEL --context-limit TOKENS` adds one.")
-    out.result({"models": [_document(config, provider) for config, provider in found]})
+    for config, provider in found:
+        if windows_of(config, provider.type, windows.get(config.id)).differs:
+            name = _name(config, provider)
+            out.warning(f"{name}: others say another context window. `rookery admin model show {name}` tells who.")
+    out.result({"models": [_document(config, provider, windows.get(config.id)) for config, provider in found]})
     return Exit.OK
+
+
+async def show(settings: Settings, out: Output, *, reference: str) -> int:
+    """One model, and who says what about how much it reads."""
+    with admin_input.refusals(out) as outcome:
+        async with admin_input.opened(settings, out) as (_, conn):
+            config, provider = _find(await _load(conn), reference)
+            window = await model_windows.find_window(conn, config.id)
+        known = windows_of(config, provider.type, window)
+        out.line(f"{_name(config, provider)} ({_state(config, provider)}), id {config.id}")
+        out.table(
+            ("context window", "tokens", "since"),
+            [
+                ("configured", known.configured, None),
+                ("listed by this version", known.catalogued, None),
+                ("reported by the provider", known.reported, _since(None if window is None else window.reported_at)),
+                (_LEARNED[known.learned_from], known.learned, _since(None if window is None else window.learned_at)),
+                ("in force", known.effective, None),
+            ],
+        )
+        if known.differs:
+            out.warning("One of them is more than a tenth away from what is configured.")
+        if known.learned is not None:
+            out.line(f"`rookery admin model forget-window {_name(config, provider)}` drops what was learned.")
+        out.result(_document(config, provider, window))
+    return outcome.code
+
+
+async def forget_window(settings: Settings, out: Output, *, reference: str) -> int:
+    with admin_input.refusals(out) as outcome:
+        async with admin_input.opened(settings, out) as (database, conn):
+            config, provider = _find(await _load(conn), reference)
+            is_known = await model_windows.forget(conn, config.id)
+            await admin_input.announce(database, "model", config.id)
+            window = await model_windows.find_window(conn, config.id)
+        what = "What was learned about" if is_known else "Nothing was learned about"
+        out.line(f"{what} the window of {_name(config, provider)}{' is forgotten' if is_known else ' yet'}.")
+        out.result(_document(config, provider, window))
+    return outcome.code
 
 
 async def add(settings: Settings, out: Output, *, new: NewModel) -> int:
@@ -162,7 +214,7 @@ def _state(config: ModelConfig, provider: Provider) -> str:
     return "ready"
 
 
-def _row(config: ModelConfig, provider: Provider) -> tuple[object, ...]:
+def _row(config: ModelConfig, provider: Provider, window: ModelWindow | None) -> tuple[object, ...]:
     prices = _prices(config, provider)
     source = "-" if prices is None else "own" if config.price_input is not None else "list"
     return (
@@ -171,16 +223,30 @@ def _row(config: ModelConfig, provider: Provider) -> tuple[object, ...]:
         "yes" if config.is_default else "",
         _state(config, provider),
         config.context_limit,
+        windows_of(config, provider.type, window).effective,
         None if prices is None else _plain(prices.input),
         None if prices is None else _plain(prices.output),
         source,
     )
 
 
-def _document(config: ModelConfig, provider: Provider) -> dict[str, object]:
+def _since(at: datetime | None) -> str | None:
+    return None if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _document(config: ModelConfig, provider: Provider, window: ModelWindow | None = None) -> dict[str, object]:
     prices = _prices(config, provider)
+    known = windows_of(config, provider.type, window)
     return {
         **{name: getattr(config, name) for name in SHOWN},
+        "window": {
+            "effective": known.effective,
+            "catalogued": known.catalogued,
+            "reported": known.reported,
+            "learned": known.learned,
+            "learned_from": known.learned_from,
+            "differs": known.differs,
+        },
         "provider": provider.name,
         "state": _state(config, provider),
         "options": admin_input.shown_options(config.options),

@@ -40,6 +40,7 @@ class AsyncChats:
         plan_mode: bool | UnsetType = UNSET,
         dynamic_tools: Sequence[DynamicTool] | UnsetType = UNSET,
         client_type: str | UnsetType = UNSET,
+        generate_summaries: bool | UnsetType = UNSET,
         idempotency_key: str | None = None,
     ) -> Chat:
         """Start a chat with its first message. It runs when this returns; a lost answer is asked for again."""
@@ -55,6 +56,7 @@ class AsyncChats:
             plan_mode=plan_mode,
             dynamic_tools=dynamic_tools,
             client_type=client_type,
+            generate_summaries=generate_summaries,
         )
         return await self._http.write(Chat, "POST", "/chats", body=body, key=idempotency_key or str(uuid4()))
 

@@ -158,6 +158,7 @@ class Chats:
         plan_mode: bool | UnsetType = UNSET,
         dynamic_tools: Sequence[DynamicTool] | UnsetType = UNSET,
         client_type: str | UnsetType = UNSET,
+        generate_summaries: bool | UnsetType = UNSET,
         idempotency_key: str | None = None,
     ) -> Chat:
         """Start a chat with its first message. It runs when this returns; a lost answer is asked for again."""
@@ -174,6 +175,7 @@ class Chats:
                 plan_mode=plan_mode,
                 dynamic_tools=dynamic_tools,
                 client_type=client_type,
+                generate_summaries=generate_summaries,
                 idempotency_key=idempotency_key,
             )
         )

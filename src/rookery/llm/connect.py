@@ -182,6 +182,12 @@ class Connector:
         base_url = ready.provider.effective_base_url
         return None if base_url is None else await self._reports.refresh(_source(ready, base_url))
 
+    def reported_window(self, ready: ReadyModel) -> int | None:
+        """How much the provider says that the model reads, as far as this process has heard. Asks nobody twice."""
+        base_url = ready.provider.effective_base_url
+        report = None if base_url is None else self._reports.find(_source(ready, base_url))
+        return None if report is None else report.context_limit
+
     async def _report(self, ready: ReadyModel, base_url: str) -> Report | None:
         source = _source(ready, base_url)
         if catalog.built_in(ready.provider.type, ready.config.model) is not None:
@@ -223,10 +229,13 @@ def make_call(
     max_output_tokens: int | None = None,
     may_search: bool = True,
     origin: Origin | None = None,
+    window_tokens: int | None = None,
 ) -> Call:
     """A call with everything the config says. `effort` is what the chat asked for; the config decides what it gets.
 
-    `may_search=False` leaves out the provider's own web search, whatever the config says (plan mode).
+    `may_search=False` leaves out the provider's own web search, whatever the config says (plan mode). With
+    `window_tokens` an answer gets no more of a small window than leaves room for a question: a quarter where nobody
+    set another limit, half of it at most.
     """
     options = ready.config.options
     call = Call(
@@ -244,6 +253,8 @@ def make_call(
     full = call_options.with_options(call, options, wire=model.wire)
     full = call_options.with_user(full, ready.user_hash, wire=model.wire)
     limit = full.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS
+    if window_tokens:
+        limit = max(min(limit, window_tokens // (4 if limit == DEFAULT_MAX_OUTPUT_TOKENS else 2)), 1)
     return msgspec.structs.replace(
         full,
         max_output_tokens=limit if model.caps.max_output is None else min(limit, model.caps.max_output),

@@ -80,14 +80,8 @@ def list_prices(provider_type: str, model: str, *, day: date) -> Prices | None:
 
     Tiers by length of the prompt are not applied: the first tier counts. The first call takes about 0.2 s.
     """
-    table_name = _TABLE_NAMES.get(provider_type)
-    if table_name is None:
-        return None
-    from genai_prices import data_snapshot  # here: it takes 0.16 s to import, and most commands need no prices
-
-    try:
-        _, found = data_snapshot.get_snapshot().find_provider_model(model, None, table_name, None)
-    except LookupError:
+    found = _listed(provider_type, model)
+    if found is None:
         return None
     listed = found.get_prices(datetime.combine(day, time(12), UTC))
     price_in, price_out = _base(listed.input_mtok), _base(listed.output_mtok)
@@ -100,6 +94,27 @@ def list_prices(provider_type: str, model: str, *, day: date) -> Prices | None:
         cache_write=_base(listed.cache_write_mtok),
         cache_write_1h=_base(listed.cache_write_1h_mtok),
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def list_window(provider_type: str, model: str) -> int | None:
+    """How many tokens the model reads by the same table; None when it does not say."""
+    found = _listed(provider_type, model)
+    window = None if found is None else getattr(found, "context_window", None)
+    return window if isinstance(window, int) and window > 0 else None
+
+
+def _listed(provider_type: str, model: str) -> Any | None:
+    table_name = _TABLE_NAMES.get(provider_type)
+    if table_name is None:
+        return None
+    from genai_prices import data_snapshot  # here: it takes 0.16 s to import, and most commands need no prices
+
+    try:
+        _, found = data_snapshot.get_snapshot().find_provider_model(model, None, table_name, None)
+    except LookupError:
+        return None
+    return found
 
 
 def _base(price: Any) -> Decimal | None:

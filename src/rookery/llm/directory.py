@@ -15,6 +15,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from rookery.chat.windows import Windows
 from rookery.clock import Clock
 from rookery.llm import catalog, cost, resolve
 from rookery.llm.config_cache import ConfigCache
@@ -22,10 +23,11 @@ from rookery.llm.resolve import Choice, Models, ModelState
 from rookery.llm.secrets import KeyRing, SecretStr
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError, Wire
 from rookery.redaction import SecretRegistry
-from rookery.store import env_providers, model_configs, providers, settings, user_keys
+from rookery.store import env_providers, model_configs, model_windows, providers, settings, user_keys
 from rookery.store.hints import ConfigHint
 from rookery.store.model_configs import ModelConfig
 from rookery.store.model_errors import Unusable
+from rookery.store.model_windows import ModelWindow
 from rookery.store.providers import Provider
 from rookery.store.pubsub import Bus, Subscription
 from rookery.store.usage import KeySource
@@ -40,6 +42,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     configs: Mapping[UUID, ModelConfig]
     default_id: UUID | None
     keys: Mapping[UUID, SecretStr]
+    windows: Mapping[UUID, ModelWindow] = {}
 
 
 class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +56,7 @@ class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
     key: SecretStr | None
     key_source: KeySource
     user_hash: str | None = None
+    window: ModelWindow | None = None
 
     @property
     def provider_name(self) -> str:
@@ -68,8 +72,26 @@ class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
             overrides=self.config.options.capabilities,
         )
 
+    def windows(self, *, reported: int | None = None) -> Windows:
+        """How much the model reads, as everybody says. `reported` is what its provider said to this process."""
+        found = windows_of(self.config, self.provider.type, self.window)
+        return found if reported is None else msgspec.structs.replace(found, reported=reported)
+
     def prices(self, at: datetime) -> cost.Prices | None:
         return cost.prices_of(self.config, self.provider.type, at=at)
+
+
+def windows_of(config: ModelConfig, provider_type: str, known: ModelWindow | None) -> Windows:
+    """What is stored and listed about how much a model reads. The first look into the table takes about 0.2 s."""
+    # The table has the usual windows, not those that are asked for.
+    listed = None if config.options.context_1m else cost.list_window(provider_type, config.model)
+    return Windows(
+        configured=config.context_limit,
+        catalogued=listed,
+        reported=None if known is None else known.reported_tokens,
+        learned=None if known is None else known.learned_tokens,
+        learned_from=None if known is None else known.learned_from,
+    )
 
 
 class Directory:
@@ -105,6 +127,10 @@ class Directory:
         self._user_keys.invalidate()
         self._settings.invalidate()
         self._user_settings.invalidate()
+
+    def forget_models(self) -> None:
+        """This process changed something about models: it need not wait for its own hint."""
+        self._snapshots.invalidate()
 
     async def close(self) -> None:
         for subscription in self._subscriptions:
@@ -160,6 +186,7 @@ class Directory:
             key=key,
             key_source=source,
             user_hash=self._user_hash(provider, owner_id),
+            window=snapshot.windows.get(config.id),
         )
 
     async def title_candidates(self) -> tuple[UUID, ...]:
@@ -214,11 +241,13 @@ class Directory:
         async with self._pool.acquire() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
             found = await providers.list_providers(conn, with_deleted=True)
             configs = await model_configs.list_model_configs(conn, with_deleted=True)
+            windows = await model_windows.list_windows(conn)
         return Snapshot(
             {provider.id: provider for provider in found},
             {config.id: config for config in configs},
             next((config.id for config in configs if config.is_default), None),
             {provider.id: key for provider in found if (key := self._central_key(provider))},
+            windows,
         )
 
     async def _read_user_keys(self, user_id: UUID) -> dict[UUID, SecretStr]:

@@ -175,10 +175,18 @@ _OVERFLOW = Rule(
     retry=False,
     message="The chat is longer than this model can read at once. Compact it, or use a model with a larger window.",
     statuses=_statuses(413),
-    codes=_codes("context_length_exceeded", "context_exceeded", "request_too_large"),
+    codes=_codes(
+        "context_length_exceeded",
+        "context_exceeded",
+        "request_too_large",
+        "exceed_context_size_error",
+        "string_too_long",
+    ),
     texts=(
         *("context length exceeded", "context_length_exceeded", "context_exceeded", "maximum context length"),
-        *("prompt is too long", "input is too long"),
+        *("prompt is too long", "input is too long", "exceed context limit", "exceeds the context window"),
+        *("exceeds the available context size", "maximum prompt length", "exceeds the maximum number of tokens"),
+        *("exceed the context window", "reduce the length of the messages"),
     ),
 )
 _NO_MODEL = Rule(

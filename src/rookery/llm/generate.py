@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from enum import IntEnum
 from typing import Any, Generic, TypeVar
@@ -116,8 +116,12 @@ class Strategy(IntEnum):
     PROMPT = 3
 
 
-async def generate_object(model: LanguageModel, call: Call, schema: type[T]) -> ObjectResult[T]:
+async def generate_object(
+    model: LanguageModel, call: Call, schema: type[T], *, from_text: Callable[[str], T | None] | None = None
+) -> ObjectResult[T]:
     """An answer of this shape. One answer that is not is shown its faults and asked again; then `NoObject`.
+
+    `from_text` makes the object of an answer that is plain text, if that is good enough.
 
     A server that refuses the way it is asked (its capabilities were guessed) is asked in the next plainer way; one that
     refuses the temperature is asked again without.
@@ -141,6 +145,8 @@ async def generate_object(model: LanguageModel, call: Call, schema: type[T]) -> 
         tries += 1
         usage = add_usage(usage, response.usage)
         found = _find_object(response, schema)
+        if not isinstance(found, schema) and from_text is not None and response.reason is FinishReason.STOP:
+            found = from_text(response.text.strip()) or found
         if isinstance(found, schema):
             return ObjectResult(value=found, usage=usage, tries=tries, finish_reason=response.reason)
         raw = _raw_text(response, schema)

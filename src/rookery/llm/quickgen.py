@@ -7,7 +7,8 @@ fails or babbles is not an event: the caller keeps what it had.
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 import msgspec
 from pydantic import BaseModel, Field
@@ -66,56 +67,96 @@ class Quick(msgspec.Struct, frozen=True):
     usage: Usage
 
 
-async def make_title(model: LanguageModel, request: str) -> Quick:
+class Build(Protocol):
+    """Makes the call: the one function that makes those of turns, with everything the model's config says."""
+
+    def __call__(self, prompt: Prompt, *, purpose: Purpose, max_output_tokens: int) -> Call: ...
+
+
+def plain_call(prompt: Prompt, *, purpose: Purpose, max_output_tokens: int) -> Call:
+    """For models without a config."""
+    return Call(prompt=prompt, purpose=purpose, max_output_tokens=max_output_tokens)
+
+
+async def make_title(model: LanguageModel, request: str, *, build: Build = plain_call) -> Quick:
     """A title for a chat that starts, or goes on, like this."""
     text = titles.head_and_tail(request, TITLE_INPUT)
+    asking = _Asking(TITLE_RULES, text, purpose=Purpose.TITLE, tokens=TITLE_TOKENS, seconds=TITLE_SECONDS)
     found = await _ask(
-        model, TITLE_RULES, text, Title, purpose=Purpose.TITLE, tokens=TITLE_TOKENS, seconds=TITLE_SECONDS
+        model,
+        asking,
+        Title,
+        build=build,
+        from_text=lambda said: Title(title=said) if _is_plain(said) and titles.clean_title(said) else None,
     )
     return Quick(titles.clean_title(found.value.title), found.usage)
 
 
-async def make_label(model: LanguageModel, *, title: str, state: str, last_answer: str) -> Quick:
+async def make_label(
+    model: LanguageModel, *, title: str, state: str, last_answer: str, build: Build = plain_call
+) -> Quick:
     """A label for a turn that ended. Without any text to speak of, the model is not asked."""
     if not last_answer.strip():
         return Quick(titles.FINISHED_LABEL, Usage())
     text = f"Title: {title}\nState: {state}\n\n{titles.head_and_tail(last_answer, LABEL_INPUT)}"
+    asking = _Asking(LABEL_RULES, text, purpose=Purpose.LABEL, tokens=LABEL_TOKENS, seconds=LABEL_SECONDS)
     found = await _ask(
-        model, LABEL_RULES, text, Label, purpose=Purpose.QUICKGEN, tokens=LABEL_TOKENS, seconds=LABEL_SECONDS
+        model,
+        asking,
+        Label,
+        build=build,
+        from_text=lambda said: Label(label=said) if _is_plain(said) and titles.clean_label(said) else None,
     )
     return Quick(titles.clean_label(found.value.label) or titles.FINISHED_LABEL, found.usage)
 
 
-async def make_summary(model: LanguageModel, turns: list[tuple[str, str]]) -> Quick:
+async def make_summary(model: LanguageModel, turns: list[tuple[str, str]], *, build: Build = plain_call) -> Quick:
     """A summary of (who, what) pairs; None when it does not keep to its bounds, and the old one stays."""
     # Beside the event loop: a chat may have thousands of turns.
     text = await asyncio.to_thread(titles.transcript, turns, per_turn=SUMMARY_PER_TURN, limit=SUMMARY_INPUT)
+    asking = _Asking(SUMMARY_RULES, text, purpose=Purpose.SUMMARY, tokens=SUMMARY_TOKENS, seconds=SUMMARY_SECONDS)
     found = await _ask(
-        model, SUMMARY_RULES, text, Summary, purpose=Purpose.QUICKGEN, tokens=SUMMARY_TOKENS, seconds=SUMMARY_SECONDS
+        model,
+        asking,
+        Summary,
+        build=build,
+        from_text=lambda said: Summary(summary=said) if _is_plain(said) and titles.clean_summary(said) else None,
     )
     return Quick(titles.clean_summary(found.value.summary), found.usage)
 
 
+def _is_plain(text: str) -> bool:
+    """Whether an answer is one line of words, and not something that was meant to be an object."""
+    return bool(text) and len(text.splitlines()) == 1 and text[0] not in "{[<`"
+
+
+class _Asking(msgspec.Struct, frozen=True):
+    rules: str
+    text: str
+    purpose: Purpose
+    tokens: int
+    seconds: float
+
+
 async def _ask(
-    model: LanguageModel, rules: str, text: str, schema: type[T], *, purpose: Purpose, tokens: int, seconds: float
+    model: LanguageModel, asking: _Asking, schema: type[T], *, build: Build, from_text: Callable[[str], T | None]
 ) -> ObjectResult[T]:
     """Ask for the object within the time; raises what `generate_object` raises, and TimeoutError."""
     caps = model.caps
     effort = _least_effort(caps)
-    call = Call(
-        prompt=Prompt(
-            (
-                PromptMessage(role=Role.SYSTEM, parts=(PromptText(rules),)),
-                PromptMessage(role=Role.USER, parts=(PromptText(text),)),
-            )
-        ),
-        purpose=purpose,
-        max_output_tokens=tokens + (THINKING_TOKENS if _thinks(caps, effort) else 0),
-        temperature=0.0 if caps.sampling else None,
-        effort=effort,
+    prompt = Prompt(
+        (
+            PromptMessage(role=Role.SYSTEM, parts=(PromptText(asking.rules),)),
+            PromptMessage(role=Role.USER, parts=(PromptText(asking.text),)),
+        )
     )
-    async with asyncio.timeout(seconds):
-        return await generate_object(model, call, schema)
+    tokens = asking.tokens + (THINKING_TOKENS if _thinks(caps, effort) else 0)
+    call = build(prompt, purpose=asking.purpose, max_output_tokens=tokens)
+    # What a config says about wording and thinking is meant for answers; a short text needs neither.
+    temperature = 0.0 if caps.sampling else None
+    call = msgspec.structs.replace(call, temperature=temperature, top_p=None, top_k=None, effort=effort)
+    async with asyncio.timeout(asking.seconds):
+        return await generate_object(model, call, schema, from_text=from_text)
 
 
 def _least_effort(caps: Capabilities) -> Effort | None:

@@ -150,12 +150,20 @@ def clean_detail(text: str, hide: Hide = hide_secrets, *, max_chars: int = MAX_D
 # Bounded, and begun at the first digit only: a long row of digits would otherwise be searched from each of them.
 _DIGITS = r"(?<![\d,])(\d[\d,]{0,30})"
 _USED_OVER_MAX = re.compile(rf"{_DIGITS}\s{{0,5}}tokens?\s{{0,5}}>\s{{0,5}}{_DIGITS}")
+# Anthropic, where prompt and answer together are too long: `188240 + 21333 > 200000`.
+_SUM_OVER_MAX = re.compile(rf"{_DIGITS} \+ {_DIGITS} > {_DIGITS}")
+_WINDOW = r"(?:maximum (?:context|prompt|input) length|context (?:window|size|limit))"
 _MAX_THEN_USED = re.compile(
-    rf"maximum context length (?:is|of) {_DIGITS}.{{0,80}}?(?:requested|resulted in|contains?|has)"
-    rf"[^\d]{{0,40}}?{_DIGITS}",
+    rf"{_WINDOW} (?:is|of) {_DIGITS}.{{0,80}}?(?:requested|resulted in|contains?|has)[^\d]{{0,40}}?{_DIGITS}",
     re.DOTALL,
 )
-_MAX_ONLY = re.compile(rf"(?:maximum context length (?:is|of)|maximum of|limit of) {_DIGITS}")
+# Google: `The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)`.
+_COUNT_OVER_MAX = re.compile(rf"token count \(?{_DIGITS}\)? exceeds the maximum[^\d]{{0,60}}{_DIGITS}")
+# Mistral: `Prompt contains 40000 tokens ..., too large for model with 32768 maximum context length`.
+_CONTAINS_OVER_MAX = re.compile(
+    rf"contains {_DIGITS} tokens.{{0,120}}?model with {_DIGITS} maximum context length", re.DOTALL
+)
+_MAX_ONLY = re.compile(rf"(?:{_WINDOW} (?:is|of)|maximum of|limit of|available context size) ?\(?{_DIGITS}")
 
 
 def find_context_numbers(text: str) -> tuple[int | None, int | None]:
@@ -163,8 +171,13 @@ def find_context_numbers(text: str) -> tuple[int | None, int | None]:
     lowered = text.lower()
     if match := _USED_OVER_MAX.search(lowered):
         return _number(match[1]), _number(match[2])
+    if match := _SUM_OVER_MAX.search(lowered):
+        prompt, answer = _number(match[1]), _number(match[2])
+        return None if prompt is None or answer is None else prompt + answer, _number(match[3])
     if match := _MAX_THEN_USED.search(lowered):
         return _number(match[2]), _number(match[1])
+    if match := _COUNT_OVER_MAX.search(lowered) or _CONTAINS_OVER_MAX.search(lowered):
+        return _number(match[1]), _number(match[2])
     if match := _MAX_ONLY.search(lowered):
         return None, _number(match[1])
     return None, None

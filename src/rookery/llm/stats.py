@@ -129,6 +129,7 @@ class CallStats:
         self.cost_micros: Counter[tuple[str, str, str]] = Counter()  # by purpose
         self.retries: Counter[tuple[str, str, str]] = Counter()  # by kind of error
         self.compactions: Counter[tuple[str, str, str, str]] = Counter()  # by source and result
+        self.rungs: Counter[tuple[str, str, str, str]] = Counter()  # by rung and result
         self.empty_responses = 0
         self._models: set[ModelKey] = set()
 
@@ -174,6 +175,10 @@ class CallStats:
         """A summary was made, or was not, or did not help. `model` is the one that was to make it, if it is at hand."""
         key = (OTHER_MODEL, OTHER_MODEL) if model is None else self._key(model)
         self.compactions[*key, source, result] += 1
+
+    def rung_taken(self, model: LanguageModel, rung: str, *, result: str) -> None:
+        """A chat was made shorter in one way, or a request for that was itself too long."""
+        self.rungs[*self._key(model), rung, result] += 1
 
     def _key(self, model: LanguageModel) -> ModelKey:
         key = (str(model.provider_type), model.model)

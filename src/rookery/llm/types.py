@@ -31,7 +31,8 @@ class Purpose(StrEnum):
     COMPACTION = "compaction"
     ADVISOR = "advisor"
     TITLE = "title"
-    QUICKGEN = "quickgen"
+    LABEL = "label"
+    SUMMARY = "summary"
 
 
 class FinishReason(StrEnum):

@@ -1,29 +1,63 @@
 """The summary call: asks a model to sum the chat up, and makes the three rows that take the conversation's place.
 
 The request is the generation's own with an instruction at its end. A summariser that cannot take all of it is asked
-again with less, twice at most; everything else that goes wrong is the caller's to retry or to tell.
+with less, rung by rung (`chat.overflow`); everything else that goes wrong is the caller's to retry or to tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from rookery.chat import compaction, summarising
-from rookery.chat.compaction import Assessment, Source
+from rookery.chat import compaction, overflow, summarising
+from rookery.chat.compaction import Assessment, Source, Steps
 from rookery.chat.messages import NewMessage, Role
-from rookery.chat.parts import Part, Text
+from rookery.chat.overflow import Budget, Rung
+from rookery.chat.parts import Part, Text, ToolResult
 from rookery.chat.prompt_parts import Prompt
 from rookery.chat.summarising import SummaryFailed
+from rookery.chat.truncation import BYTES_PER_TOKEN
 from rookery.clock import DeadlineExceeded
 from rookery.llm.errors import CallFailed
 from rookery.llm.generate import add_usage
-from rookery.llm.types import Call, ErrorKind, LanguageModel, ProviderError, Purpose, Usage
+from rookery.llm.types import Call, ErrorKind, LanguageModel, ProviderError, Purpose, Tool, Usage
+from rookery.log import get_logger
 from rookery.loop import assistant
-from rookery.loop.assistant import AssistantOutcome, StepSetup
+from rookery.loop.assistant import StepSetup
+
+log = get_logger("loop.compaction")
+
+T = TypeVar("T")
+
+# Longer prompts are cut and measured beside the event loop, not on it.
+_BYTES_ON_LOOP = 512 * 1024
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """The user's message as it stands behind the summary, and what of it was kept elsewhere."""
+
+    parts: tuple[Part, ...] = ()
+    spilled: tuple[compaction.Spilled, ...] = ()
+
+
+class RungStats(Protocol):
+    def rung_taken(self, model: LanguageModel, rung: str, *, result: str) -> None: ...
+
+
+class NoRungStats:
+    """Counts nothing."""
+
+    def rung_taken(self, model: LanguageModel, rung: str, *, result: str) -> None:
+        pass
+
+
+async def _no_refusal(error: ProviderError, estimated_tokens: int) -> int | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +65,20 @@ class CompactionSetup:
     """What is summarised, and why. `step` is set up for the summarising model.
 
     `is_other_provider`: the summariser is not of the provider that the chat talks to, and gets a translated copy.
-    `turn_parts` is what the user said to begin the running turn; `hint` is added to the instruction.
+    `carry` gives what stands behind a summary; `budget` is what the summariser is known to take. `on_refusal` hears of
+    every request that was too long, before the next is made, and gives the window that is believed in from then on.
+    `kept_summary` is taken as it is, and nobody is asked: nothing but the user's message came after it.
     """
 
     step: StepSetup
     source: Source
     assessment: Assessment
-    turn_parts: Sequence[Part]
     model_config_id: UUID
+    carry: Callable[[str], Awaitable[Carried]]
+    budget: Budget
+    on_refusal: Callable[[ProviderError, int], Awaitable[int | None]] = _no_refusal
+    stats: RungStats = field(default_factory=NoRungStats)
+    kept_summary: str | None = None
     is_other_provider: bool = False
     hint: str = ""
 
@@ -47,6 +87,7 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The rows to commit together, and what making them cost. `tries`: how often the summariser was asked."""
 
     rows: tuple[NewMessage, ...]
+    call_id: str
     summary: str
     usage: Usage
     runtime_ms: int
@@ -56,102 +97,211 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
 async def summarise(model: LanguageModel, call: Call, setup: CompactionSetup) -> CompactionOutcome:
     """Summarise the prompt of `call`, which is the call of the next generation with the summariser's own options.
 
-    Shown live as a call of `chat_summarized`. Raises `CallFailed` with the usage of all tries; then the result that
-    was shown is the error, and nothing is left to commit.
+    Shown live as a call of `chat_summarized`; its result is shown by the rows, once they are committed. Raises
+    `CallFailed` with the usage of all tries; then the result that was shown is the error.
     """
     step = setup.step
     call_id = compaction.tool_call_id(step.new_id())
     shown = compaction.call_part(call_id, source=setup.source, assessment=setup.assessment, at=step.clock.now())
     step.publish(Role.ASSISTANT, shown)
+    climb = _Climb(model, call, setup, call_id)
     try:
-        outcome, summary, usage, tries = await _within_limit(model, call, setup)
+        summary = await climb.summary() if setup.kept_summary is None else setup.kept_summary
+        carried = await setup.carry(summary)
     except CallFailed as error:
-        step.publish(Role.TOOL, compaction.error_part(call_id, error.error.message, at=step.clock.now()))
+        show_failure(setup.step, call_id, error.error.message)
         raise
-    at = step.clock.now()
-    result = compaction.result_part(call_id, summary, source=setup.source, assessment=setup.assessment, at=at)
-    step.publish(Role.TOOL, result)
+    if carried.spilled:
+        climb.took(Rung.SPILLED, parts_kept=len(carried.spilled))
+    steps = Steps(rungs=tuple(climb.rungs), calls=climb.calls, spilled=carried.spilled)
     rows = compaction.new_rows(
         summary,
         source=setup.source,
         assessment=setup.assessment,
-        turn_parts=setup.turn_parts,
+        carried=carried.parts,
         tool_call_id=call_id,
         model_config_id=setup.model_config_id,
-        runtime_ms=outcome.runtime_ms,
-        at=at,
+        runtime_ms=climb.runtime_ms,
+        at=step.clock.now(),
+        steps=steps,
     )
-    return CompactionOutcome(rows=rows, summary=summary, usage=usage, runtime_ms=outcome.runtime_ms, tries=tries)
+    return CompactionOutcome(
+        rows=rows,
+        call_id=call_id,
+        summary=summary,
+        usage=climb.usage,
+        runtime_ms=climb.runtime_ms,
+        tries=climb.calls,
+    )
 
 
-async def _within_limit(
-    model: LanguageModel, call: Call, setup: CompactionSetup
-) -> tuple[AssistantOutcome, str, Usage, int]:
-    limit = setup.step.config.compaction_seconds
-    spent = _Spent()
-    deadline = setup.step.clock.deadline(limit, "compaction")
-    try:
-        async with deadline:
-            outcome = await _ask(model, call, setup, spent=spent)
-    except DeadlineExceeded:
-        if not deadline.is_expired:
-            raise
-        usage = add_usage(spent.usage, setup.step.meter.usage)
-        raise CallFailed(_too_slow(setup.step.provider_name, limit), usage) from None
-    texts = (part.text for part in outcome.content if isinstance(part, Text))
-    try:
-        summary = summarising.read_summary(texts, finish_reason=str(outcome.finish_reason))
-    except SummaryFailed as error:
-        raise CallFailed(_unusable(setup.step.provider_name, str(error)), spent.usage) from error
-    return outcome, summary, spent.usage, spent.tries
+def show_failure(step: StepSetup, call_id: str, message: str) -> None:
+    """End what is shown of a summary with the error."""
+    step.publish(Role.TOOL, compaction.error_part(call_id, message, at=step.clock.now()))
 
 
-class _Spent:
-    """What all tries together have used."""
+class _Climb:
+    """One way up the rungs: what is still allowed, what was taken, and what all requests together have used."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: LanguageModel, call: Call, setup: CompactionSetup, call_id: str) -> None:
+        self._model = model
+        self._call = call
+        self._setup = setup
+        self._call_id = call_id
+        self._budget = setup.budget
+        self.rungs: list[str] = []
+        self.calls = 0
         self.usage = Usage()
-        self.tries = 0
+        self.runtime_ms = 0
 
-    def add(self, usage: Usage) -> None:
-        self.usage = add_usage(self.usage, usage)
+    def took(self, rung: Rung, **facts: object) -> None:
+        """A rung that was of use; shown to people while the summary is made, counted and logged."""
+        if not self.rungs or self.rungs[-1] != str(rung):
+            self.rungs.append(str(rung))
+            self._setup.stats.rung_taken(self._model, str(rung), result="success")
+        log.info("overflow_rung", rung=rung, source=self._setup.source, calls=self.calls, **self._figures(), **facts)
 
-
-async def _ask(model: LanguageModel, call: Call, setup: CompactionSetup, *, spent: _Spent) -> AssistantOutcome:
-    """Ask with ever less until the summariser can take it."""
-    refused: CallFailed | None = None
-    for prompt in _prompts(model, call.prompt, setup):
-        spent.tries += 1
+    async def summary(self) -> str:
+        seconds = self._setup.step.config.compaction_seconds
+        deadline = self._setup.step.clock.deadline(seconds, "compaction")
         try:
-            outcome = await assistant.generate_assistant(model, _request(call, prompt), _quiet(setup.step))
+            async with deadline:
+                return await self._climbed()
+        except DeadlineExceeded:
+            if not deadline.is_expired:
+                raise
+            usage = add_usage(self.usage, self._setup.step.meter.usage)
+            raise CallFailed(_too_slow(self._setup.step.provider_name, seconds), usage) from None
+        except SummaryFailed as error:
+            raise CallFailed(_unusable(self._setup.step.provider_name, str(error)), self.usage) from error
+
+    async def _climbed(self) -> str:
+        prompt = self._call.prompt
+        if self._setup.is_other_provider:
+            prompt = summarising.for_other_provider(prompt, accepts=self._model.caps.accepts)
+        whole = summarising.ask(prompt, hint=self._setup.hint)
+        if (said := await self._try(Rung.WHOLE, whole)) is not None:
+            return said
+        shorter = await self._aside(lambda: overflow.trimmed(whole, max_bytes=self._room()), whole)
+        if (said := await self._try(Rung.TRIMMED, shorter)) is not None:
+            return said
+        return await self._in_pieces(prompt)
+
+    def _room(self) -> int | None:
+        allowed = self._budget.allowed_tokens
+        return None if allowed is None else allowed * BYTES_PER_TOKEN - tools_bytes(self._call.tools)
+
+    async def _try(self, rung: Rung, prompt: Prompt) -> str | None:
+        """One request with all of the prompt; None when it is too long, or known to be."""
+        tokens = await self._aside(
+            lambda: overflow.estimate_tokens(prompt.messages, tools_bytes=tools_bytes(self._call.tools)), prompt
+        )
+        if not self._budget.fits(tokens):
+            log.info("overflow_rung_skipped", rung=rung, tokens=tokens, **self._figures())
+            return None
+        said = await self._ask(rung, _request(self._call, prompt, self._budget), tokens)
+        if said is not None:
+            self.took(rung, tokens=tokens)
+        return said
+
+    async def _in_pieces(self, prompt: Prompt) -> str:
+        """Summaries of pieces, oldest first, then summaries of those, until one is left."""
+        entries = await self._aside(lambda: overflow.transcript(prompt.messages), prompt)
+        is_merge = False
+        while True:
+            summaries = await self._round(entries, is_merge=is_merge)
+            if len(summaries) == 1:
+                self.took(Rung.PIECES)
+                return summaries[0]
+            if is_merge and len(summaries) >= len(entries):
+                # Merging does not make them fewer: better the two ends of the notes than none.
+                self.took(Rung.PIECES)
+                room = max(overflow.piece_bytes(self._budget), overflow.MIN_PIECE_BYTES)
+                return "\n\n".join(overflow.shortened(summaries, max_bytes=room))
+            entries, is_merge = summaries, True
+
+    async def _round(self, entries: Sequence[str], *, is_merge: bool) -> list[str]:
+        left, summaries = list(entries), list[str]()
+        while left:
+            room = overflow.piece_bytes(self._budget)
+            if room < overflow.MIN_PIECE_BYTES or self.calls >= overflow.MAX_CALLS:
+                raise CallFailed(_too_small(self._setup.step.provider_name), self.usage)
+            most = (overflow.MAX_PIECES - len(summaries)) * room
+            left = await asyncio.to_thread(overflow.shortened, left, max_bytes=max(most, room))
+            text, rest = overflow.next_piece(left, max_bytes=room)
+            prompt = overflow.piece_prompt(text, number=len(summaries) + 1, is_merge=is_merge)
+            tokens = overflow.estimate_tokens(prompt.messages)
+            said = await self._ask(Rung.PIECES, _piece(self._call, prompt, self._budget), tokens)
+            if said is None:
+                continue  # smaller pieces from here on
+            summaries.append(said)
+            left = rest
+            self._show(f"Part {len(summaries)} is summarised.\n" if not is_merge else "Summaries are joined.\n")
+        return summaries
+
+    async def _ask(self, rung: Rung, call: Call, tokens: int) -> str | None:
+        """The answer's text; None when the provider finds the request too long, which is remembered first."""
+        self.calls += 1
+        try:
+            outcome = await assistant.generate_assistant(self._model, call, _quiet(self._setup.step))
         except CallFailed as error:
-            spent.add(error.usage)
+            self.usage = add_usage(self.usage, error.usage)
             if error.error.kind is not ErrorKind.CONTEXT_OVERFLOW:
-                raise CallFailed(error.error, spent.usage) from error
-            refused = error
-            continue
-        spent.add(outcome.usage)
-        return outcome
-    assert refused is not None, "there is always a first prompt"
-    raise CallFailed(refused.error, spent.usage) from refused
+                raise CallFailed(error.error, self.usage) from error
+            window = await self._setup.on_refusal(error.error, tokens)
+            self._budget = self._budget.refuse(tokens, window_tokens=window or self._budget.window_tokens)
+            self._setup.stats.rung_taken(self._model, str(rung), result="too_long")
+            log.info("overflow_rung_refused", rung=rung, tokens=tokens, **self._figures())
+            return None
+        self.usage = add_usage(self.usage, outcome.usage)
+        self.runtime_ms += outcome.runtime_ms
+        texts = (part.text for part in outcome.content if isinstance(part, Text))
+        return summarising.read_summary(texts, finish_reason=str(outcome.finish_reason))
+
+    def _show(self, text: str) -> None:
+        step = self._setup.step
+        step.on_progress(None)
+        step.publish(Role.TOOL, ToolResult(self._call_id, compaction.TOOL_NAME, result_delta=text))
+
+    def _figures(self) -> dict[str, object]:
+        return {
+            "limit_tokens": self._budget.window_tokens,
+            "allowed_tokens": self._budget.allowed_tokens,
+            "context_tokens": self._setup.assessment.tokens,
+        }
+
+    async def _aside(self, work: Callable[[], T], prompt: Prompt) -> T:
+        return await asyncio.to_thread(work) if prompt.size_bytes > _BYTES_ON_LOOP else work()
 
 
-def _prompts(model: LanguageModel, prompt: Prompt, setup: CompactionSetup) -> Iterator[Prompt]:
-    """The prompt, then without bulk, then without its oldest turns. Made one by one: the first mostly does."""
-    if setup.is_other_provider:
-        prompt = summarising.for_other_provider(prompt, accepts=model.caps.accepts)
-    prompt = summarising.ask(prompt, hint=setup.hint)
-    yield prompt
-    prompt = summarising.without_bulk(prompt)
-    yield prompt
-    limit = setup.step.context_limit or setup.assessment.limit_tokens
-    if limit is not None and (shorter := summarising.without_oldest(prompt, limit_tokens=limit)) is not None:
-        yield shorter
+def tools_bytes(tools: Sequence[Tool]) -> int:
+    """What the declarations of tools take in a request, about."""
+    return sum(len(tool.name) + len(tool.description) + len(msgspec.json.encode(tool.input_schema)) for tool in tools)
 
 
-def _request(call: Call, prompt: Prompt) -> Call:
+def _request(call: Call, prompt: Prompt, budget: Budget) -> Call:
     """Same system, tools and messages as the generation, so that the provider's cache holds; but no calls."""
-    return msgspec.structs.replace(call, prompt=prompt, purpose=Purpose.COMPACTION, tool_choice="none", format=None)
+    return msgspec.structs.replace(
+        call,
+        prompt=prompt,
+        purpose=Purpose.COMPACTION,
+        tool_choice="none",
+        format=None,
+        max_output_tokens=_output(call, budget),
+    )
+
+
+def _piece(call: Call, prompt: Prompt, budget: Budget) -> Call:
+    """A request of its own: nothing of the chat's tools and searches belongs to it."""
+    return msgspec.structs.replace(
+        _request(call, prompt, budget), tools=(), tool_choice="auto", web_search=None, chat_id=None, cache_key=None
+    )
+
+
+def _output(call: Call, budget: Budget) -> int | None:
+    if call.max_output_tokens is None or not budget.window_tokens:
+        return call.max_output_tokens
+    return min(call.max_output_tokens, budget.output_tokens)
 
 
 def _quiet(step: StepSetup) -> StepSetup:
@@ -166,6 +316,15 @@ def _too_slow(provider: str, seconds: float) -> ProviderError:
         retryable=False,
         provider=provider,
         detail=f"The summary of this chat was not done after {seconds:g} s.",
+    )
+
+
+def _too_small(provider: str) -> ProviderError:
+    return ProviderError(
+        kind=ErrorKind.CONTEXT_OVERFLOW,
+        message="The model cannot read enough at once to summarise this chat. Use a model with a larger window.",
+        retryable=False,
+        provider=provider,
     )
 
 

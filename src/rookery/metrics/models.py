@@ -57,6 +57,13 @@ CALLS: tuple[Family[CallStats], ...] = (
         lambda calls: calls.compactions,
         labels=(*MODEL, "source", "result"),
     ),
+    counter(
+        "overflow_rungs_total",
+        "Ways in which chats were made shorter (whole, trimmed, pieces, spilled), and requests for that which were "
+        "refused as too long.",
+        lambda calls: calls.rungs,
+        labels=(*MODEL, "rung", "result"),
+    ),
 )
 
 FAULTS: tuple[Family[ModelCounters], ...] = (

@@ -28,6 +28,9 @@ COLUMNS = (
     "c.requires_action_deadline_at, c.snapshot_version, c.history_version, c.meta_version, c.created_at, c.updated_at"
 )
 
+# How often a model is asked to name a chat: when it is made, and after its next turns.
+MAX_TITLE_TRIES = 3
+
 FIND = f"""
     SELECT {COLUMNS}, p.pin_order
       FROM chats c
@@ -35,9 +38,10 @@ FIND = f"""
      WHERE c.id = $1
 """
 
-WRITE_TITLE = """
+# Whoever named it: nobody is asked for a title any more.
+WRITE_TITLE = f"""
     UPDATE chats
-       SET title = $2
+       SET title = $2, title_tries = {MAX_TITLE_TRIES}
      WHERE id = $1
        AND title = coalesce($3, title)
        AND history_version = coalesce($4, history_version)
@@ -58,6 +62,34 @@ WRITE_TURN_SUMMARY = """
      WHERE id = $1
        AND history_version = $2
     RETURNING id
+"""
+
+# One try at a time, wherever it runs; one whose process died is over after a while.
+BEGIN_TITLE_TRY = f"""
+    UPDATE chats
+       SET title_tries = title_tries + 1, title_asked_at = clock_timestamp()
+     WHERE id = $1
+       AND title = $2
+       AND title_tries < {MAX_TITLE_TRIES}
+       AND NOT archived
+       AND (title_asked_at IS NULL OR title_asked_at < clock_timestamp() - interval '2 minutes')
+    RETURNING true
+"""
+END_TITLE_TRY = "UPDATE chats SET title_asked_at = NULL WHERE id = $1 AND title_asked_at IS NOT NULL"
+END_TITLE_TRIES = f"""
+    UPDATE chats
+       SET title_tries = {MAX_TITLE_TRIES}
+     WHERE id = $1
+       AND title_tries < {MAX_TITLE_TRIES}
+"""
+IS_SEEN = """
+    SELECT EXISTS (SELECT
+                     FROM chats c
+                     JOIN users u ON u.id = c.owner_id
+                    WHERE c.id = $1
+                      AND c.history_version = $2
+                      AND NOT c.archived
+                      AND u.status = 'active')
 """
 
 # What PostgreSQL cannot store: models write such things now and then, and a summary is not worth failing for.
@@ -123,6 +155,26 @@ async def write_title(
     """
     written = await conn.fetchval(WRITE_TITLE, chat_id, storable(title), seen_title, seen_history_version)
     return written is not None
+
+
+async def begin_title_try(conn: Connection, chat_id: ChatId, *, seen_title: str) -> bool:
+    """Whether a model may be asked now to name the chat; then that counts as a try."""
+    return bool(await conn.fetchval(BEGIN_TITLE_TRY, chat_id, storable(seen_title)))
+
+
+async def end_title_try(conn: Connection, chat_id: ChatId) -> None:
+    await conn.execute(END_TITLE_TRY, chat_id)
+
+
+async def end_title_tries(conn: Connection, chat_id: ChatId) -> None:
+    """The chat has a name that no model gave it, or nothing that could name it: nobody is asked any more."""
+    await conn.execute(END_TITLE_TRIES, chat_id)
+
+
+async def is_seen(conn: Connection, chat_id: ChatId, *, seen_history_version: int) -> bool:
+    """Whether anybody could see what is written about this history: it is the chat's last, and the chat is not put
+    away, nor its owner disabled."""
+    return bool(await conn.fetchval(IS_SEEN, chat_id, seen_history_version))
 
 
 async def write_summary(conn: Connection, chat_id: ChatId, *, summary: str, seen_history_version: int) -> bool:

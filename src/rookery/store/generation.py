@@ -47,7 +47,8 @@ _ROW_COLUMNS = f"""
     summary_generated_at, last_turn_summary, meta_version, workspace_generation, context_hash,
     context_workspace_id, context_generation, context_dirty_since,
     coalesce((SELECT u.status = 'active' FROM users u WHERE u.id = chats.owner_id), true), context_servers,
-    clock_timestamp()
+    generate_summaries, title_tries,
+    CASE WHEN refused_history_version = history_version THEN refused_tokens END, clock_timestamp()
 """
 READ_ROW = f"SELECT {_ROW_COLUMNS} FROM chats WHERE id = $1"
 GLANCE = glance.statement(_ROW_COLUMNS)
@@ -108,7 +109,10 @@ DELTA = f"""
 
 
 class ChatMeta(msgspec.Struct, frozen=True):
-    """What a step needs of the chat beside its execution state. `dynamic_tools` is the stored JSON."""
+    """What a step needs of the chat beside its execution state. `dynamic_tools` is the stored JSON.
+
+    `refused_tokens` is about how long the smallest request was that a provider found too long for this very history.
+    """
 
     title: str
     labels: dict[str, str]
@@ -129,6 +133,9 @@ class ChatMeta(msgspec.Struct, frozen=True):
     context_dirty_since: datetime | None = None
     owner_is_active: bool = True
     context_servers: int = 0
+    generate_summaries: bool | None = None
+    title_tries: int = 0
+    refused_tokens: int | None = None
 
     @property
     def has_pin(self) -> bool:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.chat.errors import InvalidInput
-from rookery.store import config_lock, model_options, providers
+from rookery.store import config_lock, model_options, model_windows, providers
 from rookery.store.model_errors import ModelConfigNotFound, ProviderUnavailable
 from rookery.store.model_options import ModelOptions, ProviderType
 from rookery.store.pool import Connection
@@ -180,6 +180,8 @@ async def update_model_config(
         if is_default and not current.is_default:
             await conn.execute(CLEAR_DEFAULT, model_config_id)
         await conn.fetchrow(UPDATE, model_config_id, *_values(draft, options, is_default=is_default), by)
+        if moved or (draft.context_limit, options) != (current.context_limit, current.options):
+            await model_windows.drop(conn, model_config_id)
         if current.is_default and not is_default:
             await config_lock.promote(conn, instead_of=model_config_id)
         return await get_model_config(conn, model_config_id)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.chat.errors import InvalidInput
-from rookery.store import config_lock, model_options
+from rookery.store import config_lock, model_options, model_windows
 from rookery.store.model_errors import (
     KeysMissing,
     NameTaken,
@@ -232,6 +232,8 @@ async def update_provider(
             raise ProviderReadOnly(current.name)
         changed = _patched(current, patch, ring=ring)
         check(changed)
+        if (changed.type, changed.base_url) != (current.type, current.base_url):
+            await model_windows.drop_of_provider(conn, provider_id)
         return await _write(conn, UPDATE, changed)
 
 

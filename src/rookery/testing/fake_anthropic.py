@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rookery.testing.fake_anthropic_checks import Issued, blocks_of, find_fault, prefix_hash
-from rookery.testing.fake_server import FakeServer, RecordedRequest, Scenario
+from rookery.testing.fake_server import FakeServer, RecordedRequest, Scenario, count_tokens
 
 __all__ = [
     "Answer",
@@ -175,9 +175,19 @@ def model_info(
 
 
 class FakeAnthropic(FakeServer):
-    """The server. `binds_thinking` is what the newer models do: thinking is only taken back after the same history."""
+    """The server. `binds_thinking` is what the newer models do: thinking is only taken back after the same history.
 
-    def __init__(self, *, api_key: str | None = "sk-ant-test", binds_thinking: bool = True) -> None:
+    `window_tokens` is how much the model reads, where a token is `bytes_per_token` of the request's body.
+    """
+
+    def __init__(
+        self,
+        *,
+        api_key: str | None = "sk-ant-test",
+        binds_thinking: bool = True,
+        window_tokens: int | None = None,
+        bytes_per_token: float = 4.0,
+    ) -> None:
         super().__init__(
             api_key=api_key,
             validate=self._refusal,
@@ -187,6 +197,8 @@ class FakeAnthropic(FakeServer):
         )
         self.issued: dict[str, Issued] = {}
         self._binds_thinking = binds_thinking
+        self._window = window_tokens
+        self._bytes_per_token = bytes_per_token
         self._script: deque[Answer | Scenario] = deque()
         self._made = 0
         self._calls = 0
@@ -219,7 +231,22 @@ class FakeAnthropic(FakeServer):
         if (request.method, request.path) != ("POST", "/v1/messages"):
             return 404, error_body(404, f"Not found: {request.path}")
         fault = find_fault(request.body, request.headers, issued=self.issued, binds_thinking=self._binds_thinking)
+        fault = fault or self._too_long(request)
         return None if fault is None else (400, error_body(400, fault))
+
+    def _too_long(self, request: RecordedRequest) -> str | None:
+        """The prompt alone, and the prompt with the answer it asks for, must fit into the window."""
+        if self._window is None:
+            return None
+        read, wanted = count_tokens(request, self._bytes_per_token), request.body.get("max_tokens", 0)
+        if read > self._window:
+            return f"prompt is too long: {read} tokens > {self._window} maximum"
+        if read + wanted > self._window:
+            return (
+                f"input length and `max_tokens` exceed context limit: {read} + {wanted} > {self._window}, decrease "
+                "input length or `max_tokens` and try again"
+            )
+        return None
 
     def _next(self, request: RecordedRequest) -> Scenario | None:
         if not self._script:

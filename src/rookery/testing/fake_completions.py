@@ -27,6 +27,7 @@ from rookery.testing.fake_server import (
     Scope,
     ScriptedEvent,
     Send,
+    count_tokens,
     encode_event,
     error_body,
 )
@@ -95,12 +96,25 @@ class Style:
 
 
 class FakeCompletions:
-    """The server. `signs`: calls carry thought signatures, and calls of the current turn must bring them back."""
+    """The server. `signs`: calls carry thought signatures, and calls of the current turn must bring them back.
 
-    def __init__(self, *, api_key: str | None = None, style: Style | None = None, signs: bool = False) -> None:
+    `window_tokens` is how much prompt and answer may have together, at `bytes_per_token` of the request's body.
+    """
+
+    def __init__(
+        self,
+        *,
+        api_key: str | None = None,
+        style: Style | None = None,
+        signs: bool = False,
+        window_tokens: int | None = None,
+        bytes_per_token: float = 4.0,
+    ) -> None:
         self.style = style or Style()
         self.server = FakeServer(api_key=api_key, validate=self._validate, respond=self._respond)
         self._signs = signs
+        self._window = window_tokens
+        self._bytes_per_token = bytes_per_token
         self._issued: set[str] = set()
         self._queue: deque[Answer | Scenario] = deque()
 
@@ -136,7 +150,23 @@ class FakeCompletions:
         problem = find_problem(request.body)
         if problem is None and self._signs:
             problem = self._signature_problem(request.body["messages"])
+        if problem is None and (too_long := self._too_long(request)) is not None:
+            return 400, error_body(400, too_long, code="context_length_exceeded")
         return None if problem is None else (400, error_body(400, problem))
+
+    def _too_long(self, request: RecordedRequest) -> str | None:
+        """Prompt and answer share one window, as at OpenAI and vLLM."""
+        if self._window is None:
+            return None
+        read = count_tokens(request, self._bytes_per_token)
+        wanted = request.body.get("max_tokens") or request.body.get("max_completion_tokens") or 0
+        if read + wanted <= self._window:
+            return None
+        return (
+            f"This model's maximum context length is {self._window} tokens. However, you requested {read + wanted} "
+            f"tokens ({read} in the messages, {wanted} in the completion). Please reduce the length of the messages or "
+            "completion."
+        )
 
     def _respond(self, request: RecordedRequest) -> Scenario | None:
         if not self._queue:

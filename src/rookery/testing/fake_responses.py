@@ -32,7 +32,7 @@ from rookery.testing.fake_responses_events import (
     WebSearch,
     with_stale_events,
 )
-from rookery.testing.fake_server import FakeServer, Json, RecordedRequest, Scenario
+from rookery.testing.fake_server import FakeServer, Json, RecordedRequest, Scenario, count_tokens
 
 __all__ = [
     "Ending",
@@ -83,16 +83,26 @@ class FakeResponses(FakeServer):
     """A `FakeServer` that knows the Responses protocol. `issued` has every item it gave out, by id.
 
     `is_strict=False` takes every history. `reasons` is whether the model reasons: one that does refuses sampling.
+    `window_tokens` is how much the model reads, at `bytes_per_token` of the request's body; a refusal names no number.
     """
 
     def __init__(
-        self, *, api_key: str | None = None, model: str = "gpt-fake", is_strict: bool = True, reasons: bool = True
+        self,
+        *,
+        api_key: str | None = None,
+        model: str = "gpt-fake",
+        is_strict: bool = True,
+        reasons: bool = True,
+        window_tokens: int | None = None,
+        bytes_per_token: float = 4.0,
     ) -> None:
         super().__init__(api_key=api_key, validate=self._refusal, error_body=_error_body)
         self.model = model
         self.issued: dict[str, Issued] = {}
         self._is_strict = is_strict
         self._reasons = reasons
+        self._window = window_tokens
+        self._bytes_per_token = bytes_per_token
         self._ids = itertools.count(1)
 
     def answer(
@@ -133,6 +143,11 @@ class FakeResponses(FakeServer):
             return 404, _error_body(404, f"Invalid URL ({request.method} {request.path})")
         try:
             self._check(request.body)
+            if self._window is not None and count_tokens(request, self._bytes_per_token) > self._window:
+                raise _Refused(
+                    "Your input exceeds the context window of this model. Please adjust your input and try again.",
+                    code="context_length_exceeded",
+                )
         except _Refused as refused:
             return 400, refused.body
         return None

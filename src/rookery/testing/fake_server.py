@@ -108,6 +108,11 @@ def error_body(status: int, message: str, *, code: str | None = None) -> Json:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
+def count_tokens(request: RecordedRequest, bytes_per_token: float) -> int:
+    """What a model with a window counts of a request: all of its body, at so many bytes a token."""
+    return int(len(request.raw) / bytes_per_token)
+
+
 def encode_event(event: tuple[str, Json] | bytes) -> bytes:
     """A server-sent event as bytes. Text and bytes as payload go out as they are, all else as JSON."""
     if isinstance(event, bytes):

@@ -16,25 +16,24 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery.chat import decide
+from rookery.chat import decide, overflow
 from rookery.chat.chats import Chat, LastError
-from rookery.chat.compaction import Source, current_turn_parts
+from rookery.chat.compaction import Source
 from rookery.chat.decide import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
 from rookery.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.chat.history import History
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.parts import Part, Text
+from rookery.chat.messages import NewMessage, Role, Visibility
+from rookery.chat.parts import CONTENT_VERSION, Part, Text
 from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy, are_attempts_used
 from rookery.chat.transitions import Transition
 from rookery.clock import Clock
 from rookery.llm import cost
 from rookery.llm.errors import CallFailed, LlmError
-from rookery.llm.types import ErrorKind, GeneratedFile, Purpose, Usage
+from rookery.llm.types import Call, ErrorKind, GeneratedFile, Purpose, Usage
 from rookery.log import get_logger
 from rookery.loop import compaction
 from rookery.loop.assistant import AssistantOutcome, NoStepStats, StepMeter, StepSetup, StepStats, generate_assistant
 from rookery.loop.batch import BatchSetup, NoToolStats, PendingCall, ToolStats, execute_batch
-from rookery.loop.compaction import CompactionOutcome, CompactionSetup
 from rookery.loop.config import LoopConfig
 from rookery.loop.messages import assistant_rows, interrupted_figures, notice_row, tool_rows, without_files
 from rookery.loop.stragglers import Stragglers
@@ -45,8 +44,10 @@ from rookery.store.machine import Question, StepCommitted, Tx
 from rookery.store.usage import CallStatus, Entry, record_call
 from rookery.worker import billing, failures, shielded
 from rookery.worker.billing import Metered, Meters
+from rookery.worker.compaction import CompactionAct
 from rookery.worker.effects import Effects
 from rookery.worker.failures import Classified, StepFailed
+from rookery.worker.learned_windows import LearnedWindows
 from rookery.worker.parts import Episode, EpisodeExists, EpisodeKey, PartBuffer, PartBufferError
 from rookery.worker.prepare import Asked, Prepared, Preparer
 from rookery.worker.stats import FAILED, WorkerStats
@@ -89,37 +90,69 @@ class Acts:
     """The acts on one loaded step. `attempt` is the number of the attempt that was begun last, 0 before the first."""
 
     def __init__(self, parts: ActParts, handle: TaskHandle, prepared: Prepared, history: History) -> None:
-        self._parts = parts
-        self._handle = handle
-        self._prepared = prepared
+        self.parts = parts
+        self.handle = handle
+        self.prepared = prepared
         self._step = prepared.step
         self.history = history
         self.attempt = 0
+        self._sent: Call | None = None
+        self.learned = LearnedWindows(
+            handle, preparer=parts.preparer, effects=parts.effects, pool=parts.pool, clock=parts.clock
+        )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the turn can go on without a summary."""
+        return self.prepared.assessment.has_room and self._step.meta.refused_tokens is None
 
     # Asking the model
 
-    async def generate(self, notice: str | None) -> None:
-        asked = self._prepared.asked
-        await self._parts.preparer.check_spend(asked, self._step.chat.owner_id)
-        call = await self._prepared.call(notice=notice)
-        async with self._attempt() as episode:
+    async def generate(self, notice: str | None, *, told: str | None = None) -> None:
+        """`notice` is for the model, in this request only; `told` for people, committed with the answer."""
+        asked = self.prepared.asked
+        await self.parts.preparer.check_spend(asked, self._step.chat.owner_id)
+        call = await self.prepared.call(notice=notice)
+        self._sent = call
+        async with self.attempting() as episode:
             meter = StepMeter()
             with _Metered(self, asked, meter, Purpose.TURN, episode.key):
-                outcome = await generate_assistant(asked.model, call, self._setup(asked, episode, meter))
+                outcome = await generate_assistant(asked.model, call, self.setup(asked, episode, meter))
             if outcome.is_empty:
                 await self._take_empty(asked, outcome)
                 return
             rows = assistant_rows(
                 outcome,
-                tools=self._prepared.turn_tools.tools,
+                tools=self.prepared.turn_tools.tools,
                 model_config_id=asked.ready.config.id,
-                at=self._parts.clock.now(),
+                at=self.parts.clock.now(),
                 cost_micros=cost.cost_micros(outcome.usage, asked.prices),
             )
-            if (stand_in := self._prepared.stand_in) is not None and stand_in.notice is not None:
+            if (stand_in := self.prepared.stand_in) is not None and stand_in.notice is not None:
                 rows = (notice_row(Text(stand_in.notice)), *rows)
-            rows = (*self._prepared.turn_tools.opening(), *rows)
+            if told is not None and not self._was_told(told):
+                rows = (notice_row(Text(told)), *rows)
+            rows = (*self.prepared.turn_tools.opening(), *rows)
             await shielded.to_the_end(self._commit_answer(rows, self._entry(asked, outcome)))
+            await self.learned.check_guess(asked, read_tokens=outcome.usage.context_tokens or 0)
+
+    async def take_refusal(self, failure: Classified) -> None:
+        """The request was too long: remember that, and what it says about the model, in one commit."""
+        if self._sent is not None:
+            sent = self._sent
+            tokens = await asyncio.to_thread(
+                overflow.estimate_tokens, sent.prompt.messages, tools_bytes=compaction.tools_bytes(sent.tools)
+            )
+            await self.learned.remember(self.prepared.asked, failure, tokens, attempt=self.attempt)
+
+    def _was_told(self, text: str) -> bool:
+        """Whether people have read this in the running turn already."""
+        start = self.turn_id() or 0
+        return any(
+            row.message.role is Role.SYSTEM and row.message.id > start and Text(text) in row.message.parts()
+            for row in reversed(self._step.history.rows)
+            if row.message.visibility is Visibility.USER and row.message.content_version == CONTENT_VERSION
+        )
 
     async def _commit_answer(self, rows: Sequence[NewMessage], bill: Entry) -> None:
         async def record(tx: Tx, committed: StepCommitted) -> None:
@@ -130,30 +163,30 @@ class Acts:
             await self._commit(rows, record)
         except Exception:
             # The chat moved on, or the database is away: the answer is lost, and paid for.
-            self._parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
+            self.parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             raise
 
     async def _take_empty(self, asked: Asked, outcome: AssistantOutcome) -> None:
         """Nothing was said: the end of the turn, unless the user waits for a first word."""
-        self._parts.ledger.record(self._entry(asked, outcome))
+        self.parts.ledger.record(self._entry(asked, outcome))
         if not decide.is_empty_answer_final(self.history, self.attempt):
             raise StepFailed(msgspec.structs.replace(_EMPTY, provider=asked.provider_name))
         await self.finish(FinishTurn(TurnEnd.COMPLETE))
 
-    def _setup(self, asked: Asked, episode: Episode, meter: StepMeter) -> StepSetup:
-        parts = self._parts
+    def setup(self, asked: Asked, episode: Episode, meter: StepMeter) -> StepSetup:
+        parts = self.parts
         return StepSetup(
             provider_name=asked.provider_name,
             publish=_publisher(episode),
             clock=parts.clock,
             new_id=parts.new_id,
             config=parts.loop,
-            tools=self._prepared.turn_tools.tools,
-            context_limit=asked.ready.config.context_limit,
+            tools=self.prepared.turn_tools.tools,
+            context_limit=asked.windows.effective,
             allow_pause=self.history.pauses < parts.loop.max_pauses,
             meter=meter,
             on_stream_start=lambda at: self._invoked(episode),
-            on_progress=self._handle.tool_progress,
+            on_progress=self.handle.tool_progress,
             store_file=self._store_file,
             stats=parts.step_stats,
         )
@@ -161,7 +194,7 @@ class Acts:
     async def _store_file(self, file: GeneratedFile) -> UUID:
         """The chat gets its link with the commit; a file whose step comes to nothing is removed like any other."""
         name = f"generated{mimetypes.guess_extension(file.media_type) or ''}"
-        async with self._parts.pool.acquire() as conn:
+        async with self.parts.pool.acquire() as conn:
             stored = await files.create_file(
                 conn,
                 self._step.chat.owner_id,
@@ -174,17 +207,17 @@ class Acts:
 
     def _invoked(self, episode: Episode) -> None:
         try:
-            self._parts.buffer.start_model_invocation(episode.key)
+            self.parts.buffer.start_model_invocation(episode.key)
         except PartBufferError:
             return  # stopped meanwhile; whoever stopped it has read what there was
 
     # Running tools
 
     async def execute(self, decision: ExecuteTools) -> None:
-        prepared, handle, parts = self._prepared, self._handle, self._parts
+        prepared, handle, parts = self.prepared, self.handle, self.parts
         made = self.history.call_parts(decision.calls)
         pending = [PendingCall(call.message_id, part) for call, part in zip(decision.calls, made, strict=True)]
-        async with self._attempt() as episode:
+        async with self.attempting() as episode:
             setup = BatchSetup(
                 chat_id=self._step.chat.id,
                 tools=prepared.turn_tools.tools,
@@ -197,7 +230,7 @@ class Acts:
                 cancellation=handle.cancellation,
                 services=prepared.turn_tools.services,
                 owner_id=self._step.chat.owner_id,
-                turn_id=self._turn_id(),
+                turn_id=self.turn_id(),
                 new_id=parts.new_id,
                 on_progress=handle.tool_progress,
                 refused=decision.refused,
@@ -217,83 +250,20 @@ class Acts:
 
     async def _try_commit(self, rows: Sequence[NewMessage], then: AfterCommit | None) -> None:
         async def commit(tx: Tx) -> None:
-            committed = await transitions.commit_step(tx, rows, keep_model=self._prepared.stand_in is not None)
+            committed = await transitions.commit_step(tx, rows, keep_model=self.prepared.stand_in is not None)
             if then is not None:
                 await then(tx, committed)
 
-        await self._handle.update(commit, transition=Transition.COMMIT_STEP, attempt=self.attempt)
-
-    # Summarising
+        await self.handle.update(commit, transition=Transition.COMMIT_STEP, attempt=self.attempt)
 
     async def compact(self, decision: Compact) -> None:
-        """Its model is connected here: one that cannot be had must not fail turns that never need it."""
-        prepared, parts, chat = self._prepared, self._parts, self._step.chat
-        asked = await self._summariser()
-        await parts.preparer.check_spend(asked, chat.owner_id)
-        call = await prepared.call(asked, purpose=Purpose.COMPACTION)
-        async with self._attempt() as episode:
-            meter = StepMeter()
-            setup = CompactionSetup(
-                step=self._setup(asked, episode, meter),
-                source=decision.source,
-                assessment=prepared.assessment,
-                turn_parts=current_turn_parts(self._step.history.prompt),
-                model_config_id=prepared.asked.ready.config.id,
-                is_other_provider=asked.ready.provider.id != prepared.asked.ready.provider.id,
-            )
-            try:
-                with _Metered(self, asked, meter, Purpose.COMPACTION):
-                    outcome = await compaction.summarise(asked.model, call, setup)
-            except (CallFailed, StepFailed) as error:
-                is_late = isinstance(error, CallFailed) and error.error.kind is ErrorKind.TIMEOUT
-                parts.stats.calls.compacted(asked.model, decision.source, result="timeout" if is_late else "error")
-                raise
-            await shielded.to_the_end(self._commit_summary(decision, asked, outcome))
-
-    async def _commit_summary(self, decision: Compact, asked: Asked, outcome: CompactionOutcome) -> None:
-        bill = billing.entry(
-            self._step.chat,
-            asked,
-            outcome.usage,
-            purpose=Purpose.COMPACTION,
-            status=CallStatus.OK,
-            runtime_ms=outcome.runtime_ms,
-            at=self._parts.clock.now(),
-        )
-        self._parts.stats.calls.call_ended(asked.model, bill)
-
-        async def commit(tx: Tx) -> tuple[Chat, bool]:
-            await transitions.commit_step(
-                tx, outcome.rows, consume_compaction=True, keep_model=self._prepared.stand_in is not None
-            )
-            await record_call(tx.conn, bill)
-            finished = None if decision.resume else await transitions.finish_turn(tx)
-            return tx.chat, finished is not None and finished.promoted is not None
-
-        try:
-            chat, is_promoted = await self._handle.update(
-                commit, transition=Transition.COMMIT_STEP, attempt=self.attempt
-            )
-        except Exception:
-            self._parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
-            raise
-        self._parts.stats.calls.compacted(asked.model, decision.source, result="success")
-        if not decision.resume:
-            self._tell_finished(chat, TurnEnd.COMPLETE, is_promoted=is_promoted)
-
-    async def _summariser(self) -> Asked:
-        prepared, chat = self._prepared, self._step.chat
-        if prepared.summary.model_config_id == prepared.asked.ready.config.id:
-            return prepared.asked
-        return await self._parts.preparer.ask_choice(
-            prepared.summary, owner_id=chat.owner_id, effort=chat.last_reasoning_effort
-        )
+        await CompactionAct(self).compact(decision)
 
     # Ending
 
     async def hand_over(self, _: EnterRequiresAction) -> None:
         """Wait for the client, which executes the calls."""
-        seconds = await self._handle.read(self._parts.preparer.action_seconds)
+        seconds = await self.handle.read(self.parts.preparer.action_seconds)
         await self._park(
             lambda tx: transitions.enter_requires_action(tx, timeout_seconds=seconds), Transition.ENTER_REQUIRES_ACTION
         )
@@ -312,15 +282,15 @@ class Acts:
             return tx.chat
 
         async def enter_and_tell() -> None:
-            self._parts.effects.action_required(await self._handle.update(enter, transition=transition))
-            self._parts.stats.approvals_asked += asked  # what was not committed was not asked
+            self.parts.effects.action_required(await self.handle.update(enter, transition=transition))
+            self.parts.stats.approvals_asked += asked  # what was not committed was not asked
 
         await shielded.to_the_end(enter_and_tell())
 
     async def finish(self, decision: FinishTurn) -> None:
         notice = None
         if decision.reason is TurnEnd.MAX_STEPS:
-            notice = notice_row(Text(decide.step_limit_notice(self._prepared.max_steps)))
+            notice = notice_row(Text(decide.step_limit_notice(self.prepared.max_steps)))
 
         async def end(tx: Tx) -> tuple[Chat, bool] | None:
             if notice is not None and (await transitions.commit_step(tx, [notice])).promoted:
@@ -330,9 +300,9 @@ class Acts:
             return tx.chat, finished.promoted is not None
 
         async def end_and_tell() -> None:
-            ended = await self._handle.update(end, transition=Transition.FINISH_TURN, attempt=self.attempt or None)
+            ended = await self.handle.update(end, transition=Transition.FINISH_TURN, attempt=self.attempt or None)
             if ended is not None:
-                self._tell_finished(ended[0], decision.reason, is_promoted=ended[1])
+                self.tell_finished(ended[0], decision.reason, is_promoted=ended[1])
 
         await shielded.to_the_end(end_and_tell())
 
@@ -342,54 +312,54 @@ class Acts:
             return tx.chat
 
         async def fail_and_tell() -> None:
-            failed = await self._handle.update(fail, transition=Transition.FINISH_ERROR)
-            self._parts.effects.turn_failed(failed, error)
+            failed = await self.handle.update(fail, transition=Transition.FINISH_ERROR)
+            self.parts.effects.turn_failed(failed, error)
             self._turn_ended(FAILED)
 
         await shielded.to_the_end(fail_and_tell())
 
     async def fail_compaction(self, error: LastError) -> None:
         """End the turn: a summary was made, and the chat is still too long."""
-        own, summary = self._prepared.asked, self._prepared.summary
+        own, summary = self.prepared.asked, self.prepared.summary
         is_own = summary.model_config_id == own.ready.config.id
-        self._parts.stats.calls.compacted(own.model if is_own else None, Source.AUTOMATIC, result="error")
+        self.parts.stats.calls.compacted(own.model if is_own else None, Source.AUTOMATIC, result="error")
         await self.fail(error)
 
-    def _tell_finished(self, chat: Chat, reason: TurnEnd, *, is_promoted: bool) -> None:
+    def tell_finished(self, chat: Chat, reason: TurnEnd, *, is_promoted: bool) -> None:
         step = self._step
         self._turn_ended(reason)
-        self._parts.effects.turn_finished(chat, step.meta, step.history, reason=reason, is_promoted=is_promoted)
-        if (ended := self._prepared.turn_tools.on_turn_end) is not None:
-            self._parts.effects.tools_ended(ended)
+        self.parts.effects.turn_finished(chat, step.meta, step.history, reason=reason, is_promoted=is_promoted)
+        if (ended := self.prepared.turn_tools.on_turn_end) is not None:
+            self.parts.effects.tools_ended(ended)
 
     def _turn_ended(self, outcome: str) -> None:
-        self._parts.stats.turn_ended(outcome, self._step, now=self._parts.clock.now())
+        self.parts.stats.turn_ended(outcome, self._step, now=self.parts.clock.now())
 
     def retried(self, kind: ErrorKind) -> None:
         """For the counters: what failed is tried again."""
-        self._parts.stats.calls.retried(self._prepared.asked.model, kind)
+        self.parts.stats.calls.retried(self.prepared.asked.model, kind)
 
     # Attempts
 
     @asynccontextmanager
-    async def _attempt(self) -> AsyncIterator[Episode]:
+    async def attempting(self) -> AsyncIterator[Episode]:
         """Count an attempt and open its episode, which is closed however the act ends."""
 
         async def begin(tx: Tx) -> tuple[Chat, int]:
-            if are_attempts_used(tx.chat.generation_attempt, self._parts.retry):
+            if are_attempts_used(tx.chat.generation_attempt, self.parts.retry):
                 await transitions.finish_error(tx, ATTEMPTS_USED)
                 return tx.chat, 0
             return tx.chat, await transitions.record_generation_attempt(tx)
 
         async def begin_and_tell() -> int:
             # Nobody was promised an attempt; the commit of its step makes it durable as well.
-            if (counted := await self._handle.count_attempt(self._parts.retry.max_attempts)) is not None:
+            if (counted := await self.handle.count_attempt(self.parts.retry.max_attempts)) is not None:
                 return counted
-            chat, attempt = await self._handle.update(
+            chat, attempt = await self.handle.update(
                 begin, transition=Transition.RECORD_GENERATION_ATTEMPT, lazily=True
             )
             if not attempt:
-                self._parts.effects.turn_failed(chat, ATTEMPTS_USED)
+                self.parts.effects.turn_failed(chat, ATTEMPTS_USED)
                 self._turn_ended(FAILED)
             return attempt
 
@@ -397,16 +367,16 @@ class Acts:
         if not attempt:
             raise TaskExit("All attempts are used.")
         self.attempt = attempt
-        key = EpisodeKey(self._step.chat.id, self._handle.input.history_version, attempt)
+        key = EpisodeKey(self._step.chat.id, self.handle.input.history_version, attempt)
         try:
-            episode = self._parts.buffer.create_episode(key)
+            episode = self.parts.buffer.create_episode(key)
         except EpisodeExists as error:
             # An interrupt closed it first; the fence of the next try finds that out.
             raise RetryTask(str(error)) from error
         try:
             yield episode
         finally:
-            self._parts.buffer.close_episode(key)
+            self.parts.buffer.close_episode(key)
 
     def _entry(self, asked: Asked, outcome: AssistantOutcome) -> Entry:
         row = billing.entry(
@@ -417,9 +387,9 @@ class Acts:
             status=CallStatus.OK,
             runtime_ms=outcome.runtime_ms,
             request_id=outcome.request_id,
-            at=self._parts.clock.now(),
+            at=self.parts.clock.now(),
         )
-        self._parts.stats.calls.call_ended(asked.model, row)
+        self.parts.stats.calls.call_ended(asked.model, row)
         return row
 
     def _bill(self, asked: Asked, usage: Usage, meter: StepMeter, *, purpose: Purpose, status: CallStatus) -> None:
@@ -430,13 +400,17 @@ class Acts:
             usage,
             purpose=purpose,
             status=status,
-            runtime_ms=meter.runtime_ms(self._parts.clock.monotonic()),
+            runtime_ms=meter.runtime_ms(self.parts.clock.monotonic()),
             request_id=meter.request_id,
         )
-        self._parts.stats.calls.call_ended(asked.model, row)
-        self._parts.ledger.record(row)
+        self.parts.stats.calls.call_ended(asked.model, row)
+        self.parts.ledger.record(row)
 
-    def _turn_id(self) -> int | None:
+    def metered(self, asked: Asked, meter: StepMeter, purpose: Purpose) -> _Metered:
+        """Around a call of this step that is not shown as an answer."""
+        return _Metered(self, asked, meter, purpose)
+
+    def turn_id(self) -> int | None:
         begun_by = self.history.begun_by
         return None if begun_by is None else begun_by.id
 
@@ -458,12 +432,12 @@ class _Metered:
 
     def __enter__(self) -> None:
         if self._key is not None:
-            self._acts._parts.meters.begin(self._key, self._read)
+            self._acts.parts.meters.begin(self._key, self._read)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         is_stopped = isinstance(error, asyncio.CancelledError)
         if self._key is not None:
-            self._acts._parts.meters.end(self._key, is_stopped=is_stopped)
+            self._acts.parts.meters.end(self._key, is_stopped=is_stopped)
         if error is None:
             return
         if self._meter.invoked_at is not None:
@@ -477,8 +451,8 @@ class _Metered:
     def _read(self) -> Metered:
         figures = interrupted_figures(
             self._meter,
-            monotonic=self._acts._parts.clock.monotonic(),
-            context_limit=self._asked.ready.config.context_limit,
+            monotonic=self._acts.parts.clock.monotonic(),
+            context_limit=self._asked.windows.effective,
             cost_micros=cost.cost_micros(self._meter.usage, self._asked.prices),
         )
         return Metered(self._asked.ready.config.id, figures)

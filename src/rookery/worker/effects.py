@@ -34,7 +34,7 @@ from rookery.llm.stats import CallStats
 from rookery.log import get_logger
 from rookery.store import chats
 from rookery.store.generation import ChatMeta, LoadedHistory
-from rookery.store.hints import WatchKind
+from rookery.store.hints import ConfigHint, WatchKind
 from rookery.store.machine import Publisher
 from rookery.store.pool import Connection
 from rookery.worker.config import WorkerConfig
@@ -128,6 +128,8 @@ class Effects:
             if not is_promoted and (report := report_of(history)) is not None:
                 self._start(lambda: self._set_summary(chat, report), "report", WRITE_SECONDS)
             return
+        if meta.title_tries < chats.MAX_TITLE_TRIES:
+            self.titling.start_again(chat, title=meta.title)
         if is_promoted:
             self._clear_label(chat)
             return
@@ -136,12 +138,20 @@ class Effects:
             "label",
             quickgen.LABEL_SECONDS + 2 * WRITE_SECONDS + PUSH_SECONDS,
         )
-        if is_summary_due(meta.summary_generated_at, history):
+        if wants_summaries(meta) and is_summary_due(meta.summary_generated_at, history):
             self._start(lambda: self._summarise(chat, history), "summary", SUMMARY_TOTAL_SECONDS + 2 * WRITE_SECONDS)
 
     def tools_ended(self, work: Callable[[], Awaitable[None]]) -> None:
         """What the tools of a turn still have to look at when it is over."""
         self._start(work, "tools", TOOLS_SECONDS)
+
+    def model_changed(self, model_config_id: UUID) -> None:
+        """Something was learned about a model; other replicas read it anew."""
+        try:
+            self._publisher.publish([ConfigHint(kind="model", id=str(model_config_id))])
+        except Exception as error:
+            # They read it all the same, a little later.
+            log.warning("hint_not_published", model_config_id=model_config_id, error=str(error))
 
     def turn_failed(self, chat: Chat, failure: LastError) -> None:
         """A turn ended in an error."""
@@ -173,7 +183,7 @@ class Effects:
         if reason is TurnEnd.MAX_STEPS:
             return STEP_LIMIT_LABEL
         answer = last_answer(history)
-        if not answer:
+        if not answer or not wants_summaries(meta) or not await self._is_seen(chat):
             return titles.FINISHED_LABEL
         found = await self.texts.label(chat, title=meta.title, state=_STATES[reason], last_answer=answer)
         return found or titles.FINISHED_LABEL
@@ -186,11 +196,19 @@ class Effects:
         # Each turn has a letter at least: that many of them show whether there is enough to sum up.
         some = turns[:MIN_TRANSCRIPT]
         read = titles.transcript(some, per_turn=quickgen.SUMMARY_PER_TURN, limit=quickgen.SUMMARY_INPUT)
-        if len(read) < MIN_TRANSCRIPT:
+        if len(read) < MIN_TRANSCRIPT or not await self._is_seen(chat):
             return
         summary = await self.texts.summary(chat, turns)
         if summary is not None:
             await self._set_summary(chat, summary)
+
+    async def _is_seen(self, chat: Chat) -> bool:
+        """Whether a text about this outcome could be seen; asked before one is paid for."""
+        try:
+            async with self._pool.acquire() as conn:
+                return await chats.is_seen(conn, chat.id, seen_history_version=chat.history_version)
+        except DATABASE_ERRORS:
+            return True
 
     async def _tell_failure(self, chat: Chat, failure: LastError) -> None:
         if await self._set_label(chat, None):
@@ -234,6 +252,11 @@ class Effects:
         except Exception as error:
             # It is written; a lost hint costs latency, and must not cost the push that follows.
             log.warning("publish_failed", chat_id=chat.id, error=str(error))
+
+
+def wants_summaries(meta: ChatMeta) -> bool:
+    """Whether labels and summaries are made by a model: as the chat says, else if it was made for people to look at."""
+    return meta.client_type != "api" if meta.generate_summaries is None else meta.generate_summaries
 
 
 def last_answer(history: LoadedHistory) -> str:

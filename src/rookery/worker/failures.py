@@ -34,7 +34,7 @@ class Classified(msgspec.Struct, frozen=True, kw_only=True):
     """A failure as everybody above sees it. `provider` is how people call it; None when nobody knows.
 
     `chain_broken`: the provider forgot an answer that the request built on; send everything. `context_overflow`: the
-    prompt is too long for the model; a summary may help.
+    prompt is too long for the model; a summary may help. `context_max` is how much it reads, if it said so.
     """
 
     kind: ErrorKind
@@ -46,6 +46,7 @@ class Classified(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: timedelta | None = None
     chain_broken: bool = False
     context_overflow: bool = False
+    context_max: int | None = None
 
 
 class StepFailed(Exception):
@@ -191,6 +192,7 @@ def _of_provider(error: ProviderError, provider: str | None) -> Classified:
         retry_after=error.retry_after,
         chain_broken=errors.is_chain_broken(error),
         context_overflow=error.kind is ErrorKind.CONTEXT_OVERFLOW,
+        context_max=error.context_max,
     )
     if error.replay_fault is not None:
         # What the provider said names its own items, which mean nothing to anybody here.

@@ -13,7 +13,7 @@ from random import Random
 
 import msgspec
 
-from rookery.chat import decide, history, retrying
+from rookery.chat import compaction, decide, history, retrying
 from rookery.chat.chats import OWNER_DISABLED, Chat, LastError, RetryState
 from rookery.chat.compaction import Source
 from rookery.chat.decide import (
@@ -56,6 +56,8 @@ _STEP_ERRORS = (StepFailed, LlmError, ChatError, ModelError)
 _REFUSALS = (Refused, InvariantViolation)
 # What takes a model or tools, and time.
 _WORK = (Generate, ExecuteTools, Compact)
+# How often a summary that failed in a way that passes is tried before the turn goes on without it, if it can.
+SUMMARY_ATTEMPTS = 3
 
 
 class GenerationWork:
@@ -98,7 +100,7 @@ class GenerationWork:
                     # A turn that only has to end, or to ask, frees its slot by that.
                     if isinstance(decision, _WORK) and await self._gave_way(handle, run):
                         return
-                    await self._act(acts, decision, judged)
+                    await self._act(acts, decision, judged, told=run.told or _tight(prepared))
                     return
                 except (TaskError, *_REFUSALS):
                     raise
@@ -107,8 +109,14 @@ class GenerationWork:
                         # Its way to say that it was cancelled: no failure of the step, and nothing to tell the user.
                         raise TaskExit("This task was told to leave.") from error
                     failure = self._classified(error)
-                    if isinstance(decision, Generate) and self._can_summarise(failure, acts):
-                        run.forced = Compact(Source.OVERFLOW)
+                    if acts is not None and isinstance(decision, Generate) and failure.context_overflow:
+                        # From here on the history counts as refused, and the next decision makes it shorter.
+                        run.forced = None
+                        await acts.take_refusal(failure)
+                        continue
+                    if acts is not None and isinstance(decision, Compact) and _goes_on(decision, failure, acts):
+                        run.forced = Generate()
+                        run.told = compaction.NOT_SUMMARISED.format(reason=failure.message)
                         continue
             if not await self._failed(handle, failure, run, step=step, acts=acts):
                 return
@@ -183,13 +191,20 @@ class GenerationWork:
 
     def _decide(self, prepared: Prepared, past: History, judged: Judged) -> Decision:
         chat = prepared.step.chat
-        return decide.decide(chat, past, rules=prepared.rules, assessment=prepared.assessment, gate=judged.gate)
+        return decide.decide(
+            chat,
+            past,
+            rules=prepared.rules,
+            assessment=prepared.assessment,
+            gate=judged.gate,
+            is_refused=prepared.step.meta.refused_tokens is not None,
+        )
 
-    async def _act(self, acts: Acts, decision: Decision, judged: Judged) -> None:
+    async def _act(self, acts: Acts, decision: Decision, judged: Judged, *, told: str | None) -> None:
         log.debug("decided", decision=type(decision).__name__)
         match decision:
             case Generate(notice=notice):
-                await acts.generate(notice)
+                await acts.generate(notice, told=told)
             case ExecuteTools():
                 await acts.execute(decision)
             case Compact():
@@ -203,10 +218,6 @@ class GenerationWork:
                 await acts.finish(decision)
             case FailTurn(error=error):
                 await acts.fail_compaction(error)
-
-    def _can_summarise(self, failure: Classified, acts: Acts | None) -> bool:
-        """Whether the chat was too long for the model, and a summary may help."""
-        return failure.context_overflow and acts is not None and decide.can_recover_from_overflow(acts.history)
 
     async def _failed(
         self, handle: TaskHandle, failure: Classified, run: _Run, *, step: Step, acts: Acts | None
@@ -253,15 +264,26 @@ class GenerationWork:
 
 
 class _Run:
-    """What one run of the task remembers from try to try: the wait it has sat out, the summary it must make, and
-    whether it was told that it may keep its slot."""
+    """What one run of the task remembers from try to try: the wait it has sat out, that it goes on without a summary,
+    which people are `told`, and whether it was told that it may keep its slot."""
 
-    __slots__ = ("forced", "is_kept", "waited_for")
+    __slots__ = ("forced", "is_kept", "told", "waited_for")
 
     def __init__(self) -> None:
         self.waited_for: datetime | None = None
-        self.forced: Compact | None = None
+        self.forced: Generate | None = None
+        self.told: str | None = None
         self.is_kept = False
+
+
+def _goes_on(decision: Compact, failure: Classified, acts: Acts) -> bool:
+    """Whether a turn does without the summary that failed: nobody but the threshold wanted it, and there is room."""
+    is_final = not failure.retryable or acts.attempt >= SUMMARY_ATTEMPTS
+    return is_final and decision.source is Source.AUTOMATIC and acts.has_room
+
+
+def _tight(prepared: Prepared) -> str | None:
+    return compaction.TIGHT if prepared.assessment.status is compaction.Status.TIGHT else None
 
 
 async def _read(step: Step) -> History:

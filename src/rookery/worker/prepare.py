@@ -29,6 +29,7 @@ from rookery.chat.decide import Rules
 from rookery.chat.messages import Effort, Role, StepFigures, Visibility
 from rookery.chat.prompt import ModelIdentity, PromptBuilder, PromptRow
 from rookery.chat.prompt_parts import Prompt
+from rookery.chat.windows import Windows
 from rookery.clock import Clock, DeadlineExceeded
 from rookery.llm import efforts, resolve
 from rookery.llm.connect import Connector, Origin, identity_of, make_call
@@ -37,7 +38,7 @@ from rookery.llm.directory import Directory, ReadyModel
 from rookery.llm.resolve import Choice
 from rookery.llm.types import Call, Capabilities, LanguageModel, ProviderError, Purpose
 from rookery.log import get_logger
-from rookery.store import chat_settings, files, spending
+from rookery.store import chat_settings, files, model_windows, spending
 from rookery.store.chat_settings import ChatSettings
 from rookery.store.files import FileCache
 from rookery.store.generation import LoadedHistory, Step
@@ -68,6 +69,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     model: LanguageModel
     prices: Prices | None
     effort: Effort | None
+    windows: Windows = Windows()
 
     @property
     def provider_name(self) -> str:
@@ -95,6 +97,7 @@ class Prepared:
     assessment: Assessment
     summary: Choice
     max_steps: int
+    files: Mapping[UUID, StoredFile]
     stand_in: StandIn | None = None
 
     @property
@@ -110,7 +113,7 @@ class Prepared:
 
     @property
     def context_limit(self) -> int | None:
-        return self.asked.ready.config.context_limit
+        return self.asked.windows.effective
 
     async def call(
         self, asked: Asked | None = None, *, purpose: Purpose = Purpose.TURN, notice: str | None = None
@@ -135,6 +138,7 @@ class Prepared:
                 root_chat_id=chat.root_chat_id or chat.id,
                 workspace_id=self.step.meta.workspace_id,
             ),
+            window_tokens=asked.windows.effective,
         )
 
 
@@ -160,6 +164,7 @@ class Preparer:
         self._files = FileCache(clock=clock)
         self._prompts = PromptCache(clock=clock)
         self._priced: set[tuple[str, str, date]] = set()
+        self._reports_kept: set[tuple[UUID, int | None]] = set()
 
     @property
     def caches(self) -> tuple[Cache[Any, Any], ...]:
@@ -195,7 +200,7 @@ class Preparer:
             tools=turn_tools.tools.active,
         )
         rows = assessed_rows(step.history)
-        limit = compaction.effective_limit(asked.ready.config.context_limit, summary_limit)
+        limit = compaction.effective_limit(asked.windows.effective, summary_limit)
         turn_blocks = blocks.turn_blocks(context)
         return Prepared(
             step=step,
@@ -206,6 +211,7 @@ class Preparer:
             assessment=compaction.assess(rows, files=stored, threshold_percent=threshold.result(), limit_tokens=limit),
             summary=summary,
             max_steps=self._max_steps,
+            files=stored,
             stand_in=await self._stand_in(step, asked),
         )
 
@@ -271,7 +277,27 @@ class Preparer:
         model = await self._connector.model(ready)
         if isinstance(model, ProviderError):
             raise StepFailed(failures.classify(model, ready.provider_name))
-        return Asked(ready=ready, model=model, prices=await self._prices(ready), effort=efforts.parse(effort))
+        prices = await self._prices(ready)  # also loads the table that lists windows
+        windows = ready.windows(reported=self._connector.reported_window(ready))
+        await self._keep_report(ready, windows)
+        return Asked(ready=ready, model=model, prices=prices, effort=efforts.parse(effort), windows=windows)
+
+    async def _keep_report(self, ready: ReadyModel, windows: Windows) -> None:
+        """Store what a provider says about its model, for other replicas and for administrators to see."""
+        stored = None if ready.window is None else ready.window.reported_tokens
+        told = (ready.config.id, windows.reported)
+        if windows.reported is None or windows.reported == stored or told in self._reports_kept:
+            return
+        self._reports_kept.add(told)
+        try:
+            async with self._pool.acquire() as conn:
+                await model_windows.report(conn, ready.config.id, tokens=windows.reported)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            log.warning("report_not_kept", model_config_id=ready.config.id, error=str(error) or type(error).__name__)
+
+    def forget_models(self) -> None:
+        """Something was learned about a model: the next step reads it."""
+        self._directory.forget_models()
 
     async def _prices(self, ready: ReadyModel) -> Prices | None:
         """Beside the loop where it may be slow: the first look at list prices loads a table. Only there: in a busy
@@ -360,8 +386,12 @@ class Preparer:
         choice = resolve.for_compaction(
             await self._directory.models(step.chat.owner_id), chat=ready.config.id, admin=override
         )
-        config = (await self._directory.snapshot()).configs.get(choice.model_config_id)
-        return choice, None if config is None else config.context_limit
+        snapshot = await self._directory.snapshot()
+        config, known = snapshot.configs.get(choice.model_config_id), snapshot.windows.get(choice.model_config_id)
+        if config is None:
+            return choice, None
+        reads = (None, None) if known is None else (known.reported_tokens, known.learned_tokens)
+        return choice, compaction.effective_limit(config.context_limit, *reads)
 
     async def _threshold(self, step: Step, ready: ReadyModel) -> int:
         own = await self._directory.user_setting(step.chat.owner_id, "compaction_thresholds")

@@ -11,29 +11,34 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from random import Random
+from typing import TypeAlias
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from rookery.chat import parts, retrying, titles
 from rookery.chat.attachments import StoredFile, cut_utf8, plain_type
 from rookery.chat.chats import Chat
 from rookery.chat.messages import Message, Role, Visibility
 from rookery.chat.parts import ContentError, File, Part
+from rookery.chat.prompt_parts import Prompt
 from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy
 from rookery.clock import Clock, Deadline
 from rookery.llm import quickgen, resolve
-from rookery.llm.connect import Connector
+from rookery.llm.connect import Connector, Origin, make_call
 from rookery.llm.directory import Directory
 from rookery.llm.errors import CallFailed, NoObject
-from rookery.llm.quickgen import Quick
+from rookery.llm.quickgen import Build, Quick
 from rookery.llm.stats import CallStats
-from rookery.llm.types import LanguageModel, ProviderError, Purpose, Usage
+from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose, Usage
 from rookery.log import get_logger
 from rookery.store import chats, files, spending, usage
+from rookery.store import messages as stored_messages
 from rookery.store.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
 from rookery.store.model_errors import NoDefaultModel, SpendLimitReached
+from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection
 from rookery.store.usage import CallStatus, KeySource
 from rookery.worker import billing
@@ -44,6 +49,8 @@ from rookery.worker.prepare import Asked
 log = get_logger("worker.titling")
 
 SETTING = "models"
+# A first message is among these, whatever stands before it.
+OLDEST = 20
 # models.md, "Titles, labels, summaries": one call of a summary may take 60 s, all of them together this.
 SUMMARY_TOTAL_SECONDS = 120.0
 # What a row of the ledger, or a title, may take to be written beyond the time of its call.
@@ -52,6 +59,9 @@ MAX_PASTED_BYTES = 65_536
 MAX_PASTED_CHARS = 16_384
 
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/javascript", "application/yaml"})
+
+
+Make: TypeAlias = Callable[[LanguageModel, Build], Awaitable[Quick]]
 
 
 class NoTitle(Exception):
@@ -87,7 +97,7 @@ class ShortTexts:
         """A title for a chat that starts with this request."""
         return await self._make(
             chat,
-            lambda model: quickgen.make_title(model, request),
+            lambda model, build: quickgen.make_title(model, request, build=build),
             purpose=Purpose.TITLE,
             seconds=quickgen.TITLE_SECONDS,
         )
@@ -97,7 +107,7 @@ class ShortTexts:
         `CallFailed`, `NoObject`, `NoTitle`, `DeadlineExceeded`, `TimeoutError`."""
         proposed = await self._ask(
             chat,
-            lambda model: quickgen.make_title(model, request),
+            lambda model, build: quickgen.make_title(model, request, build=build),
             purpose=Purpose.TITLE,
             seconds=quickgen.TITLE_SECONDS,
         )
@@ -109,8 +119,10 @@ class ShortTexts:
         """How a turn ended, in a few words."""
         return await self._make(
             chat,
-            lambda model: quickgen.make_label(model, title=title, state=state, last_answer=last_answer),
-            purpose=Purpose.QUICKGEN,
+            lambda model, build: quickgen.make_label(
+                model, title=title, state=state, last_answer=last_answer, build=build
+            ),
+            purpose=Purpose.LABEL,
             seconds=quickgen.LABEL_SECONDS,
         )
 
@@ -118,8 +130,8 @@ class ShortTexts:
         """What a chat is about, from (who, what) pairs."""
         return await self._make(
             chat,
-            lambda model: quickgen.make_summary(model, turns),
-            purpose=Purpose.QUICKGEN,
+            lambda model, build: quickgen.make_summary(model, turns, build=build),
+            purpose=Purpose.SUMMARY,
             seconds=SUMMARY_TOTAL_SECONDS,
         )
 
@@ -128,9 +140,7 @@ class ShortTexts:
         stored = await self._directory.setting(SETTING)
         return not isinstance(stored, dict) or stored.get("generate_titles") is not False
 
-    async def _make(
-        self, chat: Chat, make: Callable[[LanguageModel], Awaitable[Quick]], *, purpose: Purpose, seconds: float
-    ) -> str | None:
+    async def _make(self, chat: Chat, make: Make, *, purpose: Purpose, seconds: float) -> str | None:
         try:
             return await self._ask(chat, make, purpose=purpose, seconds=seconds)
         except NoDefaultModel:
@@ -143,27 +153,35 @@ class ShortTexts:
             log.warning("text_not_made", chat_id=chat.id, purpose=purpose, error=str(error) or type(error).__name__)
         return None
 
-    async def _ask(
-        self, chat: Chat, make: Callable[[LanguageModel], Awaitable[Quick]], *, purpose: Purpose, seconds: float
-    ) -> str | None:
+    async def _ask(self, chat: Chat, make: Make, *, purpose: Purpose, seconds: float) -> str | None:
         async with self._clock.deadline(seconds, f"{purpose}-call") as limit:
-            asked = await self._find_model(chat)
+            asked = await self._find_model(chat, purpose)
             if asked is None:
                 raise NoDefaultModel
             return await self._tried(chat, asked, make, purpose=purpose, limit=limit, seconds=seconds)
 
-    async def _find_model(self, chat: Chat) -> Asked | None:
-        """The model that administrators chose, else a small one, else the chat's own; None: nobody is to be asked."""
+    async def _find_model(self, chat: Chat, purpose: Purpose) -> Asked | None:
+        """The model that administrators chose, else a small one; None: nobody is to be asked.
+
+        A title, which is made once, is also made by the chat's own model. What is made after every turn is not, unless
+        administrators say so, or it costs nothing.
+        """
         stored = await self._directory.setting(SETTING)
         override, _ = resolve.read_override(stored.get("title_generation") if isinstance(stored, dict) else None)
+        small = await self._directory.title_candidates()
         choice = resolve.for_title(
             await self._directory.models(chat.owner_id),
             chat=chat.last_model_config_id,
             admin=override,
-            preferred=await self._directory.title_candidates(),
+            preferred=small,
         )
         if choice is None:
             return None
+        if purpose is not Purpose.TITLE and override is None and choice.model_config_id not in small:
+            snapshot = await self._directory.snapshot()
+            own = snapshot.configs[choice.model_config_id]
+            if snapshot.providers[own.provider_id].type != ProviderType.SCRIPTED:
+                return None
         ready = await self._directory.ready(choice, owner_id=chat.owner_id)
         model = ready if isinstance(ready, ProviderError) else await self._connector.model(ready)
         if isinstance(ready, ProviderError) or isinstance(model, ProviderError):
@@ -177,7 +195,7 @@ class ShortTexts:
         self,
         chat: Chat,
         asked: Asked,
-        make: Callable[[LanguageModel], Awaitable[Quick]],
+        make: Make,
         *,
         purpose: Purpose,
         limit: Deadline,
@@ -208,7 +226,7 @@ class ShortTexts:
         self,
         chat: Chat,
         asked: Asked,
-        make: Callable[[LanguageModel], Awaitable[Quick]],
+        make: Make,
         *,
         purpose: Purpose,
         limit: Deadline,
@@ -217,7 +235,7 @@ class ShortTexts:
         started = self._clock.monotonic()
         spent, status = Usage(), CallStatus.FAILED
         try:
-            quick = await make(asked.model)
+            quick = await make(asked.model, _builder(asked, chat))
             spent, status = quick.usage, CallStatus.OK
             return quick
         except (CallFailed, NoObject) as failure:
@@ -248,6 +266,25 @@ class ShortTexts:
             await spending.check_spend(conn, owner_id, now=self._clock.now())
 
 
+def _builder(asked: Asked, chat: Chat) -> Build:
+    """Makes calls as turns make theirs. No search, and nothing of the chat's history that a provider would remember."""
+
+    def build(prompt: Prompt, *, purpose: Purpose, max_output_tokens: int) -> Call:
+        root = chat.root_chat_id or chat.id
+        call = make_call(
+            asked.ready,
+            asked.model,
+            prompt=prompt,
+            purpose=purpose,
+            max_output_tokens=max_output_tokens,
+            may_search=False,
+            origin=Origin(owner_id=chat.owner_id, chat_id=chat.id, root_chat_id=root),
+        )
+        return msgspec.structs.replace(call, chat_id=None, cache_key=None)
+
+    return build
+
+
 class Titling:
     """Names new chats. One per process."""
 
@@ -265,20 +302,47 @@ class Titling:
             seconds=quickgen.TITLE_SECONDS + 2 * WRITE_SECONDS,
         )
 
+    def start_again(self, chat: Chat, *, title: str) -> None:
+        """After a turn: name a chat whose earlier tries came to nothing, if it may be tried once more."""
+        self._inflight.start(
+            lambda: self.generate_again(chat, title=title),
+            name="title",
+            seconds=quickgen.TITLE_SECONDS + 2 * WRITE_SECONDS,
+        )
+
     async def generate_title(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> str | None:
         """The title that the chat has now, if it got one here; None if it keeps its own.
 
-        A chat is named once, by its first message, and only while nobody has named it: what a person writes while the
-        model thinks stays.
+        A chat is named by its first message, and only while nobody has named it: what a person writes while the model
+        thinks stays.
         """
         first = find_only_message(messages)
-        if first is None or not await self._texts.wants_titles():
+        return None if first is None else await self._generate(chat, title, first)
+
+    async def generate_again(self, chat: Chat, *, title: str) -> str | None:
+        async with self._pool.acquire() as conn:
+            messages = (await stored_messages.list_oldest(conn, chat.id, limit=OLDEST)).messages
+        first = find_first_message(messages)
+        return None if first is None else await self._generate(chat, title, first)
+
+    async def _generate(self, chat: Chat, title: str, first: tuple[Part, ...]) -> str | None:
+        if not await self._texts.wants_titles():
             return None
         async with self._pool.acquire() as conn:
             request = await read_title_text(conn, chat, first)
         if not request or not titles.is_fallback_title(title, request):
+            async with self._pool.acquire() as conn:
+                await chats.end_title_tries(conn, chat.id)
             return None
-        found = await self._texts.title(chat, request)
+        async with self._pool.acquire() as conn:
+            if not await chats.begin_title_try(conn, chat.id, seen_title=title):
+                return None
+        found = None
+        try:
+            found = await self._texts.title(chat, request)
+        finally:
+            if found is None:
+                await self._give_back(chat)
         if found is None or found == title:
             return None
         async with self._pool.acquire() as conn:
@@ -286,6 +350,25 @@ class Titling:
                 return None
         self._publisher.publish([watch_hint(chat, WatchKind.TITLE_CHANGE)])
         return found
+
+    async def _give_back(self, chat: Chat) -> None:
+        """The try is over: the next turn need not wait until it is forgotten."""
+        try:
+            async with self._pool.acquire() as conn:
+                await chats.end_title_try(conn, chat.id)
+        except DATABASE_ERRORS as error:
+            log.debug("title_try_not_ended", chat_id=chat.id, error=str(error) or type(error).__name__)
+
+
+def find_first_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
+    """The content of the first thing a user has said; None when there is no reading it."""
+    for message in messages:
+        if message.role is Role.USER and message.visibility is not Visibility.MODEL and not message.compressed:
+            try:
+                return message.parts()
+            except ContentError:
+                return None
+    return None
 
 
 def find_only_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:

@@ -39,6 +39,7 @@ export const createModelConfig = (body: ModelConfigCreate) => post<ModelConfigVi
 export const patchModelConfig = (id: string, body: ModelConfigChange) =>
   patch<ModelConfigView>(one("/model-configs", id), body);
 export const deleteModelConfig = (id: string) => del(one("/model-configs", id));
+export const forgetModelWindow = (id: string) => del(`${one("/model-configs", id)}/learned-window`);
 
 export const getGroup = <T>(group: string) => get<T>(`/settings/${group}`);
 export const countAffected = (query: { auto_archive_days?: number; retention_days?: number }) =>

@@ -279,6 +279,7 @@ export interface CreateBody {
   plan_mode?: boolean;
   dynamic_tools?: DynamicTool[];
   client_type?: "ui" | "api" | "cli";
+  generate_summaries?: boolean | null;
   title?: string | null;
 }
 
@@ -870,6 +871,7 @@ export interface ModelConfigView {
   is_default: boolean;
   context_limit: number;
   compression_threshold: number;
+  window: WindowView;
   options: Record<string, unknown>;
   reasoning_efforts: Effort[];
   price_input: string | null;
@@ -1728,6 +1730,18 @@ export interface VersionView {
 
 /** What administrators should see to. `in_the_clear`: the server is reached from elsewhere without https. */
 export type Warning = "in_the_clear";
+
+/** How many tokens the model reads, as everybody says; null is "not known". The smallest one is `effective`. `catalogued` is what this version's table says, `reported` what the provider's own endpoint says, `learned` what requests taught that were refused as too long: `learned_from` is `provider` for a number that the provider named, `halving` for a guess. `differs` says that one of them is more than a tenth away from `context_limit`. */
+export interface WindowView {
+  effective: number;
+  catalogued: number | null;
+  reported: number | null;
+  reported_at: string | null;
+  learned: number | null;
+  learned_from: "halving" | "provider" | null;
+  learned_at: string | null;
+  differs: boolean;
+}
 
 /** For people only: which instructions of which workspace the model was given from here on. */
 export interface WorkspaceContext {

@@ -50,6 +50,11 @@ class CreateBody(Body):
     plan_mode: bool = False
     dynamic_tools: Tools = Field(default_factory=list)
     client_type: Literal["ui", "api", "cli"] = "api"
+    generate_summaries: bool | None = Field(
+        None,
+        description="Whether a model writes a label after each turn and a summary of the chat. Without it: not for "
+        "`client_type` `api`.",
+    )
     title: Title | None = None
 
 
@@ -189,6 +194,8 @@ async def _spec(parts: ApiParts, caller: Caller, body: CreateBody) -> ChatSpec:
         plan_mode=body.plan_mode,
         dynamic_tools=content.encoded_tools(body.dynamic_tools),
         client_type=body.client_type,
+        generate_summaries=body.generate_summaries,
+        is_named=body.title is not None,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -19,11 +20,12 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.chat.messages import Effort
 from rookery.llm import efforts
+from rookery.llm.directory import windows_of
+from rookery.store.authorized.config import KnownModel
 from rookery.store.model_configs import (
     DEFAULT_COMPRESSION_THRESHOLD,
     MAX_CONTEXT_LIMIT,
     MAX_PRICE,
-    ModelConfig,
     ModelConfigDraft,
     ModelConfigPatch,
 )
@@ -43,6 +45,7 @@ class ModelConfigView(msgspec.Struct, frozen=True, kw_only=True):
     is_default: bool
     context_limit: int
     compression_threshold: int
+    window: WindowView
     options: dict[str, Any]
     reasoning_efforts: tuple[Effort, ...]
     price_input: Decimal | None
@@ -54,6 +57,24 @@ class ModelConfigView(msgspec.Struct, frozen=True, kw_only=True):
     updated_by: UUID | None
     created_at: datetime
     updated_at: datetime
+
+
+class WindowView(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tokens the model reads, as everybody says; null is "not known". The smallest one is `effective`.
+
+    `catalogued` is what this version's table says, `reported` what the provider's own endpoint says, `learned` what
+    requests taught that were refused as too long: `learned_from` is `provider` for a number that the provider named,
+    `halving` for a guess. `differs` says that one of them is more than a tenth away from `context_limit`.
+    """
+
+    effective: int
+    catalogued: int | None
+    reported: int | None
+    reported_at: datetime | None
+    learned: int | None
+    learned_from: Literal["provider", "halving"] | None
+    learned_at: datetime | None
+    differs: bool
 
 
 class ModelConfigCreate(Body):
@@ -98,7 +119,7 @@ def router(parts: ApiParts) -> APIRouter:
     @routes.get("/model-configs", "model_configs.list", returns=Items[ModelConfigView])
     async def list_configs(caller: CallerDep) -> Response:
         """All of them, disabled ones too, by name."""
-        return answer(Items(tuple(map(_view, await caller.store.models.list()))))
+        return answer(Items(tuple([await _view(known) for known in await caller.store.models.list()])))
 
     @routes.post(
         "/model-configs",
@@ -116,12 +137,12 @@ def router(parts: ApiParts) -> APIRouter:
         given = {name: getattr(body, name) for name in body.given}
         draft = ModelConfigDraft(**{**given, "options": masks.restored(body.options)})
         made = await caller.store.models.create(draft)
-        return answer(_view(made), 201, Location=f"/api/v1/model-configs/{made.id}")
+        return answer(await _view(made), 201, Location=f"/api/v1/model-configs/{made.config.id}")
 
     @routes.get("/model-configs/{model_config}", "model_configs.get", returns=ModelConfigView, errors=(404,))
     async def get(caller: CallerDep, model_config: UUID) -> Response:
         """One model config."""
-        return answer(_view(await caller.store.models.get(model_config)))
+        return answer(await _view(await caller.store.models.get(model_config)))
 
     @routes.patch(
         "/model-configs/{model_config}",
@@ -136,9 +157,9 @@ def router(parts: ApiParts) -> APIRouter:
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
         if "options" in given:
             await caller.store.models.require(model_config)
-            known = await caller.store.models.get(model_config)
+            known = (await caller.store.models.get(model_config)).config
             given["options"] = masks.restored(body.options, known.options.headers)
-        return answer(_view(await caller.store.models.update(model_config, ModelConfigPatch(**given))))
+        return answer(await _view(await caller.store.models.update(model_config, ModelConfigPatch(**given))))
 
     @routes.delete("/model-configs/{model_config}", "model_configs.delete", errors=(404,))
     async def delete(caller: CallerDep, model_config: UUID) -> Response:
@@ -146,10 +167,40 @@ def router(parts: ApiParts) -> APIRouter:
         await caller.store.models.delete(model_config)
         return nothing()
 
+    @routes.delete(
+        "/model-configs/{model_config}/learned-window",
+        "model_configs.forget_window",
+        returns=ModelConfigView,
+        errors=(404,),
+    )
+    async def forget_window(caller: CallerDep, model_config: UUID) -> Response:
+        """Forget what refused requests taught about how much the model reads. The next refusal teaches it again."""
+        return answer(await _view(await caller.store.models.forget_window(model_config)))
+
     return routes.router
 
 
-def _view(config: ModelConfig) -> ModelConfigView:
+async def _view(known: KnownModel) -> ModelConfigView:
+    config = known.config
+    # Beside the loop: the first look into the table loads it.
+    window = await asyncio.to_thread(_window, known)
     fields = {name: getattr(config, name) for name in ModelConfigView.__struct_fields__ if hasattr(config, name)}
     fields["options"] = masks.shown(config.options)
-    return ModelConfigView(**fields, reasoning_efforts=efforts.selectable(config.options.reasoning_effort))
+    return ModelConfigView(
+        **fields, window=window, reasoning_efforts=efforts.selectable(config.options.reasoning_effort)
+    )
+
+
+def _window(known: KnownModel) -> WindowView:
+    windows = windows_of(known.config, known.provider.type, known.window)
+    stored = known.window
+    return WindowView(
+        effective=windows.effective or known.config.context_limit,
+        catalogued=windows.catalogued,
+        reported=windows.reported,
+        reported_at=None if stored is None else stored.reported_at,
+        learned=windows.learned,
+        learned_from=None if windows.learned_from is None else windows.learned_from.value,
+        learned_at=None if stored is None else stored.learned_at,
+        differs=windows.differs,
+    )

@@ -15,6 +15,7 @@ from rookery.store import (
     chat_settings,
     config_lock,
     model_configs,
+    model_windows,
     preferences,
     providers,
     retention,
@@ -30,6 +31,7 @@ from rookery.store.audit import Event
 from rookery.store.authz import Context, Grant, How, Part, Via, authz
 from rookery.store.hints import AccessHint, ConfigHint
 from rookery.store.model_configs import ModelConfig, ModelConfigDraft, ModelConfigPatch
+from rookery.store.model_windows import ModelWindow
 from rookery.store.preferences import PreferencesPatch
 from rookery.store.providers import Provider, ProviderDraft, ProviderPatch, Sealer, Secret
 from rookery.store.setting_groups import GROUPS, Group, GroupState
@@ -61,6 +63,14 @@ class PublicModel(msgspec.Struct, frozen=True):
 
     config: ModelConfig
     provider: Provider
+
+
+class KnownModel(msgspec.Struct, frozen=True):
+    """A model config with its provider, and what is known of how much the model reads, for administrators."""
+
+    config: ModelConfig
+    provider: Provider
+    window: ModelWindow | None
 
 
 class Providers(Part):
@@ -128,12 +138,17 @@ class Models(Part):
         ]
 
     @authz(Resource.MODEL, Action.READ)
-    async def list(self, at: Grant) -> list[ModelConfig]:
-        return await model_configs.list_model_configs(at.conn)
+    async def list(self, at: Grant) -> list[KnownModel]:
+        by_id = {provider.id: provider for provider in await providers.list_providers(at.conn, with_deleted=True)}
+        windows = await model_windows.list_windows(at.conn)
+        return [
+            KnownModel(config, by_id[config.provider_id], windows.get(config.id))
+            for config in await model_configs.list_model_configs(at.conn)
+        ]
 
     @authz(Resource.MODEL, Action.READ)
-    async def get(self, at: Grant, model_config_id: UUID) -> ModelConfig:
-        return await model_configs.get_model_config(at.conn, model_config_id)
+    async def get(self, at: Grant, model_config_id: UUID) -> KnownModel:
+        return await _known(at, await model_configs.get_model_config(at.conn, model_config_id))
 
     @authz(Resource.MODEL, Action.ADMINISTER)
     async def require(self, at: Grant, model_config_id: UUID | None = None) -> None:
@@ -142,17 +157,25 @@ class Models(Part):
             await model_configs.get_model_config(at.conn, model_config_id)
 
     @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
-    async def create(self, at: Grant, draft: ModelConfigDraft) -> ModelConfig:
+    async def create(self, at: Grant, draft: ModelConfigDraft) -> KnownModel:
         made = await model_configs.create_model_config(at.conn, draft, by=at.by)
         await _log_model(at, "model.create", None, made)
-        return made
+        return await _known(at, made)
 
     @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
-    async def update(self, at: Grant, model_config_id: UUID, patch: ModelConfigPatch) -> ModelConfig:
+    async def forget_window(self, at: Grant, model_config_id: UUID) -> KnownModel:
+        """Forget what refused requests taught about a model; nothing is told or logged when that was nothing."""
+        config = await model_configs.get_model_config(at.conn, model_config_id)
+        if await model_windows.forget(at.conn, model_config_id):
+            await _log_model(at, "model.forget_window", config, config)
+        return await _known(at, config)
+
+    @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
+    async def update(self, at: Grant, model_config_id: UUID, patch: ModelConfigPatch) -> KnownModel:
         before = await model_configs.get_model_config(at.conn, model_config_id)
         after = await model_configs.update_model_config(at.conn, model_config_id, patch=patch, by=at.by)
         await _log_model(at, "model.update", before, after)
-        return after
+        return await _known(at, after)
 
     @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
     async def delete(self, at: Grant, model_config_id: UUID) -> None:
@@ -288,6 +311,12 @@ async def _log_provider(at: Grant, action: str, before: Provider | None, after: 
         )
     )
     at.tell(ConfigHint(kind="provider", id=str(after.id)))
+
+
+async def _known(at: Grant, config: ModelConfig) -> KnownModel:
+    provider = await providers.find_provider(at.conn, config.provider_id)
+    assert provider is not None, "a foreign key keeps it"
+    return KnownModel(config, provider, await model_windows.find_window(at.conn, config.id))
 
 
 async def _log_model(at: Grant, action: str, before: ModelConfig | None, after: ModelConfig) -> None:

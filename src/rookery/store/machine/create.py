@@ -28,8 +28,10 @@ _PARENT_ROOT = "SELECT root_chat_id FROM chats WHERE id = $1"
 _INSERT = """
     INSERT INTO chats
            (id, owner_id, parent_chat_id, root_chat_id, status, title, labels, workspace_id, last_model_config_id,
-            last_reasoning_effort, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type)
-    VALUES (coalesce($1, gen_random_uuid()), $2, $3, $4, 'running', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+            last_reasoning_effort, mode, plan_mode, mcp_server_ids, dynamic_tools, client_type, generate_summaries,
+            title_tries)
+    VALUES (coalesce($1, gen_random_uuid()), $2, $3, $4, 'running', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+            $16)
         ON CONFLICT (id) DO NOTHING
     RETURNING id
 """
@@ -38,6 +40,9 @@ _READ = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
 
 class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A chat to create. `dynamic_tools` (JSON text of a list) declares the tools its client executes.
+
+    `generate_summaries` is whether a model writes labels of turns and summaries; None is yes for clients that are for
+    people. `is_named`: somebody chose the title, and no model is asked for one.
 
     One that could not be stored is refused when it is made, so that no statement is spent on it.
     """
@@ -57,6 +62,8 @@ class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
     mcp_server_ids: tuple[UUID, ...] = ()
     dynamic_tools: str | None = None
     client_type: str = "api"
+    generate_summaries: bool | None = None
+    is_named: bool = False
 
     def __post_init__(self) -> None:
         if not self.messages:
@@ -130,6 +137,8 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
         list(spec.mcp_server_ids),
         spec.dynamic_tools,
         spec.client_type,
+        spec.generate_summaries,
+        stored_chats.MAX_TITLE_TRIES if spec.is_named else 0,
     )
     if chat_id is None:
         assert spec.id is not None

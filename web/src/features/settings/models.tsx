@@ -3,6 +3,7 @@ import { useState } from "react";
 import {
   createModelConfig,
   deleteModelConfig,
+  forgetModelWindow,
   listModelConfigs,
   listProviders,
   listUpstreamModels,
@@ -77,7 +78,7 @@ export function Models() {
             ),
           },
           { title: "Provider", cell: (one) => nameOf(one.provider_id) },
-          { title: "Context", right: true, cell: (one) => compact(one.context_limit) },
+          { title: "Context", right: true, cell: (one) => <Context config={one} /> },
           { title: "$ in / out", right: true, cell: (one) => priceOf(one) },
           {
             title: "",
@@ -112,6 +113,67 @@ export function Models() {
         onConfirm={() => deleting && remove.mutate(deleting)}
       />
     </Section>
+  );
+}
+
+/** How much the model reads: what is in force, and a mark when others say something else than the configuration. */
+function Context({ config }: { config: ModelConfigView }) {
+  const { window } = config;
+  return (
+    <span className="inline-flex items-center justify-end gap-1.5">
+      {compact(window.effective)}
+      {window.differs && (
+        <span
+          className="rounded-md bg-bg3 px-1.5 text-small text-warn"
+          title={windowsOf(config)
+            .map(([who, tokens]) => `${who}: ${tokens.toLocaleString("en")} tokens`)
+            .join("\n")}
+        >
+          differs
+        </span>
+      )}
+    </span>
+  );
+}
+
+/** Who says what about the window, as far as it is known. */
+export function windowsOf({ context_limit, window }: ModelConfigView): [string, number][] {
+  const learned = window.learned_from === "halving" ? "Guessed after a refusal" : "Named by the provider's refusal";
+  const said: [string, number | null][] = [
+    ["Configured", context_limit],
+    ["Listed by this version", window.catalogued ?? null],
+    ["Reported by the provider", window.reported ?? null],
+    [learned, window.learned ?? null],
+  ];
+  return said.filter((each): each is [string, number] => each[1] !== null);
+}
+
+/** In the dialog of a model: the windows that differ, and a way to forget what was learned. */
+function Windows({ config }: { config: ModelConfigView }) {
+  const forget = useMutation({
+    mutationFn: () => forgetModelWindow(config.id),
+    onSuccess: changed,
+    onError: (failure) => toast(sentence(failure), { kind: "error" }),
+  });
+  if (!config.window.differs && config.window.learned == null) return null;
+  return (
+    <div className="rounded-md bg-bg2 p-3 text-small">
+      <p className="mb-1">The smallest of these counts: {config.window.effective.toLocaleString("en")} tokens.</p>
+      <ul>
+        {windowsOf(config).map(([who, tokens]) => (
+          <li key={who}>
+            {who}: {tokens.toLocaleString("en")}
+          </li>
+        ))}
+      </ul>
+      {config.window.learned != null && (
+        <div className="mt-2">
+          <Button size="small" onClick={() => forget.mutate()} disabled={forget.isPending || forget.isSuccess}>
+            {forget.isSuccess ? "Forgotten" : "Forget what was learned"}
+          </Button>
+        </div>
+      )}
+    </div>
   );
 }
 
@@ -226,6 +288,7 @@ function ModelDialog({ config, onClose }: { config: ModelConfigView | null; onCl
             error={refused?.field("price_output")}
           />
         </div>
+        {config && <Windows config={config} />}
         <Switch label="Enabled" checked={form.enabled} onChange={(on) => setForm((old) => ({ ...old, enabled: on }))} />
       </div>
     </Dialog>

@@ -115,6 +115,18 @@ function Sources({ id, sources }: { id: string; sources: Extract<Row, { kind: "s
 
 const COMPACTED: Record<string, string> = { manual: "on request", user: "on request", overflow: "after an overflow" };
 
+/** What the line says: a failure is no summary, and a message of which the model gets only the ends is told. */
+export function compactionTitle(result: Record<string, unknown>, why: string, running: boolean): string {
+  if (running) return "Summarizing the conversation";
+  if (text(result.error)) return `The summary failed: ${text(result.error)}`;
+  const calls = number(result.calls) ?? 1;
+  const rungs = Array.isArray(result.rungs) ? result.rungs : [];
+  const pieces = rungs.includes("pieces") ? `, in ${calls} requests` : "";
+  const spilled = Array.isArray(result.spilled) ? result.spilled.length : 0;
+  const cut = spilled > 0 ? "; the model reads the beginning and the end of the last message" : "";
+  return text(result.summary) || !cut ? `Summarized ${why}${pieces}${cut}` : `Shortened ${why}${cut}`;
+}
+
 function Compaction({ id, result, running }: { id: string; result: Record<string, unknown>; running: boolean }) {
   const [open, setOpen] = useOpen(id, false);
   const percent = number(result.percent) ?? number(result.usage_percent);
@@ -130,7 +142,7 @@ function Compaction({ id, result, running }: { id: string; result: Record<string
       >
         <span className="h-px flex-1 bg-line" />
         <Rows3 aria-hidden className="size-3.5" />
-        {running ? "Summarizing the conversation" : `Summarized ${why}`}
+        {compactionTitle(result, why, running)}
         <span className="h-px flex-1 bg-line" />
       </button>
       {open && text(result.summary) && (

@@ -1,0 +1,76 @@
+"""How many tokens a model reads: what was configured, catalogued, reported and learned, and which of it counts."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+# A request is estimated at three bytes a token, which is wrong by up to a third. A refusal below this part of the
+# window says that the window is smaller than believed; above it, the estimate may be what is wrong.
+_SURE_PERCENT = 75
+DIFFERENCE_PERCENT = 10
+# Chosen: no model reads less. What a refusal seems to say below that is about something else, and would leave a model
+# that nobody can use.
+MIN_NAMED_TOKENS = 1000
+MIN_GUESSED_TOKENS = 2000
+
+
+class LearnedFrom(StrEnum):
+    """The provider's own words, or a guess after a refusal that named no number."""
+
+    PROVIDER = "provider"
+    HALVING = "halving"
+
+
+class Windows(msgspec.Struct, frozen=True, kw_only=True):
+    """The windows of one model config, in tokens; None or 0 is "not known"."""
+
+    configured: int | None = None
+    catalogued: int | None = None
+    reported: int | None = None
+    learned: int | None = None
+    learned_from: LearnedFrom | None = None
+
+    @property
+    def effective(self) -> int | None:
+        """The smallest that is known decides: a request that is too long for any of them is refused."""
+        return smallest(self.configured, self.catalogued, self.reported, self.learned)
+
+    @property
+    def differs(self) -> bool:
+        """Whether somebody says something else than the configuration, by more than a tenth."""
+        configured = self.configured or 0
+        others = (self.catalogued, self.reported, self.learned)
+        return configured > 0 and any(
+            abs(other - configured) * 100 > configured * DIFFERENCE_PERCENT for other in others if other
+        )
+
+
+class Learned(msgspec.Struct, frozen=True):
+    tokens: int
+    source: LearnedFrom
+
+
+def smallest(*limits: int | None) -> int | None:
+    """The smallest positive one; None when there is none."""
+    return min((limit for limit in limits if limit is not None and limit > 0), default=None)
+
+
+def learn(window: int | None, *, estimated: int, maximum: int | None) -> Learned | None:
+    """What a refusal teaches about a window; None when it only says that this request was too long.
+
+    `estimated` is our own estimate of the refused request, `maximum` what the provider named. Without a number the
+    window is at most half of what was believed, and no more than what was refused.
+    """
+    known = window if window is not None and window > 0 else None
+    if maximum is not None and maximum >= MIN_NAMED_TOKENS:
+        return Learned(maximum, LearnedFrom.PROVIDER) if known is None or maximum < known else None
+    if estimated < MIN_GUESSED_TOKENS:
+        return None
+    if known is None:
+        return Learned(estimated, LearnedFrom.HALVING)
+    if estimated * 100 > known * _SURE_PERCENT:
+        return None
+    guess = max(min(known // 2, estimated), MIN_GUESSED_TOKENS)
+    return Learned(guess, LearnedFrom.HALVING) if guess < known else None

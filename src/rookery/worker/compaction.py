@@ -1,0 +1,229 @@
+"""The act that makes a chat shorter: a summary of what was said, with the user's unanswered message whole behind it.
+
+A part of `Acts`, which owns attempts, fences and bills. Each run is at most one commit of three rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import uuid5
+
+import msgspec
+
+from rookery.chat import overflow, summarising
+from rookery.chat.chats import Chat
+from rookery.chat.compaction import Source, Spilled, boundary_parts, boundary_summary, current_turn_parts
+from rookery.chat.decide import Compact, TurnEnd
+from rookery.chat.messages import Role
+from rookery.chat.overflow import Budget
+from rookery.chat.parts import Part
+from rookery.chat.transitions import Transition
+from rookery.chat.truncation import BYTES_PER_TOKEN
+from rookery.chat.windows import LearnedFrom
+from rookery.llm.errors import CallFailed
+from rookery.llm.types import Call, ErrorKind, Purpose
+from rookery.log import get_logger
+from rookery.loop import compaction
+from rookery.loop.assistant import StepMeter, StepSetup
+from rookery.loop.compaction import Carried, CompactionOutcome, CompactionSetup
+from rookery.loop.tools import ToolOutput
+from rookery.store import machine as transitions
+from rookery.store.machine import Tx
+from rookery.store.usage import CallStatus, record_call
+from rookery.worker import billing, failures, shielded
+from rookery.worker.failures import Classified, StepFailed
+from rookery.worker.prepare import Asked
+from rookery.worker.tasks import TaskExit
+
+if TYPE_CHECKING:
+    from rookery.worker.acting import Acts
+
+log = get_logger("worker.compaction")
+
+NOT_STORED = "The summary was made, and could not be stored. It is made again."
+
+
+class CompactionAct:
+    def __init__(self, acts: Acts) -> None:
+        self._acts = acts
+        self._parts = acts.parts
+        self._handle = acts.handle
+        self._prepared = acts.prepared
+        self._step = acts.prepared.step
+
+    async def compact(self, decision: Compact) -> None:
+        """Its model is connected here: one that cannot be had must not fail turns that never need it."""
+        acts, prepared, parts, chat = self._acts, self._prepared, self._parts, self._step.chat
+        asked = await self._summariser()
+        kept_summary = self._kept_summary(decision)
+        if kept_summary is None:
+            await parts.preparer.check_spend(asked, chat.owner_id)
+        call = await prepared.call(asked, purpose=Purpose.COMPACTION)
+        fixed = await asyncio.to_thread(_fixed_bytes, call)
+        async with acts.attempting() as episode:
+            meter = StepMeter()
+            step = acts.setup(asked, episode, meter)
+            setup = CompactionSetup(
+                step=step,
+                source=decision.source,
+                assessment=prepared.assessment,
+                model_config_id=prepared.asked.ready.config.id,
+                carry=lambda summary: self._carry(decision, summary, fixed_bytes=fixed),
+                budget=Budget(
+                    window_tokens=asked.windows.effective,
+                    max_output_tokens=call.max_output_tokens or 0,
+                    refused_tokens=self._step.meta.refused_tokens,
+                ),
+                on_refusal=lambda error, tokens: acts.learned.remember(
+                    asked, failures.classify(error), tokens, attempt=acts.attempt
+                ),
+                stats=parts.stats.calls,
+                kept_summary=kept_summary,
+                is_other_provider=asked.ready.provider.id != prepared.asked.ready.provider.id,
+            )
+            try:
+                with acts.metered(asked, meter, Purpose.COMPACTION):
+                    outcome = await compaction.summarise(asked.model, call, setup)
+            except (CallFailed, StepFailed) as error:
+                is_late = isinstance(error, CallFailed) and error.error.kind is ErrorKind.TIMEOUT
+                self._count_failure(asked, decision, error, result="timeout" if is_late else "error")
+                raise
+            await shielded.to_the_end(self._commit_summary(decision, asked, outcome, step))
+
+    def _kept_summary(self, decision: Compact) -> str | None:
+        """What stands behind the new boundary without asking anybody: where nothing but the user's own message came
+        after the last summary, there is nothing to sum up. None: ask."""
+        if decision.source is Source.OVERFLOW and not self._acts.history.has_compactable:
+            return boundary_summary(self._step.history.prompt)
+        return None
+
+    async def _carry(self, decision: Compact, summary: str, *, fixed_bytes: int) -> Carried:
+        """What the user said to begin the turn, whole if the model can read it, else its ends and where all of it is.
+
+        A chat at rest has nothing to carry: what was said there is answered.
+        """
+        if decision.source is Source.MANUAL and not decision.resume:
+            return Carried()
+        said = current_turn_parts(self._step.history.rows)
+        room = self._room(decision, taken_bytes=fixed_bytes + len(summary.encode("utf-8", "replace")))
+        fitted = overflow.fit(said, files=self._prepared.files, room_bytes=room)
+        if fitted is None or (not said and not summary):
+            raise StepFailed(_no_room(fixed_bytes, self._prepared.asked))
+        kept: dict[int, str] = {}
+        for cut in fitted.cuts:
+            name = f"message_{self._acts.turn_id() or 0}_{cut.place}"
+            token = uuid5(self._step.chat.id, name)
+            if (path := await self._prepared.turn_tools.keep_result(name, token, ToolOutput(cut.text))) is not None:
+                kept[cut.place] = path
+        carried = fitted.with_cuts(kept)
+        if self._kept_summary(decision) is not None and not self._is_shorter(boundary_parts(summary, carried)):
+            # The next request would be no shorter than the one that was refused.
+            raise StepFailed(_no_room(fixed_bytes, self._prepared.asked))
+        spilled = tuple(
+            Spilled(bytes=len(cut.text.encode("utf-8", "replace")), path=kept.get(cut.place)) for cut in fitted.cuts
+        )
+        return Carried(carried, spilled)
+
+    def _is_shorter(self, content: tuple[Part, ...]) -> bool:
+        """Whether this takes less of a prompt than what is told now."""
+        files = self._prepared.files
+        told = (row.message for row in self._step.history.prompt if row.message.role is not Role.SYSTEM)
+        now = sum(overflow.part_bytes(part, files) for message in told for part in message.parts())
+        return sum(overflow.part_bytes(part, files) for part in content) < now
+
+    def _room(self, decision: Compact, *, taken_bytes: int) -> int | None:
+        """How many bytes the user's message may have behind a summary."""
+        asked = self._prepared.asked
+        believed = self._acts.learned.believed.get(asked.ready.config.id)
+        budget = Budget(
+            window_tokens=believed or asked.windows.effective,
+            refused_tokens=self._step.meta.refused_tokens if decision.source is Source.OVERFLOW else None,
+        )
+        target = overflow.target_tokens(
+            budget,
+            rungs=self._acts.history.compactions.count(Source.OVERFLOW),
+            is_guessed=believed is not None or asked.windows.learned_from is LearnedFrom.HALVING,
+        )
+        return None if target is None else target * BYTES_PER_TOKEN - taken_bytes
+
+    def _count_failure(self, asked: Asked, decision: Compact, error: BaseException, *, result: str) -> None:
+        assessment = self._prepared.assessment
+        self._parts.stats.calls.compacted(asked.model, decision.source, result=result)
+        log.warning(
+            "compaction_failed",
+            source=decision.source,
+            tokens=assessment.tokens,
+            limit_tokens=assessment.limit_tokens,
+            error=str(error) or type(error).__name__,
+        )
+
+    async def _commit_summary(
+        self, decision: Compact, asked: Asked, outcome: CompactionOutcome, step: StepSetup
+    ) -> None:
+        bill = billing.entry(
+            self._step.chat,
+            asked,
+            outcome.usage,
+            purpose=Purpose.COMPACTION,
+            status=CallStatus.OK,
+            runtime_ms=outcome.runtime_ms,
+            at=self._parts.clock.now(),
+        )
+        is_asked = outcome.tries > 0
+        if is_asked:
+            self._parts.stats.calls.call_ended(asked.model, bill)
+
+        async def commit(tx: Tx) -> tuple[Chat, bool]:
+            await transitions.commit_step(
+                tx, outcome.rows, consume_compaction=True, keep_model=self._prepared.stand_in is not None
+            )
+            if is_asked:
+                await record_call(tx.conn, bill)
+            finished = None if decision.resume else await transitions.finish_turn(tx)
+            return tx.chat, finished is not None and finished.promoted is not None
+
+        try:
+            chat, is_promoted = await self._handle.update(
+                commit, transition=Transition.COMMIT_STEP, attempt=self._acts.attempt
+            )
+        except Exception as error:
+            if is_asked:
+                self._parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
+            if not isinstance(error, TaskExit):
+                # Somebody who moved the chat on is no failure; a database that does not take the rows is.
+                compaction.show_failure(step, outcome.call_id, NOT_STORED)
+                self._count_failure(asked, decision, error, result="error")
+            raise
+        self._parts.stats.calls.compacted(asked.model, decision.source, result="success")
+        if not decision.resume:
+            self._acts.tell_finished(chat, TurnEnd.COMPLETE, is_promoted=is_promoted)
+
+    async def _summariser(self) -> Asked:
+        prepared, chat = self._prepared, self._step.chat
+        if prepared.summary.model_config_id == prepared.asked.ready.config.id:
+            return prepared.asked
+        return await self._parts.preparer.ask_choice(
+            prepared.summary, owner_id=chat.owner_id, effort=chat.last_reasoning_effort
+        )
+
+
+def _fixed_bytes(call: Call) -> int:
+    """What every request of the chat has, whatever was said: system blocks and tools."""
+    system = (message for message in call.prompt.messages if message.role is Role.SYSTEM)
+    return summarising.size_bytes(system) + compaction.tools_bytes(call.tools)
+
+
+def _no_room(fixed_bytes: int, asked: Asked) -> Classified:
+    window = asked.windows.effective
+    reads = "an unknown number of" if window is None else f"about {window}"
+    return Classified(
+        kind=ErrorKind.CONTEXT_OVERFLOW,
+        message=(
+            f"There is no room for the message: instructions and tools of this chat take about "
+            f"{fixed_bytes // BYTES_PER_TOKEN} tokens, and the model reads {reads}. Use a model with a larger window."
+        ),
+        retryable=False,
+        provider=asked.provider_name,
+        context_overflow=True,
+    )

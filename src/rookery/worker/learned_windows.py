@@ -1,0 +1,89 @@
+"""What requests that were refused as too long teach about models, remembered for all chats and replicas."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import asyncpg
+
+from rookery.chat import windows
+from rookery.chat.transitions import Transition
+from rookery.chat.windows import LearnedFrom
+from rookery.clock import Clock
+from rookery.log import get_logger
+from rookery.store import machine as transitions
+from rookery.store import model_windows
+from rookery.store.machine import Tx
+from rookery.store.refused_requests import record_refused
+from rookery.worker import failures, shielded
+from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker.effects import Effects
+from rookery.worker.failures import Classified
+from rookery.worker.prepare import Asked, Preparer
+from rookery.worker.tasks import TaskHandle
+
+log = get_logger("worker.learned_windows")
+
+
+class LearnedWindows:
+    """Of one step. `believed` is what was learned about models since the step was prepared."""
+
+    def __init__(
+        self, handle: TaskHandle, *, preparer: Preparer, effects: Effects, pool: asyncpg.Pool, clock: Clock
+    ) -> None:
+        self._handle = handle
+        self._preparer = preparer
+        self._effects = effects
+        self._pool = pool
+        self._clock = clock
+        self.believed: dict[UUID, int] = {}
+
+    async def remember(self, asked: Asked, failure: Classified, tokens: int, *, attempt: int) -> int | None:
+        """Take a refusal of a request of about this size; the window that the model is believed to have from now on.
+
+        That the chat's history is too long, and what this says about the model, is one commit.
+        """
+        window = self.believed.get(asked.ready.config.id, asked.windows.effective)
+        learned = windows.learn(window, estimated=tokens, maximum=failure.context_max)
+        now = self._clock.now()
+
+        async def record(tx: Tx) -> bool:
+            await record_refused(tx, estimated_tokens=tokens)
+            retry = failures.retry_state(failure, attempt=tx.chat.generation_attempt, delay=timedelta(), now=now)
+            await transitions.record_retry_state(tx, retry)
+            return learned is not None and await model_windows.learn(tx.conn, asked.ready.config.id, learned)
+
+        is_news = await shielded.to_the_end(
+            self._handle.update(record, transition=Transition.RECORD_RETRY_STATE, attempt=attempt or None)
+        )
+        log.info(
+            "request_too_long",
+            tokens=tokens,
+            limit_tokens=window,
+            learned_tokens=None if learned is None else learned.tokens,
+            learned_from=None if learned is None else learned.source,
+        )
+        if learned is None:
+            return window
+        self.believed[asked.ready.config.id] = learned.tokens
+        if is_news:
+            self._tell(asked)
+        return learned.tokens
+
+    async def check_guess(self, asked: Asked, *, read_tokens: int) -> None:
+        """An answer that read more than was guessed to be possible corrects the guess."""
+        known = asked.windows
+        if known.learned is None or known.learned_from is not LearnedFrom.HALVING or read_tokens <= known.learned:
+            return
+        try:
+            async with self._pool.acquire() as conn:
+                await model_windows.outgrow(conn, asked.ready.config.id, read_tokens=read_tokens)
+        except DATABASE_ERRORS as error:
+            log.warning("guess_not_corrected", error=str(error) or type(error).__name__)
+            return
+        self._tell(asked)
+
+    def _tell(self, asked: Asked) -> None:
+        self._effects.model_changed(asked.ready.config.id)
+        self._preparer.forget_models()

@@ -1,0 +1,289 @@
+"""Chats that are longer than their model reads, against servers that refuse them in the words of the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec import Raw
+
+from rookery.chat import overflow, parts
+from rookery.chat.compaction import LEAD_IN
+from rookery.chat.messages import ChatId, NewMessage, Role, Visibility
+from rookery.chat.parts import Text, ToolResult
+from rookery.chat.prompt_parts import PromptText
+from rookery.chat.states import Status
+from rookery.chat.windows import Learned, LearnedFrom
+from rookery.llm.scripted import Fail, Say, Wait
+from rookery.llm.types import Call, ErrorKind, Purpose
+from rookery.loop.tools import ToolOutput
+from rookery.store import machine, model_configs, model_windows
+from rookery.store.machine import ChatSpec
+from rookery.store.model_configs import ModelConfigPatch
+from rookery.store.model_options import ProviderType
+from rookery.testing import FakeClock, fake_anthropic
+from rookery.testing.fake_anthropic import FakeAnthropic
+from rookery.testing.fake_completions import Answer, FakeCompletions
+from rookery.testing.fake_responses import FakeResponses, say
+from rookery.testing.fake_server import RecordedRequest
+from rookery.tools.turn import PlainToolbox, TurnTools
+from tests.worker.house import KEY, House, open_house
+
+# How much the fake models read, at the bytes a token that each case says.
+WINDOW = 8_000
+DONE = "All done."
+QUESTION = "What does the second clause say?"
+WIRES = ("anthropic", "responses", "completions")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A fake provider whose model answers everything with the same words, if it can read it."""
+
+    url: str
+    requests: Sequence[RecordedRequest]
+
+
+@asynccontextmanager
+async def serving(wire: str, *, bytes_per_token: float = 4.0, answers: int = 120) -> AsyncIterator[Server]:
+    limits: dict[str, Any] = {"window_tokens": WINDOW, "bytes_per_token": bytes_per_token}
+    fake: FakeAnthropic | FakeResponses | FakeCompletions
+    match wire:
+        case "anthropic":
+            fake = FakeAnthropic(api_key=KEY, **limits)
+            fake.answer(*[fake_anthropic.Answer([fake_anthropic.Text(DONE)])] * answers)
+        case "responses":
+            fake = FakeResponses(is_strict=False, **limits)
+            for _ in range(answers):
+                fake.answer(say(DONE))
+        case _:
+            fake = FakeCompletions(**limits)
+            fake.enqueue(*[Answer(text=DONE)] * answers)
+    async with fake.listening() as url:
+        yield Server(url, fake.requests)
+
+
+@asynccontextmanager
+async def at(wire: str, server: Server, database_url: str, *, context_limit: int = WINDOW) -> AsyncIterator[House]:
+    async with open_house(
+        database_url,
+        server=server.url,
+        provider=ProviderType.ANTHROPIC if wire == "anthropic" else ProviderType.OPENAI_COMPAT,
+        options={"use_responses_api": True} if wire == "responses" else {},
+        context_limit=context_limit,
+    ) as house:
+        yield house
+
+
+def long_text(size: int, word: str) -> str:
+    return f"FIRST {word} " + f"{word} " * (size // (len(word) + 1)) + f"{word} LAST"
+
+
+async def begin(house: House, *said: tuple[Role, str]) -> ChatId:
+    """A chat that has this behind it; the last message is the user's, and waits for an answer."""
+    messages = tuple(
+        NewMessage(
+            role=role,
+            content=(Text(words),),
+            created_by=house.user if role is Role.USER else None,
+            model_config_id=house.model,
+        )
+        for role, words in said
+    )
+    spec = ChatSpec(owner_id=house.user, title="A chat", model_config_id=house.model, messages=messages)
+    return (await house.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat.id
+
+
+def history(tokens: int, *, bytes_per_token: float) -> list[tuple[Role, str]]:
+    """Ten turns that together have so many tokens."""
+    size = int(tokens * bytes_per_token / 20)
+    turns = [(Role.USER, long_text(size, "asked")), (Role.ASSISTANT, long_text(size, "answered"))]
+    return turns * 10
+
+
+async def model_windows_of(house: House) -> model_windows.ModelWindow:
+    async with house.database.api.acquire() as conn:
+        known = await model_windows.find_window(conn, house.model)
+    assert known is not None
+    return known
+
+
+CASES = {
+    "a history of 2 windows": (2, 0),
+    "a history of 10 windows": (10, 0),
+    "a message of 3 windows": (0, 3),
+    "a message of 3 windows behind a history of 2": (2, 3),
+}
+
+
+@pytest.mark.parametrize("factor", [1, 10], ids=["right limit", "limit 10 times too high"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("wire", WIRES)
+async def test_chat_that_is_too_long_ends_in_an_answer(wire: str, case: str, factor: int, database_url: str) -> None:
+    windows, message_windows = CASES[case]
+    bytes_per_token = 2.5 if factor == 10 else 4.0
+    asked = long_text(int(message_windows * WINDOW * bytes_per_token), "clause") if message_windows else QUESTION
+    before = history(windows * WINDOW, bytes_per_token=bytes_per_token) if windows else []
+    async with (
+        serving(wire, bytes_per_token=bytes_per_token) as server,
+        at(wire, server, database_url, context_limit=factor * WINDOW) as house,
+    ):
+        chat_id = await begin(house, *before, (Role.USER, asked))
+
+        chat = await house.rested(chat_id)
+
+        assert (chat.status, chat.last_error) == (Status.WAITING, None), chat.last_error
+        assert (await house.story(chat_id))[-1] == ("assistant", DONE)
+        bodies = [request.raw for request in server.requests]
+        assert len(set(bodies)) == len(bodies) < 60
+        last = bodies[-1].decode()
+        if message_windows:
+            assert "FIRST clause" in last
+            assert "clause LAST" in last
+            assert "bytes were left out here" in last
+        else:
+            assert QUESTION in last
+        if before:
+            assert LEAD_IN[:40] in last
+            assert "answered LAST" not in last
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "completions"])
+async def test_window_that_a_provider_names_is_remembered_for_all_chats_and_replicas(
+    wire: str, database_url: str
+) -> None:
+    async with (
+        serving(wire, bytes_per_token=3.0) as server,
+        at(wire, server, database_url, context_limit=10 * WINDOW) as house,
+    ):
+        await house.rested(await begin(house, (Role.USER, long_text(4 * 3 * WINDOW, "clause"))))
+        known = await model_windows_of(house)
+        assert (known.learned_tokens, known.learned_from) == (WINDOW, "provider")
+
+        await house.add_replica()
+        await house.crash()
+        before = len(server.requests)
+        assert (await model_windows_of(house)).learned_tokens == WINDOW
+        chat_id = await begin(house, *history(10 * WINDOW, bytes_per_token=3.0), (Role.USER, QUESTION))
+        await house.rested(chat_id)
+
+        # The first request finds out; nothing longer than the window is sent after it.
+        sizes = [len(request.raw) / 3.0 for request in server.requests[before:] if request.method == "POST"]
+        assert all(size < WINDOW for size in sizes[1:]), sizes
+        assert (await house.story(chat_id))[-1] == ("assistant", DONE)
+
+
+async def test_changed_config_forgets_what_was_learned(database_url: str) -> None:
+    async with open_house(database_url) as house, house.database.api.acquire() as conn:
+        learned = Learned(5_000, LearnedFrom.PROVIDER)
+        for patch, is_kept in [
+            (ModelConfigPatch(display_name="Other"), True),
+            (ModelConfigPatch(compression_threshold=50), True),
+            (ModelConfigPatch(context_limit=123_456), False),
+            (ModelConfigPatch(options={"temperature": 0.5}), False),
+        ]:
+            await model_windows.learn(conn, house.model, learned)
+            await model_configs.update_model_config(conn, house.model, patch=patch, by=None)
+            assert (await model_windows.find_window(conn, house.model) is not None) is is_kept
+
+
+async def test_replica_that_takes_over_in_the_middle_goes_on_and_does_not_ask_the_same(database_url: str) -> None:
+    clock = FakeClock()
+    sent: list[Call] = []
+    is_dead = False
+
+    def script(call: Call) -> Sequence[Any]:
+        sent.append(call)
+        if call.purpose is Purpose.COMPACTION:
+            return (Say("In short."),) if is_dead else (Wait(60), Say("In short."))
+        if overflow.estimate_tokens(call.prompt.messages) > 20_000:
+            return (Fail(ErrorKind.CONTEXT_OVERFLOW, "Too long.", retryable=False),)
+        return (Say(DONE),)
+
+    async with open_house(database_url, script=script, clock=clock) as house:
+        chat_id = await begin(house, *history(30_000, bytes_per_token=3.0), (Role.USER, QUESTION))
+        await clock.until_waiting("scripted-wait")
+        await house.crash()
+        is_dead = True
+        await house.add_replica()
+        await house.rested(chat_id)
+
+        turns = [call for call in sent if call.purpose is Purpose.TURN]
+        assert [overflow.estimate_tokens(call.prompt.messages) > 20_000 for call in turns] == [True, False]
+        assert (await house.story(chat_id))[-1] == ("assistant", DONE)
+
+
+async def test_each_rung_is_stored_with_the_summary_and_counted(database_url: str) -> None:
+    async with (
+        serving("completions", bytes_per_token=3.0) as server,
+        at("completions", server, database_url) as house,
+    ):
+        asked = long_text(3 * 3 * WINDOW, "clause")
+        chat_id = await begin(house, *history(2 * WINDOW, bytes_per_token=3.0), (Role.USER, asked))
+        await house.rested(chat_id)
+
+        *_, told = [
+            parts.json_value(part.result)
+            for message in await house.messages(chat_id)
+            for part in message.parts()
+            if isinstance(part, ToolResult) and isinstance(part.result, Raw) and part.tool_name == "chat_summarized"
+        ]
+        assert told["source"] == "overflow"
+        assert told["rungs"][-1] == "spilled"
+        assert told["spilled"] == [{"bytes": len(asked), "path": None}]
+        counted = house.worker.stats.calls.rungs
+        assert {rung for _, _, rung, result in counted if result == "success"} >= set(told["rungs"])
+        assert house.worker.stats.calls.compactions["openai_compat", "test", "overflow", "success"] >= 1
+
+
+async def test_message_that_is_too_long_is_kept_where_the_model_can_read_it(database_url: str) -> None:
+    kept: dict[str, str] = {}
+
+    class Box:
+        async def open(self, step: Any, *, mode: Any, stack: Any) -> TurnTools:
+            return replace(await PlainToolbox().open(step, mode=mode, stack=stack), keep_result=keep)
+
+    async def keep(call_id: str, token: UUID, output: ToolOutput) -> str | None:
+        kept[call_id] = str(output.value)
+        return f"/home/me/.rookery/results/{call_id}"
+
+    def script(call: Call) -> Sequence[Any]:
+        is_long = overflow.estimate_tokens(call.prompt.messages) > 20_000
+        return (Fail(ErrorKind.CONTEXT_OVERFLOW, "Too long.", retryable=False),) if is_long else (Say(DONE),)
+
+    async with open_house(database_url, script=script, toolbox=Box()) as house:
+        asked = long_text(200_000, "clause")
+        chat_id = await house.ask(asked)
+        await house.rested(chat_id)
+
+        ((name, text),) = kept.items()
+        assert text == asked
+        told = "\n".join(
+            part.text
+            for message in house.calls[-1].prompt.messages
+            for part in message.parts
+            if isinstance(part, PromptText)
+        )
+        assert f"All of it is in the file /home/me/.rookery/results/{name}" in told
+        assert (await house.story(chat_id))[0] == ("user", asked)
+
+
+async def test_instructions_that_fill_the_window_end_the_turn_with_what_to_do(database_url: str) -> None:
+    def script(call: Call) -> Sequence[Any]:
+        return (Fail(ErrorKind.CONTEXT_OVERFLOW, "Too long.", retryable=False),)
+
+    async with open_house(database_url, script=script) as house:
+        system = NewMessage(role=Role.SYSTEM, content=(Text("rule " * 20_000),), visibility=Visibility.MODEL)
+        user = NewMessage(role=Role.USER, content=(Text(QUESTION),), created_by=house.user)
+        spec = ChatSpec(owner_id=house.user, title="A chat", model_config_id=house.model, messages=(system, user))
+        chat_id = (await house.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat.id
+
+        error = await house.error(chat_id)
+
+        assert error.kind == "context_overflow"
+        assert "larger window" in error.message
+        assert len(house.calls) == 1
