@@ -136,14 +136,15 @@ class Acts:
             await shielded.to_the_end(self._commit_answer(rows, self._entry(asked, outcome)))
             await self.learned.check_guess(asked, read_tokens=outcome.usage.context_tokens or 0)
 
-    async def take_refusal(self, failure: Classified) -> None:
-        """The request was too long: remember that, and what it says about the model, in one commit."""
-        if self._sent is not None:
-            sent = self._sent
-            tokens = await asyncio.to_thread(
-                overflow.estimate_tokens, sent.prompt.messages, tools_bytes=compaction.tools_bytes(sent.tools)
-            )
-            await self.learned.remember(self.prepared.asked, failure, tokens, attempt=self.attempt)
+    async def take_refusal(self, failure: Classified) -> bool:
+        """The request was too long: remember that. False when none was sent, so that nothing was found out."""
+        if (sent := self._sent) is None:
+            return False
+        tokens = await asyncio.to_thread(
+            overflow.estimate_tokens, sent.prompt.messages, tools_bytes=compaction.tools_bytes(sent.tools)
+        )
+        await self.learned.remember(self.prepared.asked, failure, tokens, attempt=self.attempt)
+        return True
 
     def _was_told(self, text: str) -> bool:
         """Whether people have read this in the running turn already."""

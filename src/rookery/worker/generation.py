@@ -112,8 +112,8 @@ class GenerationWork:
                     if acts is not None and isinstance(decision, Generate) and failure.context_overflow:
                         # From here on the history counts as refused, and the next decision makes it shorter.
                         run.forced = None
-                        await acts.take_refusal(failure)
-                        continue
+                        if await acts.take_refusal(failure):
+                            continue
                     if acts is not None and isinstance(decision, Compact) and _goes_on(decision, failure, acts):
                         run.forced = Generate()
                         run.told = compaction.NOT_SUMMARISED.format(reason=failure.message)
