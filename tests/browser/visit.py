@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect
+from playwright.sync_api import APIResponse, Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect
 
 # A busy machine is slow, not wrong.
 # By the button: until the settings are loaded, Enter writes a line.
@@ -113,14 +113,21 @@ class Visitor:
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """The API as this person, beside the page."""
-        answer = self.context.request.fetch(
+        answer = self._fetch(method, path, body)
+        if answer.status == 401 and self.key is not None:
+            # Signed in again by the form: the page has another key than the one that was given to it.
+            self.key = None
+            answer = self._fetch(method, path, body)
+        assert answer.ok, answer.text()
+        return None if answer.status == 204 else answer.json()
+
+    def _fetch(self, method: str, path: str, body: object) -> APIResponse:
+        return self.context.request.fetch(
             f"{self.url}/api/v1{path}",
             method=method,
             data=None if body is None else body,
             headers=self.headers,
         )
-        assert answer.ok, answer.text()
-        return None if answer.status == 204 else answer.json()
 
     def chat(self, text: str, **more: object) -> Any:
         """A new chat that begins with this."""

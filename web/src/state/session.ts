@@ -36,7 +36,7 @@ export const session = createStore<Session>(() => ({ signedOut: false, newBuild:
 export function followAnswers(): void {
   listen({
     // Before somebody was known, the routes lead to the login page by themselves.
-    signedOut: () => queryClient.getQueryData(meQuery.queryKey) && session.setState({ signedOut: true }),
+    signedOut: () => !isLeaving && queryClient.getQueryData(meQuery.queryKey) && session.setState({ signedOut: true }),
     build: (id) => !!ownBuild() && id !== ownBuild() && session.setState({ newBuild: true }),
   });
 }
@@ -47,8 +47,7 @@ export function followSessionKey(): void {
     const known = queryClient.getQueryData(meQuery.queryKey);
     if (!known) return;
     if (key === null) {
-      forgetPerson();
-      location.assign("/login");
+      leave();
       return;
     }
     getMe().then(
@@ -88,14 +87,19 @@ export async function signOut(): Promise<void> {
     // The session was over already.
     if (!isStatus(error, 401)) throw error;
   });
-  forgetPerson();
-  location.assign("/login");
+  leave();
 }
 
-export function forgetPerson(): void {
-  queryClient.clear();
+let isLeaving = false;
+
+/** Go to the login page, and forget everything that this browser holds of the person. */
+export function leave(): void {
+  isLeaving = true;
   forgetSession();
   forgetReasons();
   forgetSessionKey();
   for (const key of Object.keys(localStorage)) if (key.startsWith("rookery.draft")) localStorage.removeItem(key);
+  // Last of all: what is shown until the next page is there must not ask who is signed in.
+  window.addEventListener("pagehide", () => queryClient.clear(), { once: true });
+  location.assign("/login");
 }

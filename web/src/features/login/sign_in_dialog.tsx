@@ -1,6 +1,6 @@
 import { useStore } from "zustand";
 import { LoginForm } from "@/features/login/login_form";
-import { forgetPerson, resume, session, useSelf } from "@/state/session";
+import { leave, resume, session, useSelf } from "@/state/session";
 import { Dialog } from "@/ui/dialog";
 
 /** The session ended: signing in happens over the page, so that nothing typed is lost. */
@@ -18,14 +18,7 @@ export function SignInDialog() {
       <LoginForm username={me.username} onDone={resume} />
       <p className="mt-4 text-small text-muted">
         Not {me.name || me.username}?{" "}
-        <button
-          type="button"
-          className="text-accent underline"
-          onClick={() => {
-            forgetPerson();
-            location.assign("/login");
-          }}
-        >
+        <button type="button" className="text-accent underline" onClick={leave}>
           Use another account
         </button>
       </p>
