@@ -218,3 +218,31 @@ async def test_role_of_a_newer_version_has_the_least_rights(world: World) -> Non
     found = await users.get_user(world.conn, ada.id)
 
     assert (found.role, found.is_active) == (Role.MEMBER, False)
+
+
+async def test_names_are_stored_and_found_in_one_form_whatever_was_typed(world: World) -> None:
+    made = await users.create_user(world.conn, UserDraft(email="  \uff21d\u00c4@Stra\u00dfe.example ", username="ada"))
+
+    assert made.email == "ad\u00e4@strasse.example"
+    for typed in (
+        "AD\u00c4@STRASSE.EXAMPLE",
+        "ada\u0308@strasse.example",
+        "ad\u00e4@stra\u00dfe.example",
+        "\uff21\uff24\uff21",
+    ):
+        found = await users.find_by_login(world.conn, typed)
+        assert found is not None, typed
+        assert found[0].id == made.id
+    with pytest.raises(AlreadyExists):
+        await users.create_user(world.conn, UserDraft(email="AD\u00c4@strasse.example"))
+
+
+async def test_address_of_an_older_version_is_still_found_as_it_was_typed(world: World) -> None:
+    old = await users.create_user(world.conn, UserDraft(email="old@example.org"))
+    await world.conn.execute("UPDATE users SET email = $2 WHERE id = $1", old.id, "old@Stra\u00dfe.example")
+    new = await users.create_user(world.conn, UserDraft(email="old@strasse.example"))
+
+    for typed, owner in (("old@Stra\u00dfe.example", old), ("old@strasse.example", new), ("OLD@STRASSE.example", new)):
+        found = await users.find_by_login(world.conn, typed)
+        assert found is not None
+        assert found[0].id == owner.id, typed

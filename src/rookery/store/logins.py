@@ -213,7 +213,7 @@ async def purge_failures(conn: Connection, *, now: datetime) -> int:
 
 
 def login_hash(login: str) -> bytes:
-    return hashlib.sha256(login.strip().lower().encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(users.normal(login).encode("utf-8", "surrogatepass")).digest()
 
 
 def _names(user: User) -> tuple[str, ...]:

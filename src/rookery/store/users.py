@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import unicodedata
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
@@ -38,12 +39,15 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 COLUMNS = "u.id, u.username, u.name, u.email, u.role, u.status, u.spend_limit_micros, u.created_at, u.last_seen_at"
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 FIND = f"SELECT {COLUMNS} FROM users u WHERE u.id = $1"
-# An @ is in no username, so a login names one account at most.
+# An @ is in no username, so a login names one account at most; of two addresses that differ only in a form that older
+# versions took for another address, the one that was typed, else the older.
 FIND_BY_LOGIN = f"""
     SELECT {COLUMNS}, u.password_hash
       FROM users u
-     WHERE (lower(u.email) = lower($1) AND position('@' IN $1) > 0)
-        OR (lower(u.username) = lower($1) AND position('@' IN $1) = 0)
+     WHERE (lower(u.email) IN (lower($1), $2) AND position('@' IN $2) > 0)
+        OR (lower(u.username) IN (lower($1), $2) AND position('@' IN $2) = 0)
+     ORDER BY lower(coalesce(u.email, '')) = lower($1) DESC, u.created_at, u.id
+     LIMIT 1
 """
 FIND_HASH = "SELECT password_hash FROM users WHERE id = $1"
 # Not any user: commands on the machine make the operator, who cannot log in.
@@ -195,7 +199,7 @@ async def find_by_login(conn: Connection, login: str) -> tuple[User, str | None]
     """The account with this email address or username, and the hash of its password."""
     if _CONTROLS.search(login):
         return None
-    record = await conn.fetchrow(FIND_BY_LOGIN, login.strip())
+    record = await conn.fetchrow(FIND_BY_LOGIN, login.strip(), normal(login))
     return None if record is None else (from_record(record[:-1]), record[-1])
 
 
@@ -221,7 +225,7 @@ async def update_user(conn: Connection, user_id: UUID, *, patch: UserPatch) -> U
         before = await get_user(conn, user_id)
         given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
         if "email" in given:
-            given["email"] = given["email"].strip()
+            given["email"] = normal(given["email"])
         wanted = msgspec.structs.replace(before, **given)
         _check(before, wanted)
         if before.is_active_admin and not wanted.is_active_admin:
@@ -287,7 +291,7 @@ async def _require_other_admin(conn: Connection, user_id: UUID) -> None:
 
 
 async def _insert(conn: Connection, draft: UserDraft, username: str, *, password_hash: str | None) -> User:
-    return await _write(conn, INSERT, username, draft.name, draft.email.strip(), draft.role, password_hash)
+    return await _write(conn, INSERT, username, draft.name, normal(draft.email), draft.role, password_hash)
 
 
 async def _update(conn: Connection, user: User) -> User:
@@ -326,6 +330,17 @@ def _check(before: User, wanted: User) -> None:
         raise InvalidInput(
             "spend_limit_micros", "A spend limit is a number of micro-dollars above 0, or null for none."
         )
+
+
+def normal(name: str) -> str:
+    """A login as it is looked for, whatever the keyboard composed; email addresses are stored in this form.
+
+    Usernames have no other form by their own rule. The database would fold case by its locale, and only that.
+    """
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        return name  # the rules refuse it
+    folded = unicodedata.normalize("NFKC", name.strip()).casefold()
+    return unicodedata.normalize("NFKC", folded)
 
 
 def check_email(email: str) -> None:
