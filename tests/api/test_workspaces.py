@@ -332,6 +332,8 @@ FORBIDDEN = b'#!/bin/sh\necho "bwrap: No permissions to create new namespace" >&
 ELSEWHERE = b"""
 name = "elsewhere"
 driver = "ssh"
+[sandbox]
+network = "none"
 [ssh]
 host = "host.example"
 known_hosts = "host.example ssh-ed25519 AAAA"

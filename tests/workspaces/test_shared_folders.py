@@ -69,7 +69,7 @@ def test_template_is_refused_for_each_bind_that_is_not_shared() -> None:
 async def test_stored_template_that_binds_what_is_not_shared_does_not_start(yard: Yard, driver: str) -> None:
     """One from before, or from before the setting was changed."""
     place = '\n[ssh]\nhost = "h"\nknown_hosts = "h ssh-ed25519 AAAA"\n' if driver == "ssh" else ""
-    text = f'name = "plain"\ndriver = "{driver}"\n[sandbox]\nrw_binds = ["/srv/projects"]\n{place}'
+    text = f'name = "plain"\ndriver = "{driver}"\n[sandbox]\nnetwork = "none"\nrw_binds = ["/srv/projects"]\n{place}'
     await yard.push(text.encode())
     replica, fake = yard.replica()
     replica.parts.drivers["ssh"] = fake  # type: ignore[index]
