@@ -30,6 +30,8 @@ class TestGreet(unittest.TestCase):
         self.assertEqual(greet("Ada"), "Hello, Ada!")
 """
 
+FORGE = "127.0.0.2"
+
 
 @pytest.fixture(autouse=True)
 def sandbox() -> None:
@@ -120,17 +122,22 @@ async def served_repository(folder: Path) -> AsyncIterator[str]:
     application.router.add_static("/", folder)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    # Not 127.0.0.1, which is the workspace itself for every program in it.
+    site = web.TCPSite(runner, FORGE, 0)
     await site.start()
     try:
         port = runner.addresses[0][1]
-        yield f"http://127.0.0.1:{port}/repo.git"
+        yield f"http://{FORGE}:{port}/repo.git"
     finally:
         await runner.cleanup()
 
 
 async def test_task_is_done_in_a_clone_and_goes_on_after_stop_and_restart(database_url: str, tmp_path: Path) -> None:
-    async with served_repository(tmp_path) as url, open_homestead(database_url) as stead:
+    exempt = f"{FORGE}/32"
+    async with (
+        served_repository(tmp_path) as url,
+        open_homestead(database_url, net_allow_private=exempt) as stead,
+    ):
         chat = await stead.ask(f'create a workspace from git with {{"repository": "{url}", "depth": 0}}')
         (made,) = await stead.calls(chat)
         assert made.value["created"], made.value
