@@ -1,4 +1,4 @@
--- min_schema: 10
+-- min_schema: 9
 -- The values of secret parameters, sealed: `parameters` is shown to owners, auditors and models, and holds masks for
 -- them. An older server ignores the columns, and starts such workspaces without their secrets.
 
