@@ -15,7 +15,7 @@ from rookery.llm import secrets
 from rookery.llm.secrets import KeyRing
 from rookery.log import get_logger
 from rookery.settings import Problem, Settings, SettingsError
-from rookery.store import migrate, pool, setting_pins
+from rookery.store import migrate, pool, providers, setting_pins
 from rookery.store.embedded import server as embedded
 from rookery.store.embedded.data_dir import DataDirLock, Use, prepare_data_dir, require_database
 from rookery.store.embedded.server import EmbeddedServer
@@ -170,6 +170,8 @@ async def prepare_models(
                 raise secrets.SecretsError(
                     "This ring did not seal the keys in the database. Set the one that did, or restore the key file."
                 )
+            if ring is not None:
+                await providers.seal_clear_headers(conn, ring)
             await ensure_env_providers(conn, environ)
             if with_offline:
                 await ensure_model(conn)

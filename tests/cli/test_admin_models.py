@@ -180,7 +180,8 @@ async def test_everything_said_about_a_provider_is_stored(desk: Desk) -> None:
     }
     stored = await providers.find_provider_named(desk.conn, "gpt")
     assert stored is not None
-    assert stored.options.headers == {"X-Team": "birds-secret"}
+    assert stored.options.headers == {"X-Team": "***"}
+    assert stored.headers_enc is not None
 
 
 @pytest.mark.parametrize(

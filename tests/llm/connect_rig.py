@@ -45,6 +45,7 @@ def ready_model(
         options=provider_options,
         send_correlation=send_correlation,
         api_key_enc=None,
+        headers_enc=None,
         central_key_enabled=True,
         allow_user_key=False,
         allow_central_fallback=True,

@@ -72,6 +72,7 @@ def provider(**fields: Any) -> Provider:
         "options": ProviderOptions(),
         "send_correlation": False,
         "api_key_enc": None,
+        "headers_enc": None,
         "central_key_enabled": True,
         "allow_user_key": False,
         "allow_central_fallback": False,

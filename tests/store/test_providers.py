@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import msgspec
 import pytest
 
 from rookery.chat.errors import InvalidInput
@@ -145,6 +146,74 @@ async def test_patch_changes_what_it_names_and_keeps_the_key(nest: Nest) -> None
     assert changed.api_key_enc == provider.api_key_enc
     assert changed.options == provider.options
     assert changed.updated_at > provider.updated_at
+
+
+HEADERS = {"X-Gate": "gate-secret-1", "X-Team": "birds-secret"}
+
+
+async def test_values_of_headers_are_sealed_and_masked(nest: Nest) -> None:
+    provider = await nest.provider(options={"headers": HEADERS})
+
+    assert provider.options.headers == {"X-Gate": "***", "X-Team": "***"}
+    assert providers.open_headers(provider, RING) == HEADERS
+    assert providers.open_headers(provider, None) == {}
+    stored = await dump(nest)
+    assert "gate-secret-1" not in stored
+    assert "birds-secret" not in stored
+
+
+async def test_masked_header_keeps_its_value_and_one_that_never_was_is_refused(nest: Nest) -> None:
+    provider = await nest.provider(options={"headers": HEADERS})
+
+    changed = await providers.update_provider(
+        nest.conn,
+        provider.id,
+        patch=ProviderPatch(options={"headers": {"x-gate": "***", "X-New": "n"}}),
+        ring=RING,
+    )
+    with pytest.raises(InvalidInput, match="stands for a value that is saved"):
+        await providers.update_provider(
+            nest.conn, provider.id, patch=ProviderPatch(options={"headers": {"X-Never": "***"}}), ring=RING
+        )
+
+    assert providers.open_headers(changed, RING) == {"x-gate": "gate-secret-1", "X-New": "n"}
+
+
+async def test_headers_cannot_be_saved_without_a_ring(nest: Nest) -> None:
+    provider = await nest.provider()
+
+    with pytest.raises(KeysMissing):
+        await providers.update_provider(
+            nest.conn, provider.id, patch=ProviderPatch(options={"headers": HEADERS}), ring=None
+        )
+
+
+async def test_headers_of_an_older_version_are_sealed_once(nest: Nest) -> None:
+    provider = await nest.provider(options={"headers": HEADERS})
+    await nest.conn.execute(
+        "UPDATE model_providers SET headers_enc = NULL, options = jsonb_set(options, '{headers}', $1)",
+        msgspec.json.encode(HEADERS).decode(),
+    )
+    clear = await providers.get_provider(nest.conn, provider.id)
+    assert providers.open_headers(clear, RING) == HEADERS
+
+    done = [await providers.seal_clear_headers(nest.conn, RING) for _ in range(2)]
+
+    moved = await providers.get_provider(nest.conn, provider.id)
+    assert done == [1, 0]
+    assert providers.open_headers(moved, RING) == HEADERS
+    assert "gate-secret-1" not in await dump(nest)
+
+
+async def test_sealed_headers_move_to_another_key_of_the_ring(nest: Nest) -> None:
+    provider = await nest.provider(options={"headers": HEADERS})
+
+    rotation = await sealed.rotate(nest.conn, RING, full=True)
+
+    moved = await providers.get_provider(nest.conn, provider.id)
+    assert rotation.unreadable == 0
+    assert moved.headers_enc != provider.headers_enc
+    assert providers.open_headers(moved, RING) == HEADERS
 
 
 async def test_key_is_replaced_and_removed_by_patch(nest: Nest) -> None:

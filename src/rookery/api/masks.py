@@ -29,8 +29,8 @@ def restored(options: Mapping[str, Any], known: Mapping[str, str] | None = None)
     if not isinstance(headers, Mapping):
         return dict(options)
     saved = {name.lower(): value for name, value in (known or {}).items()}
+    unknown = [name for name, value in headers.items() if value == MASK and name.lower() not in saved]
     full = {name: saved.get(name.lower(), value) if value == MASK else value for name, value in headers.items()}
-    unknown = [name for name, value in full.items() if value == MASK]
     if unknown:
         raise BadFields(
             [FieldError(f"options.headers.{name}", f"{MASK} stands for a value that is saved.") for name in unknown]

@@ -216,15 +216,25 @@ class Directory:
         )
         return None if key is None else self._known(key, provider)
 
+    def _opened(self, provider: Provider) -> Provider:
+        """The provider with the values of its headers, for those who send them."""
+        if provider.headers_enc is None:
+            return provider
+        headers = providers.open_headers(provider, self._ring)
+        for name, value in headers.items():
+            self._known(SecretStr(value), provider, what=f"header {name}")
+        options = msgspec.structs.replace(provider.options, headers=headers)
+        return msgspec.structs.replace(provider, options=options)
+
     def _user_hash(self, provider: Provider, owner_id: UUID) -> str | None:
         """The same for all calls of a user, until the ring rotates; without a ring nobody is named at all."""
         if self._ring is None or not provider.options.send_user_hash:
             return None
         return hmac.new(self._ring.subkey("user"), owner_id.bytes, "sha256").hexdigest()
 
-    def _known(self, key: SecretStr, provider: Provider) -> SecretStr:
+    def _known(self, key: SecretStr, provider: Provider, *, what: str = "key") -> SecretStr:
         if self._registry is not None:
-            self._registry.add(f"{provider.name} key", key.reveal())
+            self._registry.add(f"{provider.name} {what}", key.reveal())
         return key
 
     def _heard(self, hint: ConfigHint) -> None:
@@ -243,7 +253,7 @@ class Directory:
             configs = await model_configs.list_model_configs(conn, with_deleted=True)
             windows = await model_windows.list_windows(conn)
         return Snapshot(
-            {provider.id: provider for provider in found},
+            {provider.id: self._opened(provider) for provider in found},
             {config.id: config for config in configs},
             next((config.id for config in configs if config.is_default), None),
             {provider.id: key for provider in found if (key := self._central_key(provider))},

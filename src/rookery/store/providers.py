@@ -1,4 +1,5 @@
-"""Model providers and their keys. Keys are here only as sealed text: whoever opens them has the key ring.
+"""Model providers and their keys. Keys and the values of headers are here only as sealed text: whoever opens them has
+the key ring. `options` shows headers by their names, with masks for the values.
 
 Every write is serialised with those of model configs (`config_lock`), and its caller publishes a
 `ConfigHint(kind="provider")` after the commit. Providers of the environment are rows too, because model configs and
@@ -31,6 +32,8 @@ from rookery.store.pool import Connection
 
 TABLE = "model_providers"
 COLUMN = "api_key_enc"
+HEADERS_COLUMN = "headers_enc"
+MASK = "***"  # in the place of a header's value; given back, it stands for the value that is stored
 MAX_KEY_BYTES = 10_240
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -55,7 +58,7 @@ KEYLESS: frozenset[str] = frozenset(
 
 COLUMNS = (
     "id, type, name, display_name, icon, base_url, enabled, deleted, source, options, send_correlation, api_key_enc, "
-    "central_key_enabled, allow_user_key, allow_central_fallback, created_at, updated_at"
+    "headers_enc, central_key_enabled, allow_user_key, allow_central_fallback, created_at, updated_at"
 )
 FIND = f"SELECT {COLUMNS} FROM model_providers WHERE id = $1"
 FIND_LIVE = f"{FIND} AND NOT deleted"
@@ -69,23 +72,30 @@ LIST = f"""
 # Written whole: a patch is applied to the row that was read under the lock.
 INSERT = f"""
     INSERT INTO model_providers (id, type, name, display_name, icon, base_url, enabled, source, options,
-                                 send_correlation, api_key_enc, central_key_enabled, allow_user_key,
+                                 send_correlation, api_key_enc, headers_enc, central_key_enabled, allow_user_key,
                                  allow_central_fallback)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
     RETURNING {COLUMNS}
 """
 UPDATE = f"""
     UPDATE model_providers
        SET type = $2, name = $3, display_name = $4, icon = $5, base_url = $6, enabled = $7, source = $8, options = $9,
-           send_correlation = $10, api_key_enc = $11, central_key_enabled = $12, allow_user_key = $13,
-           allow_central_fallback = $14, updated_at = clock_timestamp()
+           send_correlation = $10, api_key_enc = $11, headers_enc = $12, central_key_enabled = $13,
+           allow_user_key = $14, allow_central_fallback = $15, updated_at = clock_timestamp()
      WHERE id = $1
     RETURNING {COLUMNS}
 """
 DELETE = """
     UPDATE model_providers
-       SET deleted = true, api_key_enc = NULL, updated_at = clock_timestamp()
+       SET deleted = true, api_key_enc = NULL, headers_enc = NULL, updated_at = clock_timestamp()
      WHERE id = $1
+"""
+LIST_CLEAR_HEADERS = f"""
+    SELECT {COLUMNS}
+      FROM model_providers
+     WHERE headers_enc IS NULL
+       AND options -> 'headers' <> '{{}}'::jsonb
+       AND NOT deleted
 """
 DELETE_KEYS = "DELETE FROM user_provider_keys WHERE provider_id = $1"
 
@@ -100,6 +110,8 @@ class Sealer(Protocol):
     """The key ring, as far as writing needs it."""
 
     def seal(self, value: str, *, table: str, row_id: str, column: str) -> str: ...
+
+    def open(self, sealed: str, *, table: str, row_id: str, column: str) -> Secret | None: ...
 
 
 Maybe: TypeAlias = UnsetType
@@ -120,6 +132,7 @@ class Provider(msgspec.Struct, frozen=True):
     options: ProviderOptions
     send_correlation: bool
     api_key_enc: str | None
+    headers_enc: str | None
     central_key_enabled: bool
     allow_user_key: bool
     allow_central_fallback: bool
@@ -199,6 +212,7 @@ async def list_providers(conn: Connection, *, with_deleted: bool = False) -> lis
 async def create_provider(conn: Connection, draft: ProviderDraft, *, ring: Sealer | None) -> Provider:
     provider_id = uuid4()
     now = datetime.min  # the database stamps the row
+    options = model_options.parse_provider_options(draft.type, draft.options)
     provider = Provider(
         id=provider_id,
         type=draft.type,
@@ -209,9 +223,10 @@ async def create_provider(conn: Connection, draft: ProviderDraft, *, ring: Seale
         enabled=draft.enabled,
         deleted=False,
         source="db",
-        options=model_options.parse_provider_options(draft.type, draft.options),
+        options=with_masks(options),
         send_correlation=draft.send_correlation,
         api_key_enc=_sealed(provider_id, draft.api_key, ring=ring),
+        headers_enc=_sealed_headers(provider_id, options.headers, ring=ring),
         central_key_enabled=draft.central_key_enabled,
         allow_user_key=draft.allow_user_key,
         allow_central_fallback=_fallback(draft.allow_central_fallback, draft.central_key_enabled, draft.allow_user_key),
@@ -292,7 +307,10 @@ def _patched(current: Provider, patch: ProviderPatch, *, ring: Sealer | None) ->
     if "base_url" in given:
         given["base_url"] = checked_base_url(given["base_url"])
     if "options" in given:
-        given["options"] = model_options.parse_provider_options(ProviderType(current.type), given["options"])
+        options = model_options.parse_provider_options(ProviderType(current.type), given["options"])
+        headers = _restored(options.headers, current, ring=ring)
+        given["options"] = with_masks(options)
+        given["headers_enc"] = _sealed_headers(current.id, headers, ring=ring)
     if "api_key" in given:
         given["api_key_enc"] = _sealed(current.id, given.pop("api_key"), ring=ring)
     changed = msgspec.structs.replace(current, **given)
@@ -314,6 +332,53 @@ def _sealed(provider_id: UUID, api_key: Secret | None, *, ring: Sealer | None) -
     if ring is None:
         raise KeysMissing
     return ring.seal(value, table=TABLE, row_id=str(provider_id), column=COLUMN)
+
+
+def with_masks(options: ProviderOptions) -> ProviderOptions:
+    """The options as they are stored and shown: without the values of headers."""
+    return msgspec.structs.replace(options, headers={name: MASK for name in options.headers})
+
+
+def open_headers(provider: Provider, ring: Sealer | None) -> Mapping[str, str]:
+    """The headers with their values. Those that this ring cannot open are left out."""
+    if provider.headers_enc is None:
+        return provider.options.headers  # none, or from before they were sealed
+    opened = None
+    if ring is not None:
+        opened = ring.open(provider.headers_enc, table=TABLE, row_id=str(provider.id), column=HEADERS_COLUMN)
+    return {} if opened is None else msgspec.json.decode(opened.reveal(), type=dict[str, str])
+
+
+async def seal_clear_headers(conn: Connection, ring: Sealer) -> int:
+    """Seal what was stored in the clear by an older version; how many providers that were."""
+    async with config_lock.held(conn):
+        found = [from_record(record) for record in await conn.fetch(LIST_CLEAR_HEADERS)]
+        for provider in found:
+            sealed = msgspec.structs.replace(
+                provider,
+                options=with_masks(provider.options),
+                headers_enc=_sealed_headers(provider.id, provider.options.headers, ring=ring),
+            )
+            await _write(conn, UPDATE, sealed)
+    return len(found)
+
+
+def _restored(headers: Mapping[str, str], current: Provider, *, ring: Sealer | None) -> dict[str, str]:
+    """What is masked in the headers is what it was, and was there."""
+    known = {name.lower(): value for name, value in open_headers(current, ring).items()}
+    full = {name: known.get(name.lower(), value) if value == MASK else value for name, value in headers.items()}
+    if missing := [name for name, value in full.items() if value == MASK]:
+        raise InvalidInput(f"options.headers.{missing[0]}", f"{MASK} stands for a value that is saved.")
+    return full
+
+
+def _sealed_headers(provider_id: UUID, headers: Mapping[str, str], *, ring: Sealer | None) -> str | None:
+    if not headers:
+        return None
+    if ring is None:
+        raise KeysMissing
+    value = msgspec.json.encode(dict(headers)).decode()
+    return ring.seal(value, table=TABLE, row_id=str(provider_id), column=HEADERS_COLUMN)
 
 
 def checked_base_url(url: str | None) -> str | None:
@@ -355,6 +420,7 @@ async def _write(conn: Connection, statement: str, provider: Provider) -> Provid
                 model_options.encode(provider.options),
                 provider.send_correlation,
                 provider.api_key_enc,
+                provider.headers_enc,
                 provider.central_key_enabled,
                 provider.allow_user_key,
                 provider.allow_central_fallback,

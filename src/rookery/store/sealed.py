@@ -36,6 +36,7 @@ class Place(msgspec.Struct, frozen=True):
 
 PLACES = (
     Place("model_providers", "api_key_enc", "id::text", sealed="api_key_enc"),
+    Place("model_providers", "headers_enc", "id::text", sealed="headers_enc"),
     Place("user_provider_keys", "key_enc", "user_id || '/' || provider_id", sealed="key_enc"),
     Place("workspaces", "token_enc", "id::text", sealed="token_enc"),
     Place("workspaces", "secrets_enc", "id::text", sealed="secrets_enc"),
