@@ -78,3 +78,17 @@ def test_commands_that_prove_the_facts_name_files_that_exist() -> None:
 
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_promise_of_the_threat_model_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs" / "guide" / "threat-model.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
+
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (ROOT / path).exists() or (name and f"def {name}(" not in (ROOT / path).read_text())
+    ]
+
+    assert len(named) > 40
+    assert missing == []

@@ -61,8 +61,8 @@ def differences(before: tuple[object, ...], after: tuple[object, ...]) -> int:
     flat_before, flat_after = (list(fields_of(each) for each in found) for found in (before, after))
     return sum(
         one != other
-        for befores, afters in zip(flat_before, flat_after, strict=True)
-        for one, other in zip(befores, afters, strict=True)
+        for earlier, afters in zip(flat_before, flat_after, strict=True)
+        for one, other in zip(earlier, afters, strict=True)
     )
 
 

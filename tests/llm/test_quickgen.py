@@ -114,7 +114,7 @@ async def test_model_that_gives_no_object_is_the_callers_to_handle() -> None:
         ("one two three four five six seven eight nine", None),
         ("x" * 81, None),
         ("Sure!\nFix the login test", None),
-        ('{"titel": "Fix the login test"}', None),
+        ('{"subject": "Fix the login test"}', None),
         ("<title>Fix it</title>", None),
         ("", None),
     ],

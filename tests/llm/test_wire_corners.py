@@ -177,7 +177,7 @@ def test_tool_call_inside_of_the_first_event_is_read() -> None:
 def test_second_message_in_the_middle_ends_the_stream_with_an_error_that_passes() -> None:
     parts = anthropic(
         {"type": "message_start", "message": {"id": "m"}},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hel"}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Half"}},
         {"type": "message_start", "message": {"id": "m2"}},
     )
 

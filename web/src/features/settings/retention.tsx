@@ -10,8 +10,14 @@ import { Select } from "@/ui/select";
 const NUMBERS = {
   auto_archive_days: ["Archive chats that rested for", "Days. 0 is never."],
   retention_days: ["Delete archived chats after", "Days. 0 keeps them."],
-  running_roots: ["Chats that may run at once", "Of everybody together. One in four is kept for people who have none running. 0 is no limit."],
-  running_subagents: ["Subagents that may run at once", "Of everybody together, shared in the same way. 0 is no limit."],
+  running_roots: [
+    "Chats that may run at once",
+    "Of everybody together. One in four is kept for people who have none running. 0 is no limit.",
+  ],
+  running_subagents: [
+    "Subagents that may run at once",
+    "Of everybody together, shared in the same way. 0 is no limit.",
+  ],
   dynamic_tool_timeout_seconds: ["Wait for results of a client's tools", "Seconds, 10 to 86,400."],
 } as const;
 type Name = keyof typeof NUMBERS;
