@@ -81,7 +81,8 @@ class Soak:
         await self._request(self._house.token(chat), path, body)
 
     async def _request(self, token: str, path: str, body: dict[str, Any]) -> Any:
-        headers = {"Authorization": f"Bearer {token}"}
+        # A connection for each request: the server closes those that are idle, and one may close as it is used again.
+        headers = {"Authorization": f"Bearer {token}", "Connection": "close"}
         async with self._house.session.post(self._house.url + path, json=body, headers=headers) as response:
             if response.status not in (200, 201):
                 raise RuntimeError(f"{path} was answered with {response.status}: {await response.text()}")
