@@ -108,11 +108,17 @@ def wait_until_stopped(root: Path) -> None:
 
 
 @asynccontextmanager
-async def fresh_database(server: Server, *, template: str | None = TEMPLATE) -> AsyncIterator[str]:
-    """A database of its own, dropped afterwards together with whoever is still connected to it."""
+async def fresh_database(
+    server: Server, *, template: str | None = TEMPLATE, locale: str | None = None
+) -> AsyncIterator[str]:
+    """A database of its own, dropped afterwards together with whoever is still connected to it.
+
+    Only `template0` can be given another locale.
+    """
     name = f"test_{uuid.uuid4().hex}"
     source = f"TEMPLATE {template} STRATEGY {STRATEGY}" if template else ""
-    await _administrate(server, f"CREATE DATABASE {name} OWNER rookery {source}")
+    other = f"LOCALE '{locale}'" if locale else ""
+    await _administrate(server, f"CREATE DATABASE {name} OWNER rookery {source} {other}")
     try:
         yield server.url(name)
     finally:

@@ -22,6 +22,7 @@ from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.env_providers import ensure_env_providers
 from rookery.store.errors import DataDirInUse, EmbeddedServerError
 from rookery.store.hints import ConfigHint
+from rookery.store.name_repair import repair_names
 from rookery.store.offline_model import ensure_model
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.pubsub import Bus, Notifier
@@ -153,6 +154,16 @@ async def prepare_schema(settings: Settings, database: Database) -> None:
             await migrate.check(conn, advice="Run `rookery admin migrate`, or set auto_migrate.")
             return
     await migrate.migrate(database)
+
+
+async def prepare_accounts(database: Database) -> None:
+    """Bring what accounts are found by into its normal form. The log names accounts by their ids only."""
+    async with database.api.acquire() as conn:
+        repair = await repair_names(conn)
+    if repair.rewritten:
+        log.info("email_addresses_normalised", count=len(repair.rewritten))
+    for user_id in repair.left:
+        log.warning("email_address_not_normal", user_id=str(user_id))
 
 
 async def prepare_models(

@@ -131,7 +131,7 @@ async def test_account_with_a_password_needs_no_link(house: House, ruth: Person)
     assert list(found) == [*USER_FIELDS, "link"]
     assert (found["username"], found["email"], found["role"], found["link"]) == (
         "eve",
-        "Eve@Example.Test",
+        "eve@example.test",
         "auditor",
         None,
     )
@@ -160,6 +160,16 @@ async def test_bad_account_is_refused_by_field(house: House, ruth: Person) -> No
         assert (refused.status_code, refused.json()["code"]) == (400, "invalid"), refused.text
         assert {each["field"] for each in refused.json()["fields"]} == fields
         assert [each["username"] for each in (await ruth.http.get(USERS)).json()["items"]] == ["root", "ruth"]
+
+
+async def test_second_account_with_another_spelling_of_an_address_is_refused(house: House, ruth: Person) -> None:
+    made = await ruth.http.post(USERS, json={"email": "\u00c4da@Stra\u00dfe.test", "password": PASSWORD})
+
+    assert (made.status_code, made.json()["email"]) == (201, "\u00e4da@strasse.test"), made.text
+    for spelling in ("\u00e4da@stra\u00dfe.test", "A\u0308DA@STRASSE.TEST", "\u00e4\uff44\uff41\uff20strasse.test"):
+        refused = await ruth.http.post(USERS, json={"email": spelling, "username": "other"})
+        assert (refused.status_code, refused.json()["code"]) == (409, "already_exists"), refused.text
+        await log_in(house, spelling)
 
 
 async def test_names_are_taken_without_case(house: House, ada: Person, ruth: Person) -> None:

@@ -204,6 +204,31 @@ async def test_database_newer_than_the_binary_is_one_line_and_exit_3(
     assert str(migrate.SCHEMA_VERSION) in done.stderr
 
 
+@pytest.mark.parametrize("replicas", ["1", "2"])
+async def test_start_rewrites_addresses_and_names_those_that_stay_by_id_only(
+    home: Path, data_dir: Path, database_url: str, *, replicas: str
+) -> None:
+    connection = await asyncpg.connect(database_url)
+    try:
+        add = "INSERT INTO users (username, email, created_at) VALUES ($1, $2, $3) RETURNING id"
+        await connection.fetchval(add, "older", "Ada@Stra\u00dfe.example", datetime(2026, 1, 1, tzinfo=UTC))
+        younger = await connection.fetchval(
+            add, "younger", "\uff41da@strasse.example", datetime(2026, 1, 2, tzinfo=UTC)
+        )
+        arguments = ("--data-dir", str(data_dir), "--replicas", replicas)
+
+        with serving(home, *arguments, ROOKERY_DATABASE_URL=database_url, ROOKERY_LOG_FORMAT="json") as served:
+            served.stop()
+
+        assert [line["count"] for line in served.log("email_addresses_normalised")] == [1]
+        assert [line["user_id"] for line in served.log("email_address_not_normal")] == [str(younger)]
+        assert not any("strasse" in line for line in served.errors)
+        stored = await connection.fetch("SELECT email FROM users WHERE email IS NOT NULL ORDER BY created_at")
+        assert [email for (email,) in stored] == ["ada@strasse.example", "\uff41da@strasse.example"]
+    finally:
+        await connection.close()
+
+
 async def test_external_database_is_migrated_and_served(home: Path, data_dir: Path, empty_database_url: str) -> None:
     def look() -> None:
         with serving(home, "--data-dir", str(data_dir), ROOKERY_DATABASE_URL=empty_database_url) as served:

@@ -266,3 +266,35 @@ async def test_link_ends_after_a_day_and_with_the_next_one(house: House) -> None
             with pytest.raises(LinkInvalid):
                 await links.use_link(conn, secret, password_hash="$argon2id$x", now=at)
         assert await links.purge_links(conn, now=now + timedelta(hours=24)) == 1
+
+
+async def test_failures_of_all_spellings_of_a_name_are_counted_together(house: House) -> None:
+    async with house.pool.acquire() as conn:
+        await users.update_user(conn, house.user.id, patch=UserPatch(email="\u00e4da@stra\u00dfe.example"))
+    spellings = [
+        "\u00c4DA@STRASSE.EXAMPLE",
+        "a\u0308da@stra\u00dfe.example",
+        "\uff41\u0308da@strasse.example",
+        "\u00e4da@stra\u1e9ee.example \u3000",
+        "\u00e4da@strasse.example",
+    ]
+
+    for spelling in spellings:
+        await house.fail(spelling)
+
+    assert [await house.wait(spelling) for spelling in spellings] == [1] * len(spellings)
+
+
+async def test_login_by_a_spelling_of_ones_own_forgives_nobody_elses_failures(house: House) -> None:
+    hashed = await house.checker.hash(PASSWORD)
+    async with house.pool.acquire() as conn:
+        other = await person(conn, "other", password_hash=hashed)
+        await conn.execute("UPDATE users SET email = $2 WHERE id = $1", other.id, "\uff41da@example.org")
+    for _ in range(4):
+        await house.fail("ada@example.org")
+
+    done = await house.logins.log_in("\uff41da@example.org", PASSWORD)
+    await house.fail("ada@example.org")
+
+    assert done.user.id == other.id
+    assert await house.wait("ada@example.org") == 1

@@ -11,9 +11,10 @@ import pytest
 
 from rookery.chat.errors import InvalidInput
 from rookery.chat.rights import Role
-from rookery.store import users
+from rookery.store import migrate, users
 from rookery.store.access_errors import AlreadyExists, InUse, LastAdmin, UserNotFound
 from rookery.store.users import Status, UserDraft, UserPatch
+from tests.database import Server, fresh_database
 from tests.store.accounts import person
 from tests.store.builders import World, open_world
 
@@ -235,6 +236,56 @@ async def test_names_are_stored_and_found_in_one_form_whatever_was_typed(world: 
         assert found[0].id == made.id
     with pytest.raises(AlreadyExists):
         await users.create_user(world.conn, UserDraft(email="AD\u00c4@strasse.example"))
+
+
+async def test_names_are_compared_by_their_normal_form_where_the_database_folds_case(database_server: Server) -> None:
+    # The databases of other tests fold ASCII only. The embedded database of an installation folds all letters.
+    async with fresh_database(database_server, template="template0", locale="C.UTF-8") as url:
+        conn = await asyncpg.connect(url)
+        try:
+            await migrate.migrate(conn)
+            ida = await person(conn, "ida")
+            cherokee = await users.create_user(conn, UserDraft(email="\uab70\uab71@example.org"))
+            assert cherokee.email == "\u13a0\u13a1@example.org"
+            assert await conn.fetchval("SELECT lower($1)", "\u0130da\u13a0") == "ida\uab70"
+
+            for typed, owner in (
+                ("\u0130da", None),
+                ("\u0130DA@example.org", None),
+                ("IDA@example.org", ida),
+                ("\uab70\uab71@example.org", cherokee),
+                ("\u13a0\uab71@EXAMPLE.org", cherokee),
+            ):
+                found = await users.find_by_login(conn, typed)
+                assert (found and found[0]) == owner, ascii(typed)
+        finally:
+            await conn.close()
+
+
+@pytest.mark.parametrize(
+    "email",
+    ["a\uff20b@example.org", "a\u00a8b@example.org", "\ufdfa" * 20 + "@example.org", "\u0300" * 100_000 + "@b.org"],
+    ids=["second at sign", "space", "grows", "long"],
+)
+async def test_address_is_judged_by_its_normal_form(world: World, email: str) -> None:
+    ada = await person(world.conn, "ada")
+
+    with pytest.raises(InvalidInput) as created:
+        await users.create_user(world.conn, UserDraft(email=email))
+    with pytest.raises(InvalidInput) as changed:
+        await users.update_user(world.conn, ada.id, patch=UserPatch(email=email))
+
+    assert (created.value.field, changed.value.field) == ("email", "email")
+
+
+async def test_address_is_changed_to_its_normal_form_and_not_to_a_spelling_of_anothers(world: World) -> None:
+    ada, bob = await person(world.conn, "ada"), await person(world.conn, "bob")
+
+    change = await users.update_user(world.conn, ada.id, patch=UserPatch(email="\uff21D\u00c4@Stra\u00dfe.example"))
+    with pytest.raises(AlreadyExists):
+        await users.update_user(world.conn, bob.id, patch=UserPatch(email="ada\u0308@STRASSE.example"))
+
+    assert change.after.email == "ad\u00e4@strasse.example"
 
 
 async def test_address_of_an_older_version_is_still_found_as_it_was_typed(world: World) -> None:

@@ -70,6 +70,7 @@ async def _prepare(settings: Settings, url: str) -> str | None:
     """What is done once for all replicas. Returns the setup token, if it is needed. Keeps no connection."""
     async with await Database.connect(installation.database_config(settings, url)) as database:
         await installation.prepare_schema(settings, database)
+        await installation.prepare_accounts(database)
         await installation.prepare_models(settings, database, os.environ, with_offline=True)
         await installation.apply_pins(database, os.environ, clock=SystemClock())
         return await first_run.find_token(settings, database)

@@ -55,6 +55,7 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
         with port.bound(settings.listen) as listening, metrics.bound(settings) as scraped:
             async with installation.served_database(settings, lock, out.progress, ending=stop.requested) as database:
                 await installation.prepare_schema(settings, database)
+                await installation.prepare_accounts(database)
                 ring = await installation.prepare_models(settings, database, os.environ, with_offline=True)
                 await installation.apply_pins(database, os.environ, clock=SystemClock())
                 # Before the port is served: whoever sees that the server is ready may set it up at once.

@@ -20,6 +20,7 @@ import msgspec
 
 from rookery.chat import rights, snippets
 from rookery.chat.errors import InvalidInput
+from rookery.chat.names import normal_name
 from rookery.chat.rights import Action, OwnerActor, Resource, UserActor, Verdict
 from rookery.chat.search_query import ME, Archived, ChatQuery, Source
 from rookery.store import chat_reads, chat_views, cursors, paging, search, shares
@@ -31,7 +32,7 @@ from rookery.store.pool import Connection
 
 MAX_LIMIT = 200
 
-FIND_USER = "SELECT id FROM users WHERE lower(username) = lower($1)"
+FIND_USER = "SELECT id FROM users WHERE lower(username) = $1"
 HAS_USER = "SELECT EXISTS (SELECT FROM users WHERE id = $1)"
 
 # A range of index chats_list, in its order: a page costs the same at any depth.
@@ -247,7 +248,7 @@ def build(wanted: Wanted, *, viewer_id: UUID, position: Position | None, limit: 
 async def _owner(conn: Connection, owner: UUID | str, *, actor: UserActor | OwnerActor) -> UUID:
     if owner == actor.id or (isinstance(owner, str) and owner.lower() == ME):
         return actor.id
-    by_name: UUID | None = await conn.fetchval(FIND_USER, owner) if isinstance(owner, str) else owner
+    by_name: UUID | None = await conn.fetchval(FIND_USER, normal_name(owner)) if isinstance(owner, str) else owner
     if by_name == actor.id:
         return actor.id
     # Before anything tells whether there is such a user.

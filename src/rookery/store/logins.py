@@ -15,6 +15,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from rookery.chat.names import normal_name
 from rookery.clock import Clock
 from rookery.store import audit, links, passwords, sessions, tokens, users
 from rookery.store.access_errors import InvalidCredentials, PasswordsBusy, TooManyAttempts
@@ -47,7 +48,7 @@ BEGIN = f"""
 """
 BLOCKED_UNTIL = "SELECT blocked_until FROM login_failures WHERE login_hash = $1"
 FORGET = "DELETE FROM login_failures WHERE login_hash = $1"
-# A try that was never judged.
+# A try that was never judged, or that was right and says nothing about those before it.
 UNCOUNT = """
     UPDATE login_failures SET failures = greatest(failures - 1, 0), blocked_until = last_at WHERE login_hash = $1
 """
@@ -176,7 +177,11 @@ class Logins:
                 raise InvalidCredentials
             if renewed is not None:
                 await users.set_password_hash(conn, user.id, password_hash=renewed)
-            await forget_attempts(conn, name)
+            if normal_name(name) in _names(user):
+                await forget_attempts(conn, name)
+            else:
+                # The normal form may be another's name, and what failed under it counts on.
+                await conn.execute(UNCOUNT, login_hash(name))
             session = await sessions.create_session(
                 conn, user.id, now=now, ip=request.ip, user_agent=request.user_agent, stays=stays
             )
@@ -213,7 +218,8 @@ async def purge_failures(conn: Connection, *, now: datetime) -> int:
 
 
 def login_hash(login: str) -> bytes:
-    return hashlib.sha256(users.normal(login).encode("utf-8", "surrogatepass")).digest()
+    """The same for all spellings of a name: no spelling has tries of its own."""
+    return hashlib.sha256(normal_name(login).encode("utf-8", "surrogatepass")).digest()
 
 
 def _names(user: User) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from argon2.low_level import Type
 
 from rookery.chat.errors import InvalidInput
+from rookery.chat.names import normal_name
 from rookery.store.access_errors import PasswordsBusy
 
 T = TypeVar("T")
@@ -93,11 +94,10 @@ def check(password: str, *, names: Collection[str] = (), field: str = "password"
     text = _normal(password)
     if not MIN_CHARS <= len(text) <= MAX_CHARS:
         raise InvalidInput(field, f"A password has {MIN_CHARS} to {MAX_CHARS} characters; this one has {len(text)}.")
-    folded = text.casefold()
-    if folded in common():
+    if text.casefold() in common():
         raise InvalidInput(field, "This password is one of the first that anybody would try. Choose another.")
-    own = {_normal(name).casefold() for name in names}
-    if folded in own | {name.partition("@")[0] for name in own}:
+    own = {normal_name(name) for name in names}
+    if normal_name(text) in own | {name.partition("@")[0] for name in own}:
         raise InvalidInput(field, "The password must not be the email address or the username. Choose another.")
 
 

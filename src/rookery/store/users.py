@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import unicodedata
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
@@ -20,6 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.chat.errors import InvalidInput
+from rookery.chat.names import normal_name
 from rookery.chat.rights import Role, UserActor
 from rookery.store import nested, paging
 from rookery.store.access_errors import AlreadyExists, InUse, LastAdmin, UserNotFound
@@ -39,16 +39,17 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 COLUMNS = "u.id, u.username, u.name, u.email, u.role, u.status, u.spend_limit_micros, u.created_at, u.last_seen_at"
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 FIND = f"SELECT {COLUMNS} FROM users u WHERE u.id = $1"
-# An @ is in no username, so a login names one account at most; of two addresses that differ only in a form that older
-# versions took for another address, the one that was typed, else the older.
-FIND_BY_LOGIN = f"""
-    SELECT {COLUMNS}, u.password_hash
+# Candidates only, by the index: lower() takes some names for equal that are not. $1 is the login as it was typed, for
+# an address of an older version that could not be brought into its normal form; $2 is the normal form.
+FIND_BY_EMAIL, FIND_BY_USERNAME = (
+    f"""
+    SELECT {COLUMNS}, u.password_hash, u.{column}
       FROM users u
-     WHERE (lower(u.email) IN (lower($1), $2) AND position('@' IN $2) > 0)
-        OR (lower(u.username) IN (lower($1), $2) AND position('@' IN $2) = 0)
-     ORDER BY lower(coalesce(u.email, '')) = lower($1) DESC, u.created_at, u.id
-     LIMIT 1
-"""
+     WHERE lower(u.{column}) IN (lower($1), lower($2))
+     ORDER BY lower(u.{column}) = lower($1) DESC
+    """
+    for column in ("email", "username")
+)
 FIND_HASH = "SELECT password_hash FROM users WHERE id = $1"
 # Not any user: commands on the machine make the operator, who cannot log in.
 HAS_ADMIN = "SELECT EXISTS (SELECT FROM users WHERE role = 'admin')"
@@ -199,8 +200,13 @@ async def find_by_login(conn: Connection, login: str) -> tuple[User, str | None]
     """The account with this email address or username, and the hash of its password."""
     if _CONTROLS.search(login):
         return None
-    record = await conn.fetchrow(FIND_BY_LOGIN, login.strip(), normal(login))
-    return None if record is None else (from_record(record[:-1]), record[-1])
+    wanted = normal_name(login)
+    # An @ is in no username, so a login names one account at most.
+    statement = FIND_BY_EMAIL if "@" in wanted else FIND_BY_USERNAME
+    for *record, password_hash, stored in await conn.fetch(statement, login.strip(), wanted):
+        if normal_name(stored) == wanted:
+            return from_record(record), password_hash
+    return None
 
 
 async def find_password_hash(conn: Connection, user_id: UUID) -> str | None:
@@ -224,8 +230,9 @@ async def update_user(conn: Connection, user_id: UUID, *, patch: UserPatch) -> U
         await conn.execute(LOCK, LOCK_KEY)
         before = await get_user(conn, user_id)
         given = {name: value for name, value in msgspec.structs.asdict(patch).items() if value is not UNSET}
-        if "email" in given:
-            given["email"] = normal(given["email"])
+        if "email" in given and given["email"] != before.email:
+            check_email(given["email"])
+            given["email"] = normal_name(given["email"])
         wanted = msgspec.structs.replace(before, **given)
         _check(before, wanted)
         if before.is_active_admin and not wanted.is_active_admin:
@@ -291,7 +298,7 @@ async def _require_other_admin(conn: Connection, user_id: UUID) -> None:
 
 
 async def _insert(conn: Connection, draft: UserDraft, username: str, *, password_hash: str | None) -> User:
-    return await _write(conn, INSERT, username, draft.name, normal(draft.email), draft.role, password_hash)
+    return await _write(conn, INSERT, username, draft.name, normal_name(draft.email), draft.role, password_hash)
 
 
 async def _update(conn: Connection, user: User) -> User:
@@ -319,8 +326,6 @@ async def _write(conn: Connection, statement: str, *values: object) -> User:
 
 def _check(before: User, wanted: User) -> None:
     """Only what changes: an account of an older version keeps what was allowed then."""
-    if wanted.email != before.email:
-        check_email(wanted.email or "")
     if wanted.username != before.username:
         check_username(wanted.username)
     if wanted.name != before.name:
@@ -332,19 +337,11 @@ def _check(before: User, wanted: User) -> None:
         )
 
 
-def normal(name: str) -> str:
-    """A login as it is looked for, whatever the keyboard composed; email addresses are stored in this form.
-
-    Usernames have no other form by their own rule. The database would fold case by its locale, and only that.
-    """
-    if any("\ud800" <= character <= "\udfff" for character in name):
-        return name  # the rules refuse it
-    folded = unicodedata.normalize("NFKC", name.strip()).casefold()
-    return unicodedata.normalize("NFKC", folded)
-
-
 def check_email(email: str) -> None:
-    if len(email) > MAX_EMAIL_CHARS or not EMAIL.fullmatch(email.strip()) or _CONTROLS.search(email):
+    """By its normal form, in which it is stored: that may be longer, and have an @ or a space more."""
+    is_address = len(email) <= MAX_EMAIL_CHARS and not _CONTROLS.search(email)
+    normal = normal_name(email) if is_address else ""
+    if len(normal) > MAX_EMAIL_CHARS or not EMAIL.fullmatch(normal):
         raise InvalidInput("email", "This is not an email address. Write it as name@example.org.")
 
 
@@ -362,7 +359,7 @@ def check_name(name: str) -> None:
 
 def _username_candidates(email: str) -> list[str]:
     """The local part of the address as a username, then numbered ones, then one that nobody has."""
-    local = re.sub(r"[^a-z0-9]+", "-", email.partition("@")[0].lower()).strip("-") or "user"
+    local = re.sub(r"[^a-z0-9]+", "-", normal_name(email).partition("@")[0]).strip("-") or "user"
     local = local[: MAX_USERNAME_CHARS - 9].strip("-")
     return [local, *(f"{local}-{number}" for number in range(2, 10)), f"{local}-{secrets.token_hex(4)}"]
 
