@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -48,3 +50,36 @@ def session_cookie(browser: httpx2.AsyncClient) -> str:
     found = browser.cookies.get("rookery_session")
     assert found is not None
     return found
+
+
+@asynccontextmanager
+async def late_body(
+    house: House, method: str, path: str, *, headers: Mapping[str, str], body: object
+) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+    """A request that the server has let in and whose body it waits for. Call what this gives to send the body; it
+    returns the status of the answer."""
+    target, data = httpx2.URL(house.url), json.dumps(body).encode()
+    sent = {
+        **headers,
+        "Host": f"{target.host}:{target.port}",
+        "Origin": house.url,
+        "Content-Type": "application/json",
+        "Content-Length": str(len(data)),
+        "Expect": "100-continue",
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
+    reader, writer = await asyncio.open_connection(target.host, target.port)
+
+    async def finish() -> int:
+        writer.write(data)
+        async with asyncio.timeout(20):
+            return int((await reader.readline()).split()[1])
+
+    try:
+        writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode())
+        async with asyncio.timeout(20):
+            # The server says so when the route asks for the body, which is after authentication.
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        yield finish
+    finally:
+        writer.close()

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from rookery.chat.rights import Role, Scope
-from tests.api.doors import log_in, open_door
+from tests.api.doors import credentials, late_body, log_in, open_door
 from tests.api.house import House, Person
 from tests.api.test_auth import closing_code, watch
 
@@ -200,3 +200,22 @@ async def test_each_scope_reaches_what_it_is_for(house: House, ada: Person, scop
     refused = {key for key, each in answered.items() if each.status_code == 403 and each.json()["code"] == "scope"}
     assert refused == {(method, path) for method, path, scopes in IDENTITY if scope not in scopes}
     assert {each.status_code for key, each in answered.items() if key not in refused} <= {200, 204, 400, 404, 409}
+
+
+@pytest.mark.parametrize("by", ["session", "token"])
+async def test_request_that_a_password_reset_overtakes_makes_no_token(house: House, ada: Person, by: str) -> None:
+    by_session = credentials(await log_in(house, ada))
+    headers = by_session if by == "session" else {"Authorization": f"Bearer {ada.token}"}
+    chief = await house.add("chief", role=Role.ADMIN)
+
+    async with late_body(house, "POST", TOKENS, headers=headers, body=body()) as finish:
+        reset = await chief.http.post(f"/api/v1/users/{ada.id}/reset-password")
+        status = await finish()
+
+    assert (reset.status_code, status) == (200, 401)
+    assert (await chief.http.get(TOKENS, params={"user": str(ada.id)})).json()["items"] == []
+
+
+async def test_request_with_a_late_body_makes_a_token(house: House, ada: Person) -> None:
+    async with late_body(house, "POST", TOKENS, headers=credentials(await log_in(house, ada)), body=body()) as finish:
+        assert await finish() == 201

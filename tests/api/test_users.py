@@ -12,7 +12,7 @@ from rookery.chat.parts import Text
 from rookery.chat.rights import Role, Scope
 from rookery.store import machine
 from rookery.store.machine import Bundle, ChatSpec
-from tests.api.doors import log_in
+from tests.api.doors import credentials, late_body, log_in
 from tests.api.house import PASSWORD, House, Person
 from tests.api.test_auth import closing_code, watch
 
@@ -348,3 +348,29 @@ async def test_directory_shows_names_of_active_users_only(house: House, ada: Per
     assert found.json() == {"items": [{"id": str(ruth.id), "username": "ruth", "name": "Ruth"}]}
     assert (gone.json(), by_email.json()) == ({"items": []}, {"items": []})
     assert [(each.status_code, each.json()["fields"][0]["field"]) for each in short] == [(400, "q")] * 2
+
+
+@pytest.mark.parametrize("change", ["reset", "demoted"])
+async def test_request_that_a_reset_or_a_new_role_overtakes_makes_and_promotes_nobody(
+    house: House, ada: Person, ruth: Person, change: str
+) -> None:
+    """A demoted administrator keeps the API tokens, so those are tried then."""
+    root = await log_in(house, "root")
+    by_token = {"Authorization": f"Bearer {ruth.token}"}
+    headers = by_token if change == "demoted" else credentials(await log_in(house, ruth))
+    spare = {"email": "spare@example.test", "username": "spare", "password": "another-lamp-43", "role": "admin"}
+
+    async with (
+        late_body(house, "POST", USERS, headers=headers, body=spare) as create,
+        late_body(house, "PATCH", f"{USERS}/{ada.id}", headers=headers, body={"role": "admin"}) as promote,
+    ):
+        if change == "demoted":
+            changed = await root.patch(f"{USERS}/{ruth.id}", json={"role": "member"})
+        else:
+            changed = await root.post(f"{USERS}/{ruth.id}/reset-password")
+        assert changed.status_code == 200
+        assert (await create(), await promote()) == (401, 401)
+
+    found = {each["username"]: each["role"] for each in (await root.get(USERS)).json()["items"]}
+    assert "spare" not in found
+    assert found["ada"] == "member"

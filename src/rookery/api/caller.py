@@ -93,12 +93,14 @@ class Caller:
     @property
     def store(self) -> ActorStore:
         """The store as this caller may use it: every read and write is authorized there."""
-        return self._store.as_actor(self.actor, request=self.info, break_glass=self.reason)
+        return self._store.as_actor(
+            self.actor, request=self.info, break_glass=self.reason, credential_id=self.credential_id
+        )
 
     @property
     def own_store(self) -> ActorStore:
         """As `store`, without the reason: for what outlives this request, while a reason counts for one alone."""
-        return self._store.as_actor(self.actor, request=self.info)
+        return self._store.as_actor(self.actor, request=self.info, credential_id=self.credential_id)
 
     def take(self, limit: Limit) -> None:
         """Count against one of the narrower limits."""

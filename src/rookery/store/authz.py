@@ -43,6 +43,7 @@ from rookery.store.access_errors import (
     OwnerOnly,
     ScopeMissing,
     TokenNotFound,
+    Unauthenticated,
     UserNotFound,
 )
 from rookery.store.audit import NO_REQUEST, Event, RequestInfo
@@ -76,6 +77,16 @@ FILE_FACTS = f"""
            (SELECT l.chat_id FROM chat_file_links l WHERE l.file_id = f.id LIMIT 1) AS others
       FROM chat_files f
      WHERE f.id = $1
+"""
+
+# $3 says whether the request was admitted as one of an administrator.
+CREDENTIAL_COUNTS = """
+    SELECT EXISTS (SELECT FROM users u
+                    WHERE u.id = $2
+                      AND u.status = 'active'
+                      AND (u.role = 'admin' OR NOT $3)
+                      AND (EXISTS (SELECT FROM sessions s WHERE s.id = $1 AND s.user_id = u.id)
+                           OR EXISTS (SELECT FROM api_tokens t WHERE t.id = $1 AND t.user_id = u.id)))
 """
 
 
@@ -120,6 +131,7 @@ class Grant:
 
     __slots__ = (
         "_bundle",
+        "_credential_id",
         "actor",
         "conn",
         "hints",
@@ -132,7 +144,14 @@ class Grant:
     )
 
     def __init__(
-        self, conn: Connection, actor: Actor, *, now: datetime, request: RequestInfo, bundle: Bundle | None
+        self,
+        conn: Connection,
+        actor: Actor,
+        *,
+        now: datetime,
+        request: RequestInfo,
+        bundle: Bundle | None,
+        credential_id: UUID | None,
     ) -> None:
         self.conn = conn
         self.actor = actor
@@ -144,6 +163,7 @@ class Grant:
         self.root_id: UUID | None = None
         self.snapshot_version = 0
         self._bundle = bundle
+        self._credential_id = credential_id
 
     @property
     def bundle(self) -> Bundle:
@@ -169,6 +189,18 @@ class Grant:
             return self.actor.name is rights.SystemName.CLI
         may = rights.has_scope(self.actor, Resource.USER, Action.ADMINISTER)
         return may and rights.role_of(self.actor) is Role.ADMIN
+
+    async def require_credential(self) -> None:
+        """Raise `Unauthenticated` unless the session or API token of the request still counts.
+
+        A request is authenticated when its head arrives. Its body may come much later: by then the password may have
+        been reset or the role taken away. What gives lasting access must not be given after that.
+        """
+        if self._credential_id is None:
+            return
+        is_admin = isinstance(self.actor, UserActor) and self.actor.role is Role.ADMIN
+        if not await self.conn.fetchval(CREDENTIAL_COUNTS, self._credential_id, self.user_id, is_admin):
+            raise Unauthenticated("Your session or API token ended before the request was complete. Log in again.")
 
     def tell(self, *hints: Hint) -> None:
         """Publish after the commit."""
@@ -200,7 +232,7 @@ class Grant:
 class Context:
     """What the parts of one actor's store share."""
 
-    __slots__ = ("_break_glass", "_pool", "_publisher", "_request", "actor", "clock", "machine")
+    __slots__ = ("_break_glass", "_credential_id", "_pool", "_publisher", "_request", "actor", "clock", "machine")
 
     def __init__(
         self,
@@ -212,12 +244,14 @@ class Context:
         actor: Actor,
         request: RequestInfo = NO_REQUEST,
         break_glass: str | None = None,
+        credential_id: UUID | None = None,
     ) -> None:
         if not isinstance(actor, Actor):
             raise NoActor
         self._pool = pool
         self._publisher = publisher
         self._request = request
+        self._credential_id = credential_id
         self._break_glass = None if break_glass is None else _checked_reason(break_glass)
         self.machine = machine
         self.clock = clock
@@ -278,7 +312,14 @@ class Context:
         conn: Connection,
         bundle: Bundle | None = None,
     ) -> Grant:
-        grant = Grant(conn, self.actor, now=self.clock.now(), request=self._request, bundle=bundle)
+        grant = Grant(
+            conn,
+            self.actor,
+            now=self.clock.now(),
+            request=self._request,
+            bundle=bundle,
+            credential_id=self._credential_id,
+        )
         facts = None
         if rule.locks_own:
             facts = await self._own_facts(grant, target)

@@ -193,6 +193,8 @@ async def end_credentials(
     conn: Connection, user_id: UUID, *, but: UUID | None = None, with_tokens: bool = True
 ) -> Ended:
     """End what a user logged in with, but perhaps one session or token."""
+    # A credential that is being made at this moment is either seen and ended here, or refused after this.
+    await users.lock_user(conn, user_id)
     ended = await sessions.end_sessions(conn, user_id, but=but)
     deleted = await tokens.delete_tokens(conn, user_id, but=but) if with_tokens else []
     return Ended(tuple(ended), tuple(deleted))

@@ -46,11 +46,13 @@ FIND = f"""
      WHERE s.id = $1
 """
 # The user was seen with it. Never beyond what the session may last: two requests may renew it at once.
+# The row of the user is locked first, as by `logins.end_credentials`. In the other order the two could deadlock.
 TOUCH = f"""
-    WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $2) WHERE id = $3)
+    WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $2) WHERE id = $3 RETURNING id)
     UPDATE sessions s
        SET last_seen_at = greatest(s.last_seen_at, $2), expires_at = greatest(s.expires_at, $4)
      WHERE s.id = $1
+       AND s.user_id = (SELECT id FROM seen)
     RETURNING {COLUMNS}
 """
 LIST = f"""

@@ -29,8 +29,6 @@ DEAD_FOR = timedelta(days=7)
 # The fields of `Token`, in its order.
 COLUMNS = "t.id, t.user_id, t.name, t.scopes, t.created_at, t.expires_at, t.last_used_at"
 _WIDTH = 7
-# Two creations of one user take turns, so that the number never passes the limit.
-LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
 COUNT = "SELECT count(*) FROM api_tokens WHERE user_id = $1"
 INSERT = f"""
     INSERT INTO api_tokens AS t (id, user_id, name, scopes, secret_hash, created_at, expires_at)
@@ -43,9 +41,10 @@ FIND = f"""
       JOIN users u ON u.id = t.user_id
      WHERE t.id = $1
 """
+# The row of the user is locked first, as by `logins.end_credentials`. In the other order the two could deadlock.
 TOUCH = """
-    WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $2) WHERE id = $3)
-    UPDATE api_tokens SET last_used_at = greatest(last_used_at, $2) WHERE id = $1
+    WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $2) WHERE id = $3 RETURNING id)
+    UPDATE api_tokens SET last_used_at = greatest(last_used_at, $2) WHERE id = $1 AND user_id = (SELECT id FROM seen)
 """
 OWNER = "SELECT user_id FROM api_tokens WHERE id = $1"
 LIST = f"SELECT {COLUMNS} FROM api_tokens t WHERE t.user_id = $1 ORDER BY t.created_at DESC, t.id"
@@ -95,7 +94,8 @@ async def create_token(
     _check(name, scopes, days=days, max_days=max_days)
     credential = credentials.new(Kind.TOKEN)
     async with conn.transaction():
-        await conn.execute(LOCK_USER, user_id)
+        # Two creations of one user take turns, so that the number never passes the limit.
+        await users.lock_user(conn, user_id)
         if await conn.fetchval(COUNT, user_id) >= MAX_TOKENS:
             raise QuotaExceeded(f"You have {MAX_TOKENS} API tokens, which is all there may be. Delete one first.")
         try:

@@ -51,6 +51,7 @@ FIND_BY_EMAIL, FIND_BY_USERNAME = (
     for column in ("email", "username")
 )
 FIND_HASH = "SELECT password_hash FROM users WHERE id = $1"
+LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
 # Not any user: commands on the machine make the operator, who cannot log in.
 HAS_ADMIN = "SELECT EXISTS (SELECT FROM users WHERE role = 'admin')"
 INSERT = f"""
@@ -212,6 +213,11 @@ async def find_by_login(conn: Connection, login: str) -> tuple[User, str | None]
 async def find_password_hash(conn: Connection, user_id: UUID) -> str | None:
     stored: str | None = await conn.fetchval(FIND_HASH, user_id)
     return stored
+
+
+async def lock_user(conn: Connection, user_id: UUID) -> None:
+    """Let new credentials of a user and the end of the old ones take turns, until the transaction ends."""
+    await conn.execute(LOCK_USER, user_id)
 
 
 async def has_admin(conn: Connection) -> bool:

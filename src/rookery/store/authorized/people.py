@@ -66,6 +66,7 @@ class Users(Part):
     @authz(Resource.USER, Action.CREATE, how=How.WRITE)
     async def create(self, at: Grant, draft: UserDraft, *, password_hash: str | None = None) -> Invited:
         """Make an account. The password was checked and hashed before; without one there is a link."""
+        await at.require_credential()
         user = await users.create_user(at.conn, draft, password_hash=password_hash)
         await at.log(_event("user.create", user.id, diff=audit.diff("users", None, user)))
         if password_hash is not None:
@@ -77,6 +78,7 @@ class Users(Part):
         """Change an account. A new role or status ends its sessions; disabling it stops its chats and workspaces."""
         if patch.is_administrative and not at.is_admin:
             raise Forbidden("Only an administrator may change role, status or spend limit.")
+        await at.require_credential()
         change = await users.update_user(at.conn, user_id, patch=patch)
         if diff := audit.diff("users", change.before, change.after):
             await at.log(_event("user.update", user_id, diff=diff))
@@ -192,6 +194,8 @@ class Tokens(Part):
         role = at.actor.role if isinstance(at.actor, UserActor) else None
         if Scope.ADMIN in scopes and role not in (Role.ADMIN, None):
             raise InvalidInput("scopes", "Only an administrator's token can have the scope admin.")
+        await users.lock_user(at.conn, user_id)
+        await at.require_credential()
         made = await tokens.create_token(
             at.conn, user_id, name=name, scopes=scopes, now=at.now, days=days, max_days=max_days
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import asyncpg
 
 from rookery.chat.rights import Actor
@@ -91,9 +93,18 @@ class Store:
         self._ring = ring
 
     def as_actor(
-        self, actor: Actor, *, request: RequestInfo = NO_REQUEST, break_glass: str | None = None
+        self,
+        actor: Actor,
+        *,
+        request: RequestInfo = NO_REQUEST,
+        break_glass: str | None = None,
+        credential_id: UUID | None = None,
     ) -> ActorStore:
-        """The store as this actor may use it. `break_glass` is the reason an administrator gave for this request."""
+        """The store as this actor may use it. `break_glass` is the reason an administrator gave for this request.
+
+        `credential_id` is the session or API token that the request came with. What gives lasting access looks at it
+        again.
+        """
         context = Context(
             self._pool,
             machine=self._machine,
@@ -102,5 +113,6 @@ class Store:
             actor=actor,
             request=request,
             break_glass=break_glass,
+            credential_id=credential_id,
         )
         return ActorStore(context, ring=self._ring)
