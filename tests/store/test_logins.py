@@ -20,6 +20,7 @@ from rookery.store.passwords import Passwords
 from rookery.store.users import Status, User, UserPatch
 from rookery.testing import FakeClock
 from tests.store.accounts import PASSWORD, cheap_passwords, open_pool, person
+from tests.waiting import until
 
 
 class House:
@@ -179,6 +180,43 @@ async def test_password_changed_while_it_is_checked_opens_nothing(house: House) 
     meddler.close()
 
     assert await house.pool.fetchval("SELECT count(*) FROM sessions") == 0
+
+
+async def test_login_that_a_new_password_overtakes_opens_nothing(house: House) -> None:
+    """The new password is written and not committed yet when the login looks at the account again."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    hashed = await house.checker.hash("another-lamp-43")
+    async with house.pool.acquire() as conn:
+        async with conn.transaction():
+            await users.set_password_hash(conn, house.user.id, password_hash=hashed)
+            await logins.end_credentials(conn, house.user.id)
+            login = asyncio.create_task(house.logins.log_in("ada", PASSWORD))
+            await until(lambda: house.pool.fetchval(waiting))
+        with pytest.raises(InvalidCredentials):
+            await login
+
+    assert await house.pool.fetchval("SELECT count(*) FROM sessions") == 0
+
+
+async def test_password_chosen_by_a_link_is_not_replaced_by_a_change_that_began_before(house: House) -> None:
+    chosen, wanted = "another-lamp-43", "third-lamp-4444"
+    async with house.pool.acquire() as conn:
+        link = await links.create_link(conn, house.user.id, kind=LinkKind.RESET, now=house.clock.now())
+
+    class Meddler(Passwords):
+        async def hash(self, password: str) -> str:
+            hashed = await super().hash(password)
+            await house.logins.choose_password(link.secret, chosen)
+            return hashed
+
+    meddler = Meddler(memory_kib=64)
+    with pytest.raises(InvalidCredentials):
+        await Logins(house.pool, meddler, clock=house.clock).change_password(
+            house.user, current=PASSWORD, new=wanted, revoke_tokens=False, keep=None
+        )
+    meddler.close()
+
+    await house.logins.log_in("ada", chosen)
 
 
 async def test_hash_of_old_settings_is_renewed_at_login(house: House) -> None:

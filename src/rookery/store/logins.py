@@ -119,6 +119,10 @@ class Logins:
             raise InvalidCredentials
         hashed = await self._passwords.hash(new)
         async with self._pool.acquire() as conn, conn.transaction():
+            await users.lock_user(conn, user.id)
+            # While the new password was hashed, a one-time link may have replaced the old one.
+            if await users.find_password_hash(conn, user.id) != stored:
+                raise InvalidCredentials
             await forget_attempts(conn, user.username)
             await users.set_password_hash(conn, user.id, password_hash=hashed)
             ended = await end_credentials(conn, user.id, but=keep, with_tokens=revoke_tokens)
@@ -171,7 +175,9 @@ class Logins:
         renewed = await self._passwords.hash(password) if self._passwords.needs_rehash(stored) else None
         now = self._clock.now()
         async with self._pool.acquire() as conn, conn.transaction():
-            # While the password was checked somebody may have disabled the account or changed the password.
+            # While the password was checked somebody may have disabled the account or changed the password. The lock
+            # waits for a change that is under way: it ends only the sessions that it sees.
+            await users.lock_user(conn, user.id)
             current = await users.find_by_login(conn, name)
             if current is None or current[0].id != user.id or not current[0].is_active or current[1] != stored:
                 raise InvalidCredentials
