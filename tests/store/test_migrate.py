@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from rookery.store import machine, migrate
+from rookery.store import disabled_users, machine, migrate
 from rookery.store.errors import DatabaseUnsuitable, LockTimeout, SchemaUnusable
 from rookery.store.pool import DatabaseConfig
 from rookery.testing import FakeClock
@@ -149,6 +149,22 @@ async def test_workspaces_of_an_older_schema_say_which_network_they_have(
 
     rows = await connection.fetch("SELECT network FROM workspaces ORDER BY name")
     assert [row["network"] for row in rows] == ["host", "hosts", "none", None]
+
+
+async def test_accounts_that_an_older_version_disabled_count_as_disabled_recently(
+    connection: asyncpg.Connection, tmp_path: Path
+) -> None:
+    for file in migrate.FILES.iterdir():
+        if file.name.endswith(".sql") and file.name < "0010":
+            (tmp_path / file.name).write_text(file.read_text(encoding="utf-8"))
+    await migrate.migrate(connection, tmp_path)
+    await connection.execute("INSERT INTO users (username, status) VALUES ('ada', 'disabled'), ('ben', 'active')")
+
+    await migrate.migrate(connection)
+
+    (found,) = await disabled_users.list_recent(connection, seconds=600)
+    assert found.id == await connection.fetchval("SELECT id FROM users WHERE username = 'ada'")
+    assert await connection.fetchval("SELECT disabled_at FROM users WHERE username = 'ben'") is None
 
 
 async def test_a_config_is_migrated_over_a_connection_of_its_own(empty_database_url: str, tmp_path: Path) -> None:
