@@ -172,6 +172,14 @@ async def test_page_from_before_the_update_is_told_to_reload_when_it_logs_in(hou
     assert new.status_code == 200
 
 
+async def test_program_with_the_fetch_of_node_logs_in_without_saying_how_long(house: House, ada: Person) -> None:
+    sent = {"Sec-Fetch-Mode": "cors", "Accept-Language": "*", "User-Agent": "node"}
+
+    done = await house.nobody.post(LOGIN, json={"login": "ada", "password": PASSWORD}, headers=sent)
+
+    assert done.status_code == 200
+
+
 async def test_document_names_cookie_and_key_as_needed_together(house: House) -> None:
     schemes = DOCUMENT["components"]["securitySchemes"]
     asked = DOCUMENT["paths"][ME]["get"]["security"]

@@ -81,7 +81,9 @@ def router(parts: ApiParts) -> APIRouter:
     async def log_in(request: Request) -> Response:
         """Open a session. Whatever is wrong, the answer is the same; after five failures each try has to wait."""
         body = await strangers.read(request, LoginBody, parts)
-        if "sec-fetch-mode" in request.headers and "stay_signed_in" not in body.model_fields_set:
+        # Programs may send `Sec-Fetch-Mode`, as the fetch of Node.js does. Only a browser names the site of its page.
+        is_page = request.headers.get("sec-fetch-site") == "same-origin"
+        if is_page and "stay_signed_in" not in body.model_fields_set:
             # Such a page would throw the session key away and ask for the password again and again.
             raise ApiError(
                 409,
