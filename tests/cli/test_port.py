@@ -84,3 +84,9 @@ def test_server_that_ends_late_does_not_take_the_socket_of_its_successor(path: P
 
     with successor:
         assert is_answered(path)
+
+
+def test_unix_socket_has_no_port(path: Path) -> None:
+    with port.bound(at(path)) as unix, port.bound(Address("127.0.0.1", 0)) as tcp:
+        assert port.port_of(unix) is None
+        assert port.port_of(tcp) == tcp.getsockname()[1]

@@ -97,12 +97,18 @@ def _remove_dead(path: Path, flag: str) -> None:
 
 
 def address_for_people(settings: Settings, listening: socket.socket) -> str:
-    if settings.listen.path is not None:
-        return settings.external_url
-    port = listening.getsockname()[1]
-    if port == settings.listen.port:
+    port = port_of(listening)
+    if port is None or port == settings.listen.port:
         return settings.external_url
     return url_of(Address(settings.listen.host, port), has_tls=settings.tls_cert is not None)
+
+
+def port_of(listening: socket.socket) -> int | None:
+    """None for a unix socket, which has a path instead."""
+    if listening.family == socket.AF_UNIX:
+        return None
+    port: int = listening.getsockname()[1]
+    return port
 
 
 async def serve_until_stopped(
@@ -115,7 +121,8 @@ async def serve_until_stopped(
 ) -> None:
     """Serve requests until somebody asks to stop; then let the work end, and the clients go elsewhere."""
     # The settings may leave the choice of it to the system.
-    replica.workspaces.add_own_port(listening.getsockname()[1])
+    if (port := port_of(listening)) is not None:
+        replica.workspaces.add_own_port(port)
     server = QuietServer(
         uvicorn.Config(
             ProxyHeaders(
