@@ -219,6 +219,18 @@ async def test_file_of_a_foreign_chat_is_read_by_a_reason_too(office: Office) ->
     assert len((await office.by("ada").chats.list_accesses(chat)).items) == 1
 
 
+async def test_reason_for_a_file_is_listed_for_the_owner_of_the_chat_and_not_for_the_uploader(office: Office) -> None:
+    chat = await office.chat("ada")
+    file = await office.by("eve").files.create(name="a.txt", mime_type="text/plain", data=b"hello")
+    await office.world.conn.execute("INSERT INTO chat_file_links VALUES ($1, $2)", chat, file.id)
+
+    await office.by("root", reason=REASON).files.read(file.id)
+
+    listed = {name: (await office.by(name).accesses.list(office.id(name))).items for name in ("ada", "eve")}
+    assert [access.chat_id for access in listed["ada"]] == [chat]
+    assert listed["eve"] == ()
+
+
 # Changes of a chat
 
 

@@ -425,11 +425,12 @@ class Context:
             raise FileNotFound(file_id)
         owner_id = grant.owner_id
         facts = await self._chat_facts(grant, chat_id)
-        grant.owner_id = owner_id
         try:
+            # The access is listed for the owner of the chat, who need not be the one who uploaded the file.
             await self._check_chat(grant, ChatId(chat_id), facts, Action.READ)
         except ChatNotFound:
             raise FileNotFound(file_id) from None
+        grant.owner_id = owner_id
 
     async def _break(self, grant: Grant, chat_id: ChatId) -> None:
         """Written before anything is read. The owner finds it among the accesses (`store.accesses`)."""
