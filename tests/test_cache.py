@@ -79,6 +79,21 @@ async def test_use_makes_a_value_young_again() -> None:
     assert (cache.find("a"), cache.find("b")) == ("one", None)
 
 
+async def test_value_in_use_does_not_age_until_its_use_ends() -> None:
+    cache, clock = await make()
+    cache.keep("a", "one", size_bytes=40)
+    cache.keep("b", "two", size_bytes=30)
+    for _ in range(20):
+        await clock.advance(30)
+        cache.sweep(lambda key: key == "a")
+
+    assert (cache.peek("a"), cache.peek("b"), cache.size_bytes) == ("one", None, 40)
+    await clock.advance(59)
+    assert cache.sweep() == 0
+    await clock.advance(1)
+    assert cache.sweep() == 40
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["keep", "find", "take", "drop"]), st.sampled_from("abcde"), st.integers(0, 60)),

@@ -7,7 +7,7 @@ metrics; docs/operations/memory.md lists them. They are optimisations: whoever f
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from rookery.clock import Clock, SystemClock
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
+# After the end of a turn, because entries of running chats do not age (`worker.memory`).
 # Chosen: somebody may go on with the chat at once, and a burst of chats is soon forgotten. A chat that goes on later is
 # read again, which takes a few milliseconds unless it is very long.
 CHAT_SECONDS = 60.0
@@ -101,10 +102,18 @@ class Cache(Generic[K, V]):
         if (entry := self._entries.pop(key, None)) is not None:
             self._bytes -= entry.size_bytes
 
-    def sweep(self) -> int:
-        """Forget what was not used for too long; how many bytes that were."""
+    def sweep(self, is_in_use: Callable[[K], bool] | None = None) -> int:
+        """Forget what was not used for too long; how many bytes that were.
+
+        Keys that are in use count as used now. Who uses them must sweep more often than values expire.
+        """
         before = self._bytes
-        oldest = self._clock.monotonic() - self.max_age_seconds
+        now = self._clock.monotonic()
+        if is_in_use is not None:
+            for key in [key for key in self._entries if is_in_use(key)]:
+                self._entries[key] = self._entries[key]._replace(used_at=now)
+                self._entries.move_to_end(key)
+        oldest = now - self.max_age_seconds
         while self._entries:
             key, entry = next(iter(self._entries.items()))
             if entry.used_at > oldest:

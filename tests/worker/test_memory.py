@@ -6,13 +6,15 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 from rookery.cache import CHAT_SECONDS, Cache
 from rookery.chat.states import Status
+from rookery.loop import scripted
 from rookery.testing import FakeClock
-from rookery.testing.fake_completions import Answer, FakeCompletions
+from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions
 from rookery.worker.memory import SWEEP_SECONDS, TRIM_SECONDS, Memory, trim_heap
-from tests.worker.house import open_house
+from tests.worker.house import House, open_house
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "agent_loop.py"
 WORDS = "one two three four " * 200
@@ -36,9 +38,71 @@ async def test_chat_at_rest_is_in_no_cache_after_its_age(database_url: str) -> N
         assert sum(cache.size_bytes for cache in house.worker.caches) == 0
 
 
+async def test_step_that_takes_minutes_finds_everything_in_the_caches(database_url: str) -> None:
+    fake, clock, minutes = FakeCompletions(), FakeClock(), scripted.slow(600, "build", deadline_seconds=3600)
+    fake.enqueue(Answer(calls=[FakeCall("build", "{}")]), Answer(text=WORDS))
+    async with (
+        fake.listening() as url,
+        open_house(database_url, server=url, tools=[minutes], clock=clock) as house,
+    ):
+        chat_id = await house.ask()
+        await clock.until_waiting("tool-build")
+        misses = _misses(house)
+
+        await clock.advance(600)
+        await house.until_status(chat_id, Status.WAITING)
+        await house.worker.wait_idle()
+
+        assert len(fake.requests) == 2
+        assert _misses(house) == misses == {"histories": 1, "prompts": 1, "requests": 1}
+        await clock.advance(CHAT_SECONDS + SWEEP_SECONDS)
+        assert sum(cache.size_bytes for cache in house.worker.caches) == 0
+
+
+def _misses(house: House) -> dict[str, int]:
+    """Of the caches that each step of a plain chat looks into."""
+    caches = {cache.name: cache.stats().misses for cache in house.worker.caches}
+    return {name: caches[name] for name in ("histories", "prompts", "requests")}
+
+
+async def test_entries_of_running_chats_are_known_by_every_kind_of_key() -> None:
+    clock, at_rest, chat_id = FakeClock(), uuid4(), uuid4()
+    running = [chat_id]
+    cache: Cache[object, str] = Cache("words", max_bytes=1000, max_age_seconds=CHAT_SECONDS, clock=clock)
+    memory = Memory(
+        [cache],
+        clock=clock,
+        running_chats=lambda: running,
+        count_turns=lambda: 0,
+        is_busy=lambda: False,
+        trim=lambda: None,
+    )
+    kept = [chat_id, (chat_id, uuid4()), (str(chat_id), uuid4(), "model")]
+    for key in (*kept, at_rest, (at_rest, chat_id), (str(at_rest), uuid4(), "model")):
+        cache.keep(key, "value", size_bytes=10)
+    task = asyncio.create_task(memory.run())
+
+    await clock.until_waiting("memory-sweep")
+    await clock.advance(10 * CHAT_SECONDS)
+    assert (len(cache), [key in cache for key in kept]) == (3, [True] * 3)
+    running.clear()
+    await clock.advance(CHAT_SECONDS - SWEEP_SECONDS)
+    assert len(cache) == 3, "the age counts from the runner's end"
+    await clock.advance(2 * SWEEP_SECONDS)
+    assert len(cache) == 0
+    task.cancel()
+
+
 def make(clock: FakeClock, turns: list[int], busy: list[bool]) -> tuple[Memory, Cache[str, str]]:
     cache: Cache[str, str] = Cache("words", max_bytes=100, max_age_seconds=CHAT_SECONDS, clock=clock)
-    memory = Memory([cache], clock=clock, count_turns=lambda: turns[0], is_busy=lambda: busy[0], trim=lambda: None)
+    memory = Memory(
+        [cache],
+        clock=clock,
+        running_chats=lambda: (),
+        count_turns=lambda: turns[0],
+        is_busy=lambda: busy[0],
+        trim=lambda: None,
+    )
     return memory, cache
 
 

@@ -83,6 +83,10 @@ class RunnerManager:
     def all_keys(self) -> list[LeaseKey]:
         return list(self._tasks)
 
+    def chats(self) -> list[ChatId]:
+        """The chats that have a runner here, also one on its way out."""
+        return list(self._by_chat)
+
     def drives(self, chat_id: ChatId) -> bool:
         """Whether a runner of this process has the chat, as far as it knows."""
         return any(key in self._runners for key in self._by_chat.get(chat_id, ()))

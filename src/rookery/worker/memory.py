@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
+from uuid import UUID
 
 from rookery.cache import Cache
 from rookery.clock import Clock
@@ -22,6 +23,8 @@ TRIM_SECONDS = 30.0
 class Memory:
     """One per worker. `count_turns` says how many turns have ended: without any, there is nothing to give back.
 
+    Entries of `running_chats` do not age: a step may take longer than their age, and the next one needs them. The keys
+    of all caches are chats, or tuples that begin with one.
     While `is_busy`, pages are not given back: somebody waits for tokens, and the next turns need the memory again.
     """
 
@@ -30,12 +33,14 @@ class Memory:
         caches: Sequence[Cache[Any, Any]],
         *,
         clock: Clock,
+        running_chats: Callable[[], Iterable[UUID]],
         count_turns: Callable[[], int],
         is_busy: Callable[[], bool],
         trim: Callable[[], None] | None = None,
     ) -> None:
         self._caches = caches
         self._clock = clock
+        self._running_chats = running_chats
         self._count_turns = count_turns
         self._is_busy = is_busy
         self._trim = trim or trim_heap
@@ -52,7 +57,13 @@ class Memory:
 
     def sweep(self) -> None:
         """Forget what is too old in all caches."""
-        freed = sum(cache.sweep() for cache in self._caches)
+        # The model clients know a chat by the text of its id.
+        running: set[object] = {form for chat_id in self._running_chats() for form in (chat_id, str(chat_id))}
+
+        def is_in_use(key: object) -> bool:
+            return (key[0] if isinstance(key, tuple) else key) in running
+
+        freed = sum(cache.sweep(is_in_use if running else None) for cache in self._caches)
         self._has_freed = self._has_freed or freed > 0
 
     def is_trim_due(self) -> bool:

@@ -113,6 +113,7 @@ class Worker:
         self.memory = Memory(
             self.caches,
             clock=parts.clock,
+            running_chats=lambda: self.manager.chats(),
             count_turns=self.stats.turns.total,
             is_busy=lambda: len(self.manager) > 0,
         )
