@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
+import platform
+import resource
 import sys
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 from rookery.cache import CHAT_SECONDS, Cache
+from rookery.chat.retrying import RetryPolicy
 from rookery.chat.states import Status
+from rookery.llm.scripted import CallTool, Fail, Say
+from rookery.llm.types import ErrorKind
 from rookery.loop import scripted
 from rookery.testing import FakeClock
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions
-from rookery.worker.memory import SWEEP_SECONDS, TRIM_SECONDS, Memory, trim_heap
-from tests.worker.house import House, open_house
+from rookery.worker.memory import BUSY_TRIM_SECONDS, SWEEP_SECONDS, TRIM_SECONDS, Memory, trim_heap
+from tests.waiting import until
+from tests.worker.house import House, in_turn, open_house
+from tests.worker.test_actions import PICK
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "agent_loop.py"
 WORDS = "one two three four " * 200
@@ -142,6 +153,49 @@ async def test_pages_are_given_back_after_turns_and_sweeps_and_not_more_often_th
     assert memory.is_trim_due()
 
 
+async def test_pages_are_given_back_every_few_minutes_on_a_server_that_is_never_quiet() -> None:
+    clock, turns, busy = FakeClock(), [3], [True]
+    memory, _ = make(clock, turns, busy)
+
+    await clock.advance(BUSY_TRIM_SECONDS - 1)
+    assert not memory.is_trim_due()
+    await clock.advance(1)
+    assert memory.is_trim_due()
+    turns[0] = 4
+    await clock.advance(TRIM_SECONDS)
+    assert not memory.is_trim_due()
+    await clock.advance(BUSY_TRIM_SECONDS)
+    assert memory.is_trim_due()
+
+
+async def test_chats_that_only_wait_do_not_keep_pages_from_being_given_back(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, trims = FakeClock(), []
+    monkeypatch.setattr("rookery.worker.memory.trim_heap", lambda: trims.append(clock.monotonic()))
+    tool = scripted.slow(TRIM_SECONDS * 3, "build")
+    script = in_turn((CallTool("pick"),), (Fail(ErrorKind.OVERLOADED),), (CallTool("build"),), (Say("Built."),))
+    late = RetryPolicy(first_delay=timedelta(hours=1), max_delay=timedelta(hours=1))
+    async with open_house(database_url, script=script, tools=[tool], clock=clock, retry=late) as house:
+        await house.until_status(await house.ask(dynamic_tools=PICK), Status.REQUIRES_ACTION)
+        await clock.until_waiting("action-deadline")
+        await house.ask()
+        await clock.until_waiting("generation-retry")
+        chat_id = await house.ask()
+        await clock.until_waiting("tool-build")
+        assert house.worker.manager.is_at_work
+
+        await clock.fire("tool-build")
+        await house.until_status(chat_id, Status.WAITING)
+        await until(lambda: len(house.worker.manager) == 2)
+        worked_until = clock.monotonic()
+        await clock.advance(TRIM_SECONDS)
+        await until(lambda: trims)
+
+        assert trims[0] > worked_until
+        assert len(house.worker.manager) == 2
+
+
 async def test_finished_turns_leave_next_to_nothing_in_the_process(database_url: str) -> None:
     # A process of its own, because what it takes is looked at from outside Python; the provider is a third one.
     command = (BENCHMARK, "--only", "memory", "--quick", "--database-url", database_url)
@@ -155,5 +209,20 @@ async def test_finished_turns_leave_next_to_nothing_in_the_process(database_url:
     assert claim["value"] <= claim["budget"] == 10
 
 
-def test_heap_can_be_trimmed_here() -> None:
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is glibc's")
+def test_free_pages_in_the_middle_of_the_heap_are_given_back() -> None:
+    # Below the size from which the C library asks the system for each block, and so keeps them when they are freed.
+    blocks = [ctypes.create_string_buffer(b"x" * 16_000) for _ in range(4000)]
+    last = [ctypes.create_string_buffer(b"x" * 16_000) for _ in range(4)]
+    del blocks
+    before = _resident_bytes()
+
     trim_heap()
+
+    assert before - _resident_bytes() > 30_000_000
+    assert last
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()

@@ -94,6 +94,11 @@ class RunnerManager:
     def runner(self, key: LeaseKey) -> Runner | None:
         return self._runners.get(key)
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a step runs now. Chats that wait for their next attempt or for their client do not count."""
+        return any(runner.is_at_work for runner in self._runners.values())
+
     def states(self) -> Counter[str]:
         """How many runners are at what."""
         return Counter(state for runner in self._runners.values() if (state := runner.state) is not None)

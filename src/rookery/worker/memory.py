@@ -18,6 +18,8 @@ from rookery.clock import Clock
 SWEEP_SECONDS = 5.0
 # Chosen: a pass takes some milliseconds for each 10 MiB that are free, and whoever needs memory meanwhile waits for it.
 TRIM_SECONDS = 30.0
+# On a server that is never quiet. Chosen: a pause of 100 ms every few minutes is hardly felt.
+BUSY_TRIM_SECONDS = 300.0
 
 
 class Memory:
@@ -25,7 +27,9 @@ class Memory:
 
     Entries of `running_chats` do not age: a step may take longer than their age, and the next one needs them. The keys
     of all caches are chats, or tuples that begin with one.
-    While `is_busy`, pages are not given back: somebody waits for tokens, and the next turns need the memory again.
+
+    While `is_busy`, pages are given back more rarely: somebody waits for tokens, and the next turns need the memory
+    again.
     """
 
     def __init__(
@@ -67,10 +71,11 @@ class Memory:
         self._has_freed = self._has_freed or freed > 0
 
     def is_trim_due(self) -> bool:
-        """Whether something was freed since the last time, long enough ago, and nobody waits; asking notes it."""
+        """Whether something was freed since the last time, and that is long enough ago; asking notes it."""
         now, turns = self._clock.monotonic(), self._count_turns()
         has_freed = self._has_freed or turns != self._known_turns
-        if now - self._trimmed_at < TRIM_SECONDS or not has_freed or self._is_busy():
+        pause = BUSY_TRIM_SECONDS if self._is_busy() else TRIM_SECONDS
+        if not has_freed or now - self._trimmed_at < pause:
             return False
         self._trimmed_at, self._known_turns, self._has_freed = now, turns, False
         return True

@@ -103,6 +103,12 @@ class Runner:
         return None if self._active is None or self._active.is_done else self._active.input
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether its task does something, instead of waiting for a moment or for somebody."""
+        active = self._active
+        return active is not None and not active.is_done and not active.handle.is_waiting
+
+    @property
     def state(self) -> str | None:
         """What its task is at, for the metrics; None when it has none, or one that only lets go of the chat."""
         if self._active is None or self._active.is_done:

@@ -115,7 +115,7 @@ class Worker:
             clock=parts.clock,
             running_chats=lambda: self.manager.chats(),
             count_turns=self.stats.turns.total,
-            is_busy=lambda: len(self.manager) > 0,
+            is_busy=lambda: self.manager.is_at_work,
         )
         self.effects = Effects(
             pool=parts.pool,
