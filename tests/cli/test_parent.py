@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 from collections import defaultdict
@@ -16,7 +17,15 @@ import pytest
 
 from rookery import replica_slots, settings
 from rookery.cli.children import STOP, Child, Orders, Ready
-from rookery.cli.parent import LAST_RESTART_SECONDS, SETTLED_SECONDS, UNSERVED_SECONDS, CannotServe, Minder, Restarts
+from rookery.cli.parent import (
+    LAST_RESTART_SECONDS,
+    READY_SECONDS,
+    SETTLED_SECONDS,
+    UNSERVED_SECONDS,
+    CannotServe,
+    Minder,
+    Restarts,
+)
 from rookery.cli.stopping import Stop
 from rookery.metrics.merge import Gathering
 from rookery.replica_slots import SlotState
@@ -44,6 +53,10 @@ class Puppet(Child):
             self._is_ready.set_result(False)
         self._ended.set_result(code)
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.done()
+
     async def wait_ready(self) -> bool:
         if await self._is_ready:
             self.ready = Ready(replica_id=uuid4(), internal=None)
@@ -62,11 +75,16 @@ class Puppet(Child):
 
 
 class Stage:
-    def __init__(self, minder: Minder, stop: Stop, clock: FakeClock, born: dict[int, list[Puppet]]) -> None:
+    """`troubles` are raised by the next starts, one by each."""
+
+    def __init__(
+        self, minder: Minder, stop: Stop, clock: FakeClock, *, born: dict[int, list[Puppet]], troubles: list[OSError]
+    ) -> None:
         self.minder = minder
         self.stop = stop
         self.clock = clock
         self.born = born
+        self.troubles = troubles
         self.running = asyncio.create_task(minder.run(stop, on_ready=lambda: None))
 
     async def child(self, index: int, number: int) -> Puppet:
@@ -88,15 +106,19 @@ async def open_stage(home: Path, *, replicas: int = 3) -> AsyncIterator[Stage]:
     flags = {"data_dir": str(home / "data"), "replicas": str(replicas)}
     config = settings.load(flags, {"HOME": str(home)}).settings
     born: dict[int, list[Puppet]] = defaultdict(list)
+    troubles: list[OSError] = []
     clock, stop = FakeClock(), Stop(1e9)
 
     async def start(orders: Orders, _: socket.socket) -> Child:
+        if troubles:
+            raise troubles.pop()
         child = Puppet(orders.index)
         born[orders.index].append(child)
         return child
 
     with socket.socket() as listening:
-        stage = Stage(Minder(config, "postgresql://nowhere", listening, clock=clock, start=start), stop, clock, born)
+        minder = Minder(config, "postgresql://nowhere", listening, clock=clock, start=start)
+        stage = Stage(minder, stop, clock, born=born, troubles=troubles)
         for index in range(replicas):
             await stage.serve(index, 1)
         await until(lambda: stop.serving)
@@ -168,6 +190,45 @@ async def test_server_ends_only_when_nobody_has_served_for_a_minute(tmp_path: Pa
 
         with pytest.raises(CannotServe, match="No replica has been ready for 60 seconds"):
             await stage.running
+
+
+async def test_start_that_the_system_refuses_counts_as_a_death_while_the_others_serve(tmp_path: Path) -> None:
+    async with open_stage(tmp_path) as stage:
+        stage.troubles[:] = [OSError(errno.EAGAIN, "again"), OSError(errno.ENOMEM, "no memory")]
+        (await stage.child(0, 1)).die()
+        waited = []
+        for _ in range(3):
+            await stage.clock.until_waiting("replica-restart")
+            (timer,) = stage.clock.waiting("replica-restart")
+            waited.append(timer.due - stage.clock.monotonic())
+            assert [child.index for child in stage.minder.serving()] == [1, 2]
+            await stage.clock.fire("replica-restart")
+        await stage.serve(0, 2)
+
+        assert waited == [0.5, 1.0, 2.0]
+        assert (stage.minder.slots[0].state, stage.minder.slots[0].restarts) == (SlotState.READY, 3)
+        assert len(stage.minder.serving()) == 3
+
+
+async def test_child_that_hangs_before_it_is_ready_is_killed_and_replaced(tmp_path: Path) -> None:
+    async with open_stage(tmp_path) as stage:
+        (await stage.child(0, 1)).die()
+        await stage.clock.until_waiting("replica-restart")
+        await stage.clock.fire("replica-restart")
+        hung = await stage.child(0, 2)
+        await stage.clock.until_waiting("replica-ready")
+
+        await stage.clock.advance(READY_SECONDS - 1)
+        assert not hung.has_ended
+        await stage.clock.advance(1)
+        assert hung.has_ended
+        await stage.clock.until_waiting("replica-restart")
+        assert (stage.minder.slots[0].state, stage.minder.slots[0].exit_code) == (SlotState.PAUSED, KILLED)
+        await stage.clock.fire("replica-restart")
+        await stage.serve(0, 3)
+
+        assert len(stage.minder.serving()) == 3
+        assert stage.clock.waiting("replica-ready") == [], "children that serve are not timed"
 
 
 async def test_place_that_is_paused_does_not_hold_up_a_stop(tmp_path: Path) -> None:

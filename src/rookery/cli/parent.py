@@ -33,6 +33,8 @@ from rookery.store.pool import Database
 FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 30.0
 # One that lived this long before it died is started again as if it were the first time.
 SETTLED_SECONDS = 60.0
+# A replica that is not ready after this long hangs, and is killed. Usually it takes some seconds.
+READY_SECONDS = 120.0
 # With no replica ready for this long, whoever watches over this process had better start it anew.
 UNSERVED_SECONDS = 60.0
 # What a replica that was told to hurry may take before it is killed.
@@ -187,11 +189,13 @@ class Minder:
             began = self._clock.monotonic()
             code = await self._live(index)
             if self._stopping.is_set():
-                self._codes.append(code)
+                if code is not None:
+                    self._codes.append(code)
                 return
             if index in self._awaited:
                 raise CannotServe(
-                    "A replica could not start; what it said is above.", code if code > 0 else Exit.FAILED
+                    "A replica could not start; what it said is above.",
+                    code if code is not None and code > 0 else Exit.FAILED,
                 )
             pause = restarts.pause_after(self._clock.monotonic() - began)
             _log.warning("replica_ended", index=index, code=code, deaths=restarts.deaths, again_in_seconds=pause)
@@ -203,16 +207,20 @@ class Minder:
                 async with self._clock.deadline(pause, "replica-restart"):
                     await self._stopping.wait()
 
-    async def _live(self, index: int) -> int:
-        """The life of one child, to its exit code."""
+    async def _live(self, index: int) -> int | None:
+        """The life of one child, to its exit code. None when the system has no process for it at this time."""
         orders = Orders(
             index=index, settings=self._settings, database_url=self._url, descriptor=self._listening.fileno()
         )
         self._tell(index, state=SlotState.STARTING, again_at=None)
-        child = self._places[index] = await self._start(orders, self._listening)
+        try:
+            child = self._places[index] = await self._start(orders, self._listening)
+        except OSError as error:
+            _log.warning("replica_not_started", index=index, error=str(error))
+            return None
         if self._stopping.is_set():
             child.tell(STOP)
-        if await child.wait_ready():
+        if await self._is_ready(child):
             self._awaited.discard(index)
             self._tell(index, state=SlotState.READY)
             if not self._awaited:
@@ -221,6 +229,16 @@ class Minder:
         self._places[index] = None
         self._changed.set()
         return code
+
+    async def _is_ready(self, child: Child) -> bool:
+        """Wait until it serves. False when it ended instead, or had to be killed."""
+        try:
+            async with self._clock.deadline(READY_SECONDS, "replica-ready"):
+                return await child.wait_ready()
+        except DeadlineExceeded:
+            _log.warning("replica_not_ready", index=child.index, after_seconds=READY_SECONDS)
+            child.kill()
+            return False
 
     def _tell(self, index: int, *, is_death: bool = False, **changes: object) -> None:
         slot = self.slots[index]
