@@ -10,6 +10,8 @@ from uuid import UUID
 import pytest
 
 from rookery.chat import truncation
+from rookery.chat.windows import Learned, LearnedFrom
+from rookery.store import model_windows
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk
 from tests.api.test_workspaces import open_site
@@ -63,6 +65,18 @@ async def test_a_result_within_the_budget_is_stored_as_it_is(talk: Talk, kind: s
     assert await submit(talk, chat, SHORT[kind]) == 204
 
     assert await stored(talk, chat) == SHORT[kind]
+
+
+async def test_a_result_is_cut_for_the_window_that_was_learned(talk: Talk) -> None:
+    async with talk.house.database.api.acquire() as conn:
+        for config in await conn.fetch("SELECT id FROM model_configs"):
+            await model_windows.learn(conn, config["id"], Learned(4_000, LearnedFrom.PROVIDER))
+    talk.house.replica.directory.invalidate()
+    chat = await talk.asking()
+
+    assert await submit(talk, chat, "x" * 20_000) == 204
+
+    assert len(await stored(talk, chat)) <= truncation.budget_bytes(4_000) * 1.1 < 20_000
 
 
 async def test_what_was_cut_is_a_file_of_the_workspace_that_the_result_names(database_url: str, tmp_path: Path) -> None:

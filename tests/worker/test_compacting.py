@@ -13,6 +13,7 @@ from rookery.chat.messages import ChatId
 from rookery.chat.parts import ToolCall, ToolResult
 from rookery.chat.prompt_parts import PromptText
 from rookery.chat.states import Status
+from rookery.llm import cost
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Script, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.loop import scripted
@@ -117,6 +118,30 @@ async def test_stricter_limit_of_the_summarising_model_counts(database_url: str)
         assert [call.purpose for call in asked] == [Purpose.COMPACTION]
         assert purposes(house) == ["turn", "turn"]
         assert (await house.story(chat_id))[-1] == ("assistant", "done")
+
+
+async def test_listed_window_of_the_summarising_model_counts(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost, "list_window", lambda provider_type, model: 1000 if model == "small" else None)
+    script = by_purpose((read(700), CallTool("read")), (read(1), Say("done")))
+    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=100_000) as house:
+        small = await house.sql(
+            "INSERT INTO model_configs (provider_id, model, context_limit)"
+            " SELECT provider_id, 'small', 100000 FROM model_configs WHERE id = $1 RETURNING id",
+            house.model,
+        )
+        await house.summarise_with(small)
+        asked: list[Call] = []
+
+        def summarise(call: Call) -> Sequence[Step]:
+            asked.append(call)
+            return (Say(SUMMARY),)
+
+        with house.scripts.registered("small", summarise):
+            await answered(house)
+
+        assert [call.purpose for call in asked] == [Purpose.COMPACTION]
 
 
 async def test_finished_turn_is_never_compacted_unasked(database_url: str) -> None:

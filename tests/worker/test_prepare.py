@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID, uuid4
@@ -17,6 +18,7 @@ from rookery.chat.prompt_parts import PromptText
 from rookery.chat.states import Status
 from rookery.chat.transitions import BusyBehavior
 from rookery.clock import DeadlineExceeded
+from rookery.llm import cost
 from rookery.llm.directory import ReadyModel
 from rookery.llm.scripted import CallTool, Say
 from rookery.llm.types import (
@@ -119,6 +121,40 @@ async def test_database_that_is_away_is_nobodys_failed_turn(database_url: str) -
 
         assert chat.status == Status.WAITING
         assert house.worker.stats.task_retries["generation"] == 4
+
+
+async def test_table_of_windows_is_loaded_beside_the_event_loop_for_a_model_with_its_own_prices(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []
+    loop_thread = threading.get_ident()
+
+    def list_window(provider_type: str, model: str) -> None:
+        if model == "test":
+            looks.append(threading.get_ident() == loop_thread)
+
+    monkeypatch.setattr(cost, "list_window", list_window)
+    async with open_house(database_url, script=(Say("hi"),)) as house:
+        await house.sql("UPDATE model_configs SET price_input = 1, price_output = 2 WHERE id = $1", house.model)
+        house.forget()
+        await house.rested(await house.ask())
+
+    assert looks[0] is False
+
+
+async def test_window_that_a_provider_reports_again_after_another_one_is_stored(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[int] = []
+    async with open_house(database_url, script=(Say("hi"),)) as house:
+        for tokens in (50_000, 60_000, 50_000):
+            monkeypatch.setattr(house.replicas[0].connector, "reported_window", lambda ready, reported=tokens: reported)
+            await house.rested(await house.ask())
+            stored.append(
+                await house.sql("SELECT reported_tokens FROM model_windows WHERE model_config_id = $1", house.model)
+            )
+
+    assert stored == [50_000, 60_000, 50_000]
 
 
 async def test_disabled_model_ends_the_turn_at_once(database_url: str) -> None:

@@ -18,6 +18,7 @@ from rookery.chat import truncation
 from rookery.chat.messages import ChatId
 from rookery.chat.parts import ContentError, ToolResult
 from rookery.chat.toolcalls import SubmittedResult
+from rookery.llm.directory import windows_of
 from rookery.log import get_logger
 from rookery.loop import results
 from rookery.loop.config import LoopConfig
@@ -81,8 +82,14 @@ def _text(each: CallResult) -> str:
 
 async def _context_limit(parts: ApiParts, caller: Caller, chat_id: ChatId) -> int | None:
     chat = (await caller.store.turns.find_titled(chat_id)).chat
-    config = (await parts.directory.snapshot()).configs.get(chat.last_model_config_id)
-    return None if config is None else config.context_limit
+    snapshot = await parts.directory.snapshot()
+    config = snapshot.configs.get(chat.last_model_config_id)
+    provider = None if config is None else snapshot.providers.get(config.provider_id)
+    if config is None or provider is None:
+        return None
+    # Beside the loop: the first look into the table of windows loads it.
+    known = await asyncio.to_thread(windows_of, config, provider.type, snapshot.windows.get(config.id))
+    return known.effective
 
 
 async def _keep(parts: ApiParts, chat_id: ChatId, whole: dict[int, CallResult]) -> dict[int, str]:

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -34,7 +34,7 @@ from rookery.clock import Clock, DeadlineExceeded
 from rookery.llm import efforts, resolve
 from rookery.llm.connect import Connector, Origin, identity_of, make_call
 from rookery.llm.cost import Prices
-from rookery.llm.directory import Directory, ReadyModel
+from rookery.llm.directory import Directory, ReadyModel, windows_of
 from rookery.llm.resolve import Choice
 from rookery.llm.types import Call, Capabilities, LanguageModel, ProviderError, Purpose
 from rookery.log import get_logger
@@ -43,6 +43,7 @@ from rookery.store.chat_settings import ChatSettings
 from rookery.store.files import FileCache
 from rookery.store.generation import LoadedHistory, Step
 from rookery.store.model_configs import ModelConfig
+from rookery.store.providers import Provider
 from rookery.store.usage import KeySource
 from rookery.tools.turn import Toolbox, ToolsUnavailable, TurnTools, mode_of
 from rookery.worker import failures
@@ -51,13 +52,16 @@ from rookery.worker.prompts import PromptCache
 
 log = get_logger("worker.prepare")
 
+T = TypeVar("T")
+
 # What Anthropic's own models refuse, wherever they are hosted.
 _ANTHROPIC_IMAGE_BYTES = 5 * 1024 * 1024
 _ANTHROPIC_TYPES = frozenset({"anthropic", "bedrock"})
 # Longer histories are gone through beside the event loop, not on it.
 _ROWS_ON_LOOP = 200
 # No more than `cost.list_prices` remembers.
-_MAX_PRICED = 1000
+_MAX_LOOKED_UP = 1000
+_MAX_REPORTS = 1000
 _BYTES_ON_LOOP = 1024 * 1024
 _NO_FIGURES = StepFigures()
 
@@ -163,8 +167,8 @@ class Preparer:
         self._clock = clock
         self._files = FileCache(clock=clock)
         self._prompts = PromptCache(clock=clock)
-        self._priced: set[tuple[str, str, date]] = set()
-        self._reports_kept: set[tuple[UUID, int | None]] = set()
+        self._looked_up: set[tuple[str, str, date]] = set()
+        self._reports_kept: dict[UUID, int] = {}
 
     @property
     def caches(self) -> tuple[Cache[Any, Any], ...]:
@@ -277,40 +281,44 @@ class Preparer:
         model = await self._connector.model(ready)
         if isinstance(model, ProviderError):
             raise StepFailed(failures.classify(model, ready.provider_name))
-        prices = await self._prices(ready)  # also loads the table that lists windows
-        windows = ready.windows(reported=self._connector.reported_window(ready))
+        now, reported = self._clock.now(), self._connector.reported_window(ready)
+        prices, windows = await self._look_up(
+            ready.provider, ready.config, lambda: (ready.prices(now), ready.windows(reported=reported))
+        )
         await self._keep_report(ready, windows)
         return Asked(ready=ready, model=model, prices=prices, effort=efforts.parse(effort), windows=windows)
 
     async def _keep_report(self, ready: ReadyModel, windows: Windows) -> None:
         """Store what a provider says about its model, for other replicas and for administrators to see."""
         stored = None if ready.window is None else ready.window.reported_tokens
-        told = (ready.config.id, windows.reported)
-        if windows.reported is None or windows.reported == stored or told in self._reports_kept:
+        config_id, reported = ready.config.id, windows.reported
+        if reported is None or reported == stored or self._reports_kept.get(config_id) == reported:
             return
-        self._reports_kept.add(told)
+        if len(self._reports_kept) >= _MAX_REPORTS:
+            self._reports_kept.clear()
+        self._reports_kept[config_id] = reported
         try:
             async with self._pool.acquire() as conn:
-                await model_windows.report(conn, ready.config.id, tokens=windows.reported)
+                await model_windows.report(conn, config_id, tokens=reported)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            log.warning("report_not_kept", model_config_id=ready.config.id, error=str(error) or type(error).__name__)
+            log.warning("report_not_kept", model_config_id=config_id, error=str(error) or type(error).__name__)
 
     def forget_models(self) -> None:
         """Something was learned about a model: the next step reads it."""
         self._directory.forget_models()
 
-    async def _prices(self, ready: ReadyModel) -> Prices | None:
-        """Beside the loop where it may be slow: the first look at list prices loads a table. Only there: in a busy
-        process a thread waits long for its turn, and every step would wait for it."""
-        now = self._clock.now()
-        looked_up = (ready.provider.type, ready.config.model, now.date())
-        if looked_up in self._priced:
-            return ready.prices(now)
-        prices = await asyncio.to_thread(ready.prices, now)
-        if len(self._priced) >= _MAX_PRICED:
-            self._priced.clear()
-        self._priced.add(looked_up)
-        return prices
+    async def _look_up(self, provider: Provider, config: ModelConfig, read: Callable[[], T]) -> T:
+        """Read prices and windows of a model. Beside the loop where it may be slow: the first look at what is listed
+        loads a table. Only there: in a busy process a thread waits long for its turn, and every step would wait for
+        it."""
+        looked_up = (provider.type, config.model, self._clock.now().date())
+        if looked_up in self._looked_up:
+            return read()
+        found = await asyncio.to_thread(read)
+        if len(self._looked_up) >= _MAX_LOOKED_UP:
+            self._looked_up.clear()
+        self._looked_up.add(looked_up)
+        return found
 
     async def _open_tools(self, step: Step, mode: Mode, stack: AsyncExitStack) -> TurnTools:
         """A server of tools that cannot be reached must not look like a database that is away for a moment."""
@@ -388,10 +396,11 @@ class Preparer:
         )
         snapshot = await self._directory.snapshot()
         config, known = snapshot.configs.get(choice.model_config_id), snapshot.windows.get(choice.model_config_id)
-        if config is None:
+        provider = None if config is None else snapshot.providers.get(config.provider_id)
+        if config is None or provider is None:
             return choice, None
-        reads = (None, None) if known is None else (known.reported_tokens, known.learned_tokens)
-        return choice, compaction.effective_limit(config.context_limit, *reads)
+        windows = await self._look_up(provider, config, lambda: windows_of(config, provider.type, known))
+        return choice, windows.effective
 
     async def _threshold(self, step: Step, ready: ReadyModel) -> int:
         own = await self._directory.user_setting(step.chat.owner_id, "compaction_thresholds")
