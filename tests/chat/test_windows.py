@@ -54,7 +54,10 @@ def test_window_in_force_is_never_larger_than_any_that_is_known(
         (200_000, 190_000, None, None),
         (200_000, 300_000, None, None),
         (200_000, 150_000, None, Learned(100_000, LearnedFrom.HALVING)),
-        (2_000_000, 250_000, None, Learned(250_000, LearnedFrom.HALVING)),
+        (2_000_000, 700_000, None, Learned(700_000, LearnedFrom.HALVING)),
+        # A guess counts for everybody: one refusal takes no more than three quarters of the window.
+        (2_000_000, 250_000, None, Learned(500_000, LearnedFrom.HALVING)),
+        (400_000, 4_000, None, Learned(100_000, LearnedFrom.HALVING)),
         (None, 250_000, None, Learned(250_000, LearnedFrom.HALVING)),
         # Nonsense must not leave a model that nobody can use.
         (200_000, 30, None, None),
@@ -65,6 +68,24 @@ def test_window_in_force_is_never_larger_than_any_that_is_known(
 )
 def test_refusal_teaches(window: int | None, estimated: int, maximum: int | None, learned: Learned | None) -> None:
     assert windows.learn(window, estimated=estimated, maximum=maximum) == learned
+
+
+def test_refusal_that_may_be_about_something_else_teaches_only_the_number_it_names() -> None:
+    assert windows.learn(400_000, estimated=150_000, maximum=None, can_guess=False) is None
+    assert windows.learn(None, estimated=150_000, maximum=None, can_guess=False) is None
+    named = windows.learn(400_000, estimated=150_000, maximum=128_000, can_guess=False)
+    assert named == Learned(128_000, LearnedFrom.PROVIDER)
+
+
+@pytest.mark.parametrize(
+    ("window", "read_tokens", "guess"), [(400_000, 180_000, 180_000), (400_000, 400_000, None), (None, 90_000, 90_000)]
+)
+def test_guess_is_never_less_than_what_the_model_has_read(
+    window: int | None, read_tokens: int, guess: int | None
+) -> None:
+    learned = windows.learn(window, estimated=50_000, maximum=None, read_tokens=read_tokens)
+
+    assert (None if learned is None else learned.tokens) == guess
 
 
 @given(st.integers(1, 10**8), st.integers(0, 10**8), st.none() | st.integers(-5, 10**8))

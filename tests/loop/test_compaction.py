@@ -202,7 +202,7 @@ async def test_a_summariser_that_cannot_take_it_all_is_asked_without_bulk() -> N
 async def test_then_it_is_summed_up_in_pieces_oldest_first_and_those_are_joined() -> None:
     refused: list[int] = []
 
-    async def hear(error: ProviderError, tokens: int) -> int | None:
+    async def hear(error: ProviderError, call: Call, tokens: int) -> int | None:
         refused.append(tokens)
         return 3_000
 
@@ -243,6 +243,16 @@ async def test_a_model_that_refuses_everything_is_asked_a_bounded_number_of_time
     sizes = [overflow.estimate_tokens(call.prompt.messages) for call in model.calls]
     assert len(sizes) < 20
     assert sizes == sorted(set(sizes), reverse=True)
+
+
+async def test_a_short_request_that_was_refused_is_not_repeated_unchanged() -> None:
+    model = PlayedModel((OVERFLOW,))
+    call = Call(prompt=Prompt((message(Role.USER, PromptText("question")), message(Role.ASSISTANT, PromptText("yes")))))
+
+    with pytest.raises(CallFailed):
+        await compaction.summarise(model, call, setup(Shown(), FakeClock()))
+
+    assert len({text_of(each.prompt) for each in model.calls}) == len(model.calls) > 0
 
 
 async def test_a_summariser_of_another_provider_gets_a_translated_copy() -> None:

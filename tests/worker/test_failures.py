@@ -333,3 +333,21 @@ def test_wait_beyond_the_servers_patience_is_final() -> None:
 
     assert not final.retryable
     assert final.detail == "Possible again at 2030-01-02 03:09 UTC. slow down"
+
+
+@pytest.mark.parametrize(
+    ("status", "codes", "text", "is_limit"),
+    [
+        (413, (), "Request Entity Too Large", True),
+        (413, ("request_too_large",), "Request exceeds the maximum size", True),
+        (None, ("request_too_large",), "Request exceeds the maximum size", True),
+        (400, ("string_too_long",), "Invalid input: string too long.", True),
+        (400, ("context_length_exceeded",), "Your input exceeds the context window of this model.", False),
+    ],
+)
+def test_limit_of_bytes_is_told_from_a_window_that_is_full(
+    status: int | None, codes: tuple[str, ...], text: str, is_limit: bool
+) -> None:
+    failure = failures.classify(errors.classify("Acme", status, codes=codes, text=text))
+
+    assert (failure.context_overflow, failure.byte_limit) == (True, is_limit)

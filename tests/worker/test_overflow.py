@@ -14,14 +14,14 @@ from msgspec import Raw
 from rookery.chat import overflow, parts
 from rookery.chat.compaction import LEAD_IN
 from rookery.chat.messages import ChatId, NewMessage, Role, Visibility
-from rookery.chat.parts import Text, ToolResult
+from rookery.chat.parts import File, Text, ToolResult
 from rookery.chat.prompt_parts import PromptText
 from rookery.chat.states import Status
 from rookery.chat.windows import Learned, LearnedFrom
-from rookery.llm.scripted import Fail, Say, Wait
-from rookery.llm.types import Call, ErrorKind, Purpose
+from rookery.llm.scripted import Count, Fail, Say, Wait
+from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.loop.tools import ToolOutput
-from rookery.store import machine, model_configs, model_windows
+from rookery.store import files, machine, model_configs, model_windows
 from rookery.store.machine import ChatSpec
 from rookery.store.model_configs import ModelConfigPatch
 from rookery.store.model_options import ProviderType
@@ -31,7 +31,8 @@ from rookery.testing.fake_completions import Answer, FakeCompletions
 from rookery.testing.fake_responses import FakeResponses, say
 from rookery.testing.fake_server import RecordedRequest
 from rookery.tools.turn import PlainToolbox, TurnTools
-from tests.worker.house import KEY, House, open_house
+from tests.waiting import until
+from tests.worker.house import KEY, House, in_turn, open_house
 
 # How much the fake models read, at the bytes a token that each case says.
 WINDOW = 8_000
@@ -287,3 +288,79 @@ async def test_instructions_that_fill_the_window_end_the_turn_with_what_to_do(da
         assert error.kind == "context_overflow"
         assert "larger window" in error.message
         assert len(house.calls) == 1
+
+
+NO_NUMBER = "Your input exceeds the context window of this model."
+
+
+@pytest.mark.parametrize(
+    ("media_type", "status", "learned"),
+    [("application/pdf", 400, None), (None, 413, None), (None, 400, 50_000)],
+    ids=["a document", "a limit of bytes", "text"],
+)
+async def test_window_is_only_guessed_from_a_text_that_the_model_itself_refused(
+    media_type: str | None, status: int, learned: int | None, database_url: str
+) -> None:
+    script = in_turn(
+        (Fail(ErrorKind.CONTEXT_OVERFLOW, NO_NUMBER, retryable=False, status=status),),
+        (Say("In short."),),
+        (Say(DONE),),
+    )
+    async with open_house(database_url, script=script) as house:
+        content: tuple[parts.Part, ...] = (Text(long_text(150_000, "clause")),)
+        if media_type is not None:
+            async with house.database.api.acquire() as conn:
+                stored = await files.create_file(conn, house.user, name="a.pdf", mime_type=media_type, data=b"%PDF-1.7")
+            content = (*content, File(media_type, file_id=stored.id))
+        first = NewMessage(role=Role.USER, content=(Text("Hello."),), created_by=house.user)
+        answer = NewMessage(role=Role.ASSISTANT, content=(Text("Hi."),), model_config_id=house.model)
+        last = NewMessage(role=Role.USER, content=content, created_by=house.user)
+        chat_id = await house.ask(messages=(first, answer, last))
+        chat = await house.rested(chat_id)
+
+        assert (chat.status, (await house.story(chat_id))[-1]) == (Status.WAITING, ("assistant", DONE))
+        async with house.database.api.acquire() as conn:
+            known = await model_windows.find_window(conn, house.model)
+        assert (None if known is None else known.learned_tokens) == learned
+
+
+async def test_wrong_guess_is_corrected_by_an_answer_that_read_more(database_url: str) -> None:
+    script = (Count(Usage(input=30_000, context_tokens=30_000)), Say(DONE))
+    async with open_house(database_url, script=script) as house:
+        async with house.database.api.acquire() as conn:
+            await model_windows.learn(conn, house.model, Learned(25_000, LearnedFrom.HALVING))
+        house.forget()
+
+        await house.rested(await house.ask())
+
+        async def is_corrected() -> bool:
+            return (await model_windows_of(house)).learned_tokens == 60_000
+
+        await until(is_corrected)
+
+
+async def test_refusal_by_another_summariser_says_nothing_about_the_history(database_url: str) -> None:
+    """The model of the chat reads the history well; only the one that sums up does not."""
+    asked: list[Call] = []
+
+    def summariser(call: Call) -> Sequence[Any]:
+        asked.append(call)
+        is_long = overflow.estimate_tokens(call.prompt.messages) > 10_000
+        return (Fail(ErrorKind.CONTEXT_OVERFLOW, NO_NUMBER, retryable=False),) if is_long else (Wait(60), Say("Brief."))
+
+    clock = FakeClock()
+    async with open_house(database_url, script=(Say(DONE),), clock=clock) as house:
+        other = await house.sql(
+            "INSERT INTO model_configs (provider_id, model, context_limit)"
+            " SELECT provider_id, 'small', 100000 FROM model_configs WHERE id = $1 RETURNING id",
+            house.model,
+        )
+        with house.scripts.registered("small", summariser):
+            await house.summarise_with(other)
+            chat_id = await begin(house, *history(20_000, bytes_per_token=3.0), (Role.USER, QUESTION))
+            await house.rested(chat_id)
+            await house.compact(chat_id)
+            await clock.until_waiting("scripted-wait")
+
+            assert len(asked) > 1
+            assert await house.sql("SELECT refused_tokens FROM chats WHERE id = $1", chat_id) is None

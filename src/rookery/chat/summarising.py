@@ -153,6 +153,21 @@ def _shortened(result: PromptResult) -> PromptResult:
     return msgspec.structs.replace(result, text=cut_text(result.text, _OLD_RESULT_BYTES))
 
 
+def has_media(messages: Iterable[PromptMessage]) -> bool:
+    """Whether the estimate of these messages is a mere assumption: a long document counts like a small picture."""
+    return any(_is_media(part) for message in messages for part in message.parts)
+
+
+def _is_media(part: PromptPart) -> bool:
+    match part:
+        case PromptFile():
+            return not part.media_type.startswith("text/")
+        case PromptResult():
+            return part.media is not None
+        case _:
+            return False
+
+
 def size_bytes(messages: Iterable[PromptMessage]) -> int:
     """What the messages take in a request, about. Media counts as what providers charge for it."""
     return sum(part_bytes(part) for message in messages for part in message.parts)

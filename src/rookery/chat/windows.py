@@ -57,20 +57,24 @@ def smallest(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None and limit > 0), default=None)
 
 
-def learn(window: int | None, *, estimated: int, maximum: int | None) -> Learned | None:
+def learn(
+    window: int | None, *, estimated: int, maximum: int | None, can_guess: bool = True, read_tokens: int = 0
+) -> Learned | None:
     """What a refusal teaches about a window; None when it only says that this request was too long.
 
     `estimated` is our own estimate of the refused request, `maximum` what the provider named. Without a number the
-    window is at most half of what was believed, and no more than what was refused.
+    window is guessed: at most half of what was believed, and about what was refused. `can_guess` is false when the
+    refusal may be about something other than the window. A guess is never less than `read_tokens`, which the model has
+    read before, nor less than a quarter of what was believed: it counts for everybody who uses the model.
     """
     known = window if window is not None and window > 0 else None
     if maximum is not None and maximum >= MIN_NAMED_TOKENS:
         return Learned(maximum, LearnedFrom.PROVIDER) if known is None or maximum < known else None
-    if estimated < MIN_GUESSED_TOKENS:
+    if not can_guess or estimated < MIN_GUESSED_TOKENS:
         return None
     if known is None:
-        return Learned(estimated, LearnedFrom.HALVING)
+        return Learned(max(estimated, read_tokens), LearnedFrom.HALVING)
     if estimated * 100 > known * _SURE_PERCENT:
         return None
-    guess = max(min(known // 2, estimated), MIN_GUESSED_TOKENS)
+    guess = max(min(known // 2, estimated), known // 4, read_tokens, MIN_GUESSED_TOKENS)
     return Learned(guess, LearnedFrom.HALVING) if guess < known else None

@@ -56,7 +56,7 @@ class NoRungStats:
         pass
 
 
-async def _no_refusal(error: ProviderError, estimated_tokens: int) -> int | None:
+async def _no_refusal(error: ProviderError, call: Call, estimated_tokens: int) -> int | None:
     return None
 
 
@@ -76,7 +76,7 @@ class CompactionSetup:
     model_config_id: UUID
     carry: Callable[[str], Awaitable[Carried]]
     budget: Budget
-    on_refusal: Callable[[ProviderError, int], Awaitable[int | None]] = _no_refusal
+    on_refusal: Callable[[ProviderError, Call, int], Awaitable[int | None]] = _no_refusal
     stats: RungStats = field(default_factory=NoRungStats)
     kept_summary: str | None = None
     is_other_provider: bool = False
@@ -149,6 +149,7 @@ class _Climb:
         self._setup = setup
         self._call_id = call_id
         self._budget = setup.budget
+        self._refused: Prompt | None = None
         self.rungs: list[str] = []
         self.calls = 0
         self.usage = Usage()
@@ -196,11 +197,14 @@ class _Climb:
         tokens = await self._aside(
             lambda: overflow.estimate_tokens(prompt.messages, tools_bytes=tools_bytes(self._call.tools)), prompt
         )
-        if not self._budget.fits(tokens):
+        # A short prompt has nothing to cut, and always fits: it must not be asked a second time.
+        if prompt == self._refused or not self._budget.fits(tokens):
             log.info("overflow_rung_skipped", rung=rung, tokens=tokens, **self._figures())
             return None
         said = await self._ask(rung, _request(self._call, prompt, self._budget), tokens)
-        if said is not None:
+        if said is None:
+            self._refused = prompt
+        else:
             self.took(rung, tokens=tokens)
         return said
 
@@ -248,7 +252,7 @@ class _Climb:
             self.usage = add_usage(self.usage, error.usage)
             if error.error.kind is not ErrorKind.CONTEXT_OVERFLOW:
                 raise CallFailed(error.error, self.usage) from error
-            window = await self._setup.on_refusal(error.error, tokens)
+            window = await self._setup.on_refusal(error.error, call, tokens)
             self._budget = self._budget.refuse(tokens, window_tokens=window or self._budget.window_tokens)
             self._setup.stats.rung_taken(self._model, str(rung), result="too_long")
             log.info("overflow_rung_refused", rung=rung, tokens=tokens, **self._figures())

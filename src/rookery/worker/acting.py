@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery.chat import decide, overflow
+from rookery.chat import decide, overflow, summarising
 from rookery.chat.chats import Chat, LastError
 from rookery.chat.compaction import Source
 from rookery.chat.decide import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
@@ -133,8 +133,7 @@ class Acts:
             if told is not None and not self._was_told(told):
                 rows = (notice_row(Text(told)), *rows)
             rows = (*self.prepared.turn_tools.opening(), *rows)
-            await shielded.to_the_end(self._commit_answer(rows, self._entry(asked, outcome)))
-            await self.learned.check_guess(asked, read_tokens=outcome.usage.context_tokens or 0)
+            await shielded.to_the_end(self._commit_answer(asked, rows, self._entry(asked, outcome), outcome.usage))
 
     async def take_refusal(self, failure: Classified) -> bool:
         """The request was too long: remember that. False when none was sent, so that nothing was found out."""
@@ -143,8 +142,27 @@ class Acts:
         tokens = await asyncio.to_thread(
             overflow.estimate_tokens, sent.prompt.messages, tools_bytes=compaction.tools_bytes(sent.tools)
         )
-        await self.learned.remember(self.prepared.asked, failure, tokens, attempt=self.attempt)
+        await self.remember_refusal(self.prepared.asked, failure, sent, tokens)
         return True
+
+    async def remember_refusal(self, asked: Asked, failure: Classified, call: Call, tokens: int) -> int | None:
+        """The window that the model is believed to have after it refused this call, of about so many tokens."""
+        return await self.learned.remember(
+            asked,
+            failure,
+            tokens,
+            attempt=self.attempt,
+            is_of_history=asked.ready.config.id == self.prepared.asked.ready.config.id,
+            has_media=summarising.has_media(call.prompt.messages),
+            read_tokens=max(
+                (
+                    row.figures.context_tokens or 0
+                    for row in self._step.history.prompt
+                    if row.message.model_config_id == asked.ready.config.id
+                ),
+                default=0,
+            ),
+        )
 
     def _was_told(self, text: str) -> bool:
         """Whether people have read this in the running turn already."""
@@ -155,7 +173,7 @@ class Acts:
             if row.message.visibility is Visibility.USER and row.message.content_version == CONTENT_VERSION
         )
 
-    async def _commit_answer(self, rows: Sequence[NewMessage], bill: Entry) -> None:
+    async def _commit_answer(self, asked: Asked, rows: Sequence[NewMessage], bill: Entry, usage: Usage) -> None:
         async def record(tx: Tx, committed: StepCommitted) -> None:
             answer = next(message for message in committed.inserted if message.role is Role.ASSISTANT)
             await record_call(tx.conn, msgspec.structs.replace(bill, message_id=answer.id))
@@ -166,6 +184,7 @@ class Acts:
             # The chat moved on, or the database is away: the answer is lost, and paid for.
             self.parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             raise
+        await self.learned.check_guess(asked, read_tokens=usage.context_tokens or 0)
 
     async def _take_empty(self, asked: Asked, outcome: AssistantOutcome) -> None:
         """Nothing was said: the end of the turn, unless the user waits for a first word."""

@@ -56,6 +56,7 @@ class CompactionAct:
         """Its model is connected here: one that cannot be had must not fail turns that never need it."""
         acts, prepared, parts, chat = self._acts, self._prepared, self._parts, self._step.chat
         asked = await self._summariser()
+        is_own = asked.ready.config.id == prepared.asked.ready.config.id
         kept_summary = self._kept_summary(decision)
         if kept_summary is None:
             await parts.preparer.check_spend(asked, chat.owner_id)
@@ -73,10 +74,11 @@ class CompactionAct:
                 budget=Budget(
                     window_tokens=asked.windows.effective,
                     max_output_tokens=call.max_output_tokens or 0,
-                    refused_tokens=self._step.meta.refused_tokens,
+                    # What was refused by the chat's model says nothing about another one.
+                    refused_tokens=self._step.meta.refused_tokens if is_own else None,
                 ),
-                on_refusal=lambda error, tokens: acts.learned.remember(
-                    asked, failures.classify(error), tokens, attempt=acts.attempt
+                on_refusal=lambda error, refused, tokens: acts.remember_refusal(
+                    asked, failures.classify(error), refused, tokens
                 ),
                 stats=parts.stats.calls,
                 kept_summary=kept_summary,

@@ -28,6 +28,8 @@ from rookery.worker import strangers
 from rookery.worker.strangers import Story
 
 HISTORY_MISMATCH = "history_mismatch"
+_TOO_LARGE = 413
+_BYTE_LIMIT_CODES = frozenset({"request_too_large", "string_too_long"})
 
 
 class Classified(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +37,7 @@ class Classified(msgspec.Struct, frozen=True, kw_only=True):
 
     `chain_broken`: the provider forgot an answer that the request built on; send everything. `context_overflow`: the
     prompt is too long for the model; a summary may help. `context_max` is how much it reads, if it said so.
+    `byte_limit`: the request has too many bytes for a server on the way, which says nothing about the model's window.
     """
 
     kind: ErrorKind
@@ -47,6 +50,7 @@ class Classified(msgspec.Struct, frozen=True, kw_only=True):
     chain_broken: bool = False
     context_overflow: bool = False
     context_max: int | None = None
+    byte_limit: bool = False
 
 
 class StepFailed(Exception):
@@ -193,6 +197,7 @@ def _of_provider(error: ProviderError, provider: str | None) -> Classified:
         chain_broken=errors.is_chain_broken(error),
         context_overflow=error.kind is ErrorKind.CONTEXT_OVERFLOW,
         context_max=error.context_max,
+        byte_limit=error.status == _TOO_LARGE or (error.code or "").lower() in _BYTE_LIMIT_CODES,
     )
     if error.replay_fault is not None:
         # What the provider said names its own items, which mean nothing to anybody here.

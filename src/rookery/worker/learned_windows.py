@@ -39,17 +39,36 @@ class LearnedWindows:
         self._clock = clock
         self.believed: dict[UUID, int] = {}
 
-    async def remember(self, asked: Asked, failure: Classified, tokens: int, *, attempt: int) -> int | None:
+    async def remember(
+        self,
+        asked: Asked,
+        failure: Classified,
+        tokens: int,
+        *,
+        attempt: int,
+        is_of_history: bool,
+        has_media: bool,
+        read_tokens: int = 0,
+    ) -> int | None:
         """Take a refusal of a request of about this size; the window that the model is believed to have from now on.
 
-        That the chat's history is too long, and what this says about the model, is one commit.
+        That the chat's history is too long, and what this says about the model, is one commit. `is_of_history` is false
+        for a model that only summarises: the one that goes on with the chat may read more. `read_tokens` is the
+        longest request of this chat that the model has read.
         """
         window = self.believed.get(asked.ready.config.id, asked.windows.effective)
-        learned = windows.learn(window, estimated=tokens, maximum=failure.context_max)
+        learned = windows.learn(
+            window,
+            estimated=tokens,
+            maximum=failure.context_max,
+            can_guess=not has_media and not failure.byte_limit,
+            read_tokens=read_tokens,
+        )
         now = self._clock.now()
 
         async def record(tx: Tx) -> bool:
-            await record_refused(tx, estimated_tokens=tokens)
+            if is_of_history:
+                await record_refused(tx, estimated_tokens=tokens)
             retry = failures.retry_state(failure, attempt=tx.chat.generation_attempt, delay=timedelta(), now=now)
             await transitions.record_retry_state(tx, retry)
             return learned is not None and await model_windows.learn(tx.conn, asked.ready.config.id, learned)
