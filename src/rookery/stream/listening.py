@@ -23,6 +23,8 @@ PING_SECONDS = 20.0
 PUBLIC_MAX_BYTES = 64 * 1024
 INTERNAL_MAX_BYTES = 4 * 1024 * 1024
 STOP_SECONDS = 3
+# For a client of a TLS port. Until the handshake is done nothing else counts the connection.
+HANDSHAKE_SECONDS = 10.0
 BACKLOG = 1024
 
 # For `uvicorn.Config` of the public port.
@@ -114,13 +116,32 @@ class QuietServer(uvicorn.Server):
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        assert sockets is not None, "the caller binds the sockets"
+        # uvicorn would listen without a limit for TLS handshakes, for which the default is a minute.
+        await super().startup([])
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
+        for listening in sockets:
+            server = await loop.create_server(
+                self._new_protocol,
+                sock=listening,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
+                backlog=self.config.backlog,
+            )
+            self.servers.append(server)
         self.up.set()
 
     def stop_listening(self) -> None:
         """Leave new connections to the other processes at this port; those that are open stay."""
         for server in self.servers:
             server.close()
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        config: Any = self.config
+        protocol: asyncio.Protocol = config.http_protocol_class(
+            config=config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
