@@ -250,7 +250,7 @@ def _wire(
     probe = NotifyProbe(notifier, bus, replica_id=identity.id, clock=clock)
     machine = Machine(database.api, notifier, clock=clock, rng=rng)
     relay = Relay(identity.id, worker.buffer, listening=listening, pool=database.api, clock=clock, rng=rng)
-    relay.serve_agents(workspaces.places.find_own)
+    relay.serve_agents(workspaces.places.find_own, workspaces.places.cut_off)
     streams = Streams(
         StreamParts(
             replica_id=identity.id,

@@ -13,12 +13,15 @@ from rookery.chat.prompt_parts import PromptText
 from rookery.llm import errors, model
 from rookery.llm.anthropic.stream import AnthropicFold
 from rookery.llm.completions.stream import CompletionsFold
+from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
+from rookery.llm.model import WireModel
 from rookery.llm.responses import events
 from rookery.llm.responses.request import _without_sources
 from rookery.llm.responses.stream import ResponsesFold
 from rookery.llm.stats import ModelCounters
 from rookery.llm.types import (
+    Capabilities,
     ErrorKind,
     Finish,
     FinishReason,
@@ -32,7 +35,7 @@ from rookery.llm.types import (
     UsageUpdate,
 )
 from rookery.llm.wire import Event
-from tests.llm.model_rig import CALL, drain, model_at, recording
+from tests.llm.model_rig import CALL, ID, drain, model_at, recording
 from tests.llm.raw_server import RawRequest, answer, serving
 
 Json = dict[str, Any]
@@ -186,6 +189,33 @@ def test_second_message_in_the_middle_ends_the_stream_with_an_error_that_passes(
     assert parts[-1].error.retryable
 
 
+@pytest.mark.parametrize("content", ["", "x", {}, 3, [3], [None]])
+def test_first_event_with_content_of_another_form_is_read_as_before(content: object) -> None:
+    parts = anthropic(
+        {"type": "message_start", "message": {"id": "m", "content": content}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hello"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        {"type": "message_stop"},
+    )
+
+    assert [part.text for part in parts if isinstance(part, TextDelta)] == ["Hello"]
+    assert isinstance(parts[-1], Finish)
+
+
+def test_blocks_that_stand_in_the_first_event_and_follow_it_are_read_once() -> None:
+    block = {"type": "text", "text": "Hello"}
+    parts = anthropic(
+        {"type": "message_start", "message": {"id": "m", "content": [block]}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        {"type": "message_stop"},
+    )
+
+    assert [part.text for part in parts if isinstance(part, TextDelta)] == ["Hello"]
+
+
 # Chat Completions
 
 FAILED: Json = {
@@ -220,6 +250,34 @@ async def test_invalid_tool_call_is_asked_for_once_more_with_a_hint() -> None:
     assert [len(msgspec.json.decode(each.body)["parts"]) for each in seen] == [1, 2]
     assert isinstance(parts[-1], StreamError)
     assert parts[-1].error.kind is ErrorKind.INVALID_TOOL_CALL
+
+
+async def test_invalid_tool_call_behind_an_empty_first_chunk_is_asked_for_again_too() -> None:
+    seen: list[RawRequest] = []
+    begun = b'data: {"id":"g","choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+    failed = begun + b"event: error\ndata: " + msgspec.json.encode(FAILED) + b"\n\n"
+    said = begun + b'data: {"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    clients = HttpClients()
+    try:
+        async with serving(recording(seen, answer(failed), answer(said))) as server:
+            groq = WireModel(
+                CompletionsFormat("m", Capabilities(), provider="Groq"),
+                clients.client(server.url),
+                provider_id=ID,
+                provider_type="openai_compat",
+                provider_name="Groq",
+                model="m",
+                caps=Capabilities(),
+                base_url=server.url,
+            )
+            parts = await drain(groq)
+    finally:
+        await clients.close()
+
+    assert len(seen) == 2
+    assert b"run" in seen[1].body
+    assert [type(part) for part in parts].count(ResponseStarted) == 1
+    assert [part.text for part in parts if isinstance(part, TextDelta)] == ["Hi"]
 
 
 def test_hint_shows_the_model_what_it_wrote_behind_the_prompt() -> None:
@@ -308,6 +366,19 @@ def test_odd_sources_are_left_out(odd: object) -> None:
         {"choices": [{"delta": {}, "finish_reason": "stop"}]},
     )
 
+    assert isinstance(parts[-1], Finish)
+
+
+def test_closing_chunk_that_repeats_the_whole_answer_adds_nothing() -> None:
+    parts = completions(
+        {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "Hello"}}]},
+        {
+            "object": "chat.completion.done",
+            "choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}],
+        },
+    )
+
+    assert [part.text for part in parts if isinstance(part, TextDelta)] == ["Hello"]
     assert isinstance(parts[-1], Finish)
 
 

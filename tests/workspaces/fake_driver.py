@@ -35,6 +35,7 @@ class FakeDriver:
     context_changed: asyncio.Event = field(default_factory=asyncio.Event)
     polled: asyncio.Event = field(default_factory=asyncio.Event)  # somebody waits for a change of the context
     secrets: list[dict[str, str]] = field(default_factory=list)  # as they were handed over
+    given: set[tuple[str, int]] = field(default_factory=set)  # starts that have theirs
     floods: bool = False  # answers every request with interim answers, without end
     fails: DriverError | None = None
     starts: list[WorkspaceSpec] = field(default_factory=list)
@@ -112,6 +113,9 @@ class FakeDriver:
             if request.headers.get("Authorization") != f"Bearer {ws.token}":
                 return web.json_response({"code": "unauthenticated", "message": "No."}, status=401)
             if request.path == "/v1/secrets":
+                if (ws.id, ws.generation) in self.given:
+                    return web.json_response({"code": "secrets_given", "message": "Given."}, status=409)
+                self.given.add((ws.id, ws.generation))
                 self.secrets.append((await request.json())["secrets"])
                 return web.json_response({"ok": True})
             if request.path == "/v1/git/watch":

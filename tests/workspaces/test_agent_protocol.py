@@ -177,6 +177,21 @@ async def test_slow_reader_of_a_large_body_gets_all_of_it() -> None:
         assert bytes(found) == body
 
 
+async def test_reader_that_is_slow_while_the_share_is_used_up_still_gets_all_of_it() -> None:
+    """The reader's pause and that of the share may end in either order."""
+    body = b"abc" * 400_000
+
+    async with served(says(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))) as agent:
+        found = bytearray()
+        async with asyncio.timeout(60):
+            async for chunk in agent.conn.read_file("/x"):
+                found += chunk
+                share = agent.http._limits.share
+                share.spend(max(0.0, share._left) + 0.0005)
+                await asyncio.sleep(0.01)
+        assert bytes(found) == body
+
+
 async def test_line_that_arrives_byte_by_byte_is_read() -> None:
     line = b'{"type":"changes","repositories":[{"root":"/p","additions":2}]}\n'
 

@@ -336,6 +336,21 @@ async def test_secret_parameters_are_sealed_masked_and_handed_to_the_agent(yard:
     assert driver.secrets[1] == {"key": "hunter2", "repo": "https://me:pa55@h/x.git"}
 
 
+async def test_start_that_is_taken_over_after_its_secrets_were_handed_over_succeeds(yard: Yard) -> None:
+    replica, driver = yard.replica()
+    await yard.run(replica)
+    await yard.push(SECRETIVE)
+    made = await replica.service.request_create(
+        yard.as_user(), yard.owner, template="secretive", parameters={"key": "hunter2"}
+    )
+    assert isinstance(made, Requested)
+    running = await yard.settled(made, "running")
+
+    await replica.executor._hand_over(running, {"key": "hunter2"})
+
+    assert driver.secrets == [{"key": "hunter2"}]
+
+
 async def test_secret_parameters_move_to_another_key_of_the_ring(yard: Yard) -> None:
     replica, driver = yard.replica()
     await yard.run(replica)

@@ -212,6 +212,8 @@ def test_wrong_secrets_are_refused_without_being_repeated(given: dict[str, objec
         ("https://h/x@y", "https://h/x@y", "https://h/x@y"),
         ("https://h?next=a@b", "https://h?next=a@b", "https://h?next=a@b"),
         ("--index https://u:p@h/simple pkg", "--index https://***@h/simple pkg", "--index https://h/simple pkg"),
+        ("https://u:p/w?x#y@h/x", "https://***@h/x", "https://h/x"),
+        ("x_https://u:p@h/x", "x_https://***@h/x", "x_https://h/x"),
         ("", "", ""),
     ],
 )

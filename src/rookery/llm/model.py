@@ -34,6 +34,7 @@ from rookery.llm.types import (
     ResponseStarted,
     StreamError,
     StreamPart,
+    UsageUpdate,
     Warnings,
     Wire,
 )
@@ -123,8 +124,8 @@ class WireModel:
             reader = AnswerReader(fold, self._provider)
             answer = Answer(await self._open(call, request, body=body), reader, hide=self._hide)
             try:
-                parts = await answer.first()
-                again = self._repaired(call, parts[0], tried)
+                parts = await self._opened(answer, reader)
+                again = self._repaired(call, _first_told(parts), tried)
                 if again is None:
                     # From here on the consumer has seen something: no second answer may follow.
                     for part in _opening(parts, request):
@@ -147,6 +148,20 @@ class WireModel:
                     self._stats.unknown_events(self.wire, {self._hide(name): n for name, n in fold.unknown.items()})
                 await answer.leave()
             call = again
+
+    async def _opened(self, answer: Answer, reader: AnswerReader) -> Sequence[StreamPart]:
+        """The first parts. Of Chat Completions up to one that says something: until then another request may take this
+        one's place, and such servers begin with an empty chunk before they fail."""
+        parts = list(await answer.first())
+        is_done = reader.is_done
+        while self.wire == "completions" and not is_done and all(type(part) in _UNSEEN for part in parts):
+            try:
+                more = joined(reader.feed(await answer.next_chunk()))
+            except (StopAsyncIteration, TransportError) as stop:
+                more = answer.stopped(stop)
+            is_done = reader.is_done
+            parts += answer.told(more) if is_done else more
+        return parts
 
     async def _open(self, call: Call, request: Request, *, body: bytes) -> HttpStream | ProviderError:
         """An answer that can be read, or why there is none."""
@@ -254,6 +269,14 @@ class WireModel:
         self._stats.replay_repaired(self.wire, fault)
         log.warning("replay_repaired", **fields, request_id=error.request_id)
         return again
+
+
+# Parts that say nothing yet.
+_UNSEEN = (ResponseStarted, UsageUpdate)
+
+
+def _first_told(parts: Sequence[StreamPart]) -> StreamPart:
+    return next((part for part in parts if type(part) not in _UNSEEN), parts[-1])
 
 
 def _is_long(prompt: Prompt) -> bool:

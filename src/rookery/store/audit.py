@@ -96,6 +96,7 @@ DISPOSITIONS: Mapping[str, Mapping[str, Disposition]] = {
         "options": _S,  # headers may carry keys
         "send_correlation": _T,
         "api_key_enc": _S,
+        "headers_enc": _S,
         "central_key_enabled": _T,
         "allow_user_key": _T,
         "allow_central_fallback": _T,

@@ -115,15 +115,24 @@ class AgentProtocol(ResponseHandler):
         # The library says so after every read. Whoever was not paused has nothing to take up again.
         if self._reading_paused:
             super().resume_reading(resume_parser)
-            if self._unparsed and self._parse_later is None:
+            # A pause of the share may have ended meanwhile, and left the socket to whoever resumes.
+            if self._parse_later is None and (self._unparsed or self._buffer_paused):
                 self._parse_soon(0.0)
+
+    @property
+    def should_close(self) -> bool:
+        """Whether the connection must not be used again: also when bytes follow an answer."""
+        return super().should_close or bool(self._unparsed)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_head_timer()
         if self._parse_later is not None:
             self._parse_later.cancel()
             self._parse_later = None
-        self._unparsed = b""
+        rest, self._unparsed = self._unparsed, b""
+        if rest and exc is None and self._payload is not None:
+            # The end of an answer arrived before the end of the connection. It is at most one read of the socket.
+            self._parse(rest)
         super().connection_lost(exc)
 
     def _parse_some(self) -> None:

@@ -18,11 +18,11 @@ from rookery.log import get_logger
 from rookery.store import workspace_claims, workspace_requests, workspaces
 from rookery.store.hints import MiscHint
 from rookery.store.workspace_claims import RENEW_SECONDS, ClaimLost, Down, Up
-from rookery.store.workspace_operations import Kind, Operation
+from rookery.store.workspace_operations import Kind, Operation, Reason
 from rookery.store.workspaces import SETTLED, AgentState, Status, Workspace
 from rookery.workspaces.answers import Health
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint
-from rookery.workspaces.errors import WorkspaceError
+from rookery.workspaces.errors import AgentError, WorkspaceError
 from rookery.workspaces.operation_log import DATABASE_ERRORS, OperationWriter
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.readiness import Readiness, disk_warning
@@ -36,6 +36,7 @@ POLL_SECONDS = 2.0
 RETRY_SECONDS = 2.0
 MAX_AT_ONCE = 8
 DELETE_SECONDS = 300.0
+DISABLED_GRACE_SECONDS = 2.0
 STOP_SLACK_SECONDS = 30.0
 OUT_OF_REACH = frozenset({"ssh_auth", "ssh_hostkey", "ssh_failed", "python_missing"})
 
@@ -246,8 +247,12 @@ class Executor:
         try:
             async with self._parts.connected(workspace) as agent:
                 await agent.give_secrets(secrets)
+        except AgentError as error:
+            # A replica that takes a start over finds that the one before it has done this already.
+            if error.code != "secrets_given":
+                raise _not_handed_over(error) from error
         except WorkspaceError as error:
-            raise DriverError("sandbox_failed", f"The secret parameters could not be handed over: {error}") from error
+            raise _not_handed_over(error) from error
 
     async def _finish_up(self, operation: Operation, endpoint: Endpoint, health: Health | None) -> Workspace:
         parts = self._parts
@@ -277,6 +282,9 @@ class Executor:
             workspace = await workspaces.get_workspace(conn, operation.workspace_id)
             spec = await parts.specs.plain(conn, workspace)
             grace = await parts.specs.shutdown_seconds(conn, workspace)
+            if operation.reason == Reason.DISABLED:
+                # The workspace is not asked for long: its user may not use it any more.
+                grace = min(grace, DISABLED_GRACE_SECONDS)
         writer(f"Stopping {workspace.name}.")
         async with parts.clock.deadline(grace + STOP_SLACK_SECONDS, "workspace-stop"):
             await parts.driver(workspace.driver).stop(spec, grace)
@@ -310,6 +318,10 @@ class Executor:
                 conn, operation, down, replica_id=parts.replica_id, now=parts.clock.now()
             )
             await parts.tell(conn, workspace, operation=str(operation.id))
+
+
+def _not_handed_over(error: WorkspaceError) -> DriverError:
+    return DriverError("sandbox_failed", f"The secret parameters could not be handed over: {error}")
 
 
 def _agent_state(health: Health | None) -> str:

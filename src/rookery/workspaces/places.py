@@ -32,7 +32,7 @@ class StorePlaces:
 
     def __init__(self, parts: WorkspaceParts) -> None:
         self._parts = parts
-        self._pools = AgentPools(parts.clock, self._cut_off)
+        self._pools = AgentPools(parts.clock, self.cut_off)
         self._marking: set[asyncio.Task[None]] = set()
         self._specs: dict[UUID, tuple[Workspace, WorkspaceSpec]] = {}
 
@@ -122,7 +122,8 @@ class StorePlaces:
         if self._marking:
             await asyncio.wait(self._marking)
 
-    def _cut_off(self, workspace_id: UUID, generation: int, reason: str) -> None:
+    def cut_off(self, workspace_id: UUID, generation: int, reason: str) -> None:
+        """Mark a workspace whose agent broke the protocol, in the background."""
         task = asyncio.create_task(self._mark(workspace_id, generation, reason), name=f"cut-off:{workspace_id}")
         self._marking.add(task)
         task.add_done_callback(self._marking.discard)

@@ -106,7 +106,8 @@ def text(value: Value) -> str:
 
 
 # The user info of a URL, up to the last @ before the path.
-_USER_INFO = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)([^/?#\s]*)@")
+_USER_INFO = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*://)([^/?#\s]*)@")
+_ONE_URL = re.compile(r"((?:[a-z]+\+)?https?://)[^/?#\s@]*:\S*@([^\s@]+)", re.IGNORECASE)
 _WEB = re.compile(r"(?:.*\+)?(?:https?|ftps?)://", re.IGNORECASE)
 
 
@@ -125,6 +126,9 @@ def _rewritten(value: Value, mask: str) -> Value:
         return [str(_rewritten(each, mask)) for each in value]
     if not isinstance(value, str):
         return value
+    if (alone := _ONE_URL.fullmatch(value)) is not None:
+        # A password with a slash in it should have been written otherwise, and must not be shown all the same.
+        return alone[1] + mask + alone[2]
 
     def rewrite(found: re.Match[str]) -> str:
         scheme, info = found[1], found[2]

@@ -74,7 +74,7 @@ class Usage(msgspec.Struct):
 class Message(msgspec.Struct):
     id: str | None = None
     model: str | None = None
-    content: tuple[Raw, ...] | None = None
+    content: Any = None
     stop_reason: str | None = None
     usage: Usage | None = None
 

@@ -87,6 +87,7 @@ class AnthropicFold:
         self._names: dict[str, str] = {}
         self._seen: set[tuple[str, str]] = set()
         self._has_started = False
+        self._early: list[Block] = []
         self._has_local_calls = False
         # The newest call. It is given out once something follows: the reason to stop, which comes last, may be that
         # the limit struck in the middle of it.
@@ -170,6 +171,7 @@ class AnthropicFold:
 
     def _on_start(self, data: bytes) -> Sequence[StreamPart]:
         event = events.decode_start(data)
+        self._early = []
         return tuple(self._begin(event.index, events.decode_block(event.content_block)))
 
     def _on_stop(self, data: bytes) -> Sequence[StreamPart]:
@@ -186,26 +188,33 @@ class AnthropicFold:
             self._count(message.usage, is_start=True)
             parts.append(UsageUpdate(self._usage))
         # Gateways that have the whole answer at once put it here.
-        for number, raw in enumerate(message.content or ()):
-            parts += self._begin(_EARLY + number, events.decode_block(raw))
-            parts += self._finish_block(_EARLY + number)
+        early = message.content if isinstance(message.content, list) else []
+        self._early = [block for block in early if isinstance(block, dict)]
         if message.stop_reason:
             self._stop = events.Stop(message.stop_reason)
         return parts
 
+    def _read_early(self) -> Iterator[StreamPart]:
+        """Blocks that stood in the first event. Where blocks of their own follow, these have said it again."""
+        early, self._early = self._early, []
+        for number, block in enumerate(early):
+            yield from self._begin(_EARLY + number, block)
+            yield from self._finish_block(_EARLY + number)
+
     def _on_message_delta(self, data: bytes) -> Sequence[StreamPart]:
+        early = list(self._read_early())
         event = events.decode_message_delta(data)
         self._stop = events.Stop(
             event.delta.stop_reason or self._stop.stop_reason, event.delta.stop_details or self._stop.stop_details
         )
-        parts = [*self._release()] if self._stop.stop_reason else []
+        parts = [*early, *(self._release() if self._stop.stop_reason else ())]
         if event.usage is not None:
             self._count(event.usage, is_start=False)
             parts.append(UsageUpdate(self._usage))
         return parts
 
     def _on_message_stop(self, data: bytes) -> Sequence[StreamPart]:
-        return tuple(self._finish())
+        return (*self._read_early(), *self._finish())
 
     def _on_error(self, data: bytes) -> Sequence[StreamPart]:
         document = events.decode_any(data)

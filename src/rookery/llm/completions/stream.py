@@ -125,7 +125,7 @@ class CompletionsFold:
             choice = choices[0]
             if choice.index:
                 return  # another of several answers, which nobody asked for
-            delta = choice.delta or choice.message
+            delta = choice.delta or (None if chunk.object in _IGNORED_OBJECTS else choice.message)
             if delta is not None:
                 self._read_delta(delta, parts)
             if choice.finish_reason:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
-from weakref import WeakValueDictionary
 
 import aiohttp
 import asyncpg
@@ -33,6 +34,9 @@ log = get_logger("stream.relay")
 
 CONNECT_SECONDS = 10.0
 # How to reach the agent of a workspace of this machine; None when there is none that runs.
+# Hears of agents that broke the protocol: the workspace, its generation and why.
+OnCutOff = Callable[[UUID, int, str], None]
+MAX_LIMITS = 4096
 FindAgent = Callable[[UUID], Awaitable[Connector | None]]
 
 _REFUSED = {REFUSED_HEADER: "1"}
@@ -93,11 +97,12 @@ def _address(url: str | None) -> str | None:
 class AgentGate:
     """The ASGI application below `PATH`."""
 
-    def __init__(self, find: FindAgent, check: TokenCheck) -> None:
+    def __init__(self, find: FindAgent, check: TokenCheck, on_cut_off: OnCutOff | None = None) -> None:
         self._find = find
         self._check = check
-        # All requests to one agent that are under way share its limits.
-        self._limits: WeakValueDictionary[UUID, AgentLimits] = WeakValueDictionary()
+        self._on_cut_off = on_cut_off
+        # Of each start of a workspace; those that were not asked for longest are forgotten first.
+        self._limits: OrderedDict[tuple[UUID, int], AgentLimits] = OrderedDict()
         self.passed = 0
 
     @staticmethod
@@ -115,10 +120,25 @@ class AgentGate:
             return
         self.passed += 1
         try:
-            limits = self._limits.setdefault(UUID(named), AgentLimits())
+            limits = self._limits_of(UUID(named), scope)
+            if limits.reason is not None:
+                await _refuse(send, _SILENT)
+                return
             await _Passing(scope, receive, send, limits).run(connector.unix_path, f"/{tail}")
         finally:
             await connector.close()
+
+    def _limits_of(self, workspace_id: UUID, scope: Scope) -> AgentLimits:
+        """What the agent has used, and whether it was cut off. An agent only answers requests that name its start."""
+        sent = dict(scope["headers"]).get(b"x-rookery-generation", b"")
+        key = (workspace_id, int(sent) if sent.isdigit() and len(sent) < 10 else 0)
+        if key not in self._limits:
+            told = None if self._on_cut_off is None else partial(self._on_cut_off, *key)
+            self._limits[key] = AgentLimits(told)
+            if len(self._limits) > MAX_LIMITS:
+                self._limits.popitem(last=False)
+        self._limits.move_to_end(key)
+        return self._limits[key]
 
     async def _is_peer(self, scope: Scope) -> bool:
         try:

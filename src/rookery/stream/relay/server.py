@@ -20,7 +20,7 @@ from rookery.stream import ws
 from rookery.stream.errors import CloseCode
 from rookery.stream.follow import PartSource
 from rookery.stream.relay import frames
-from rookery.stream.relay.agents import AgentGate, FindAgent
+from rookery.stream.relay.agents import AgentGate, FindAgent, OnCutOff
 from rookery.stream.relay.frames import Drop, End, Hello, Parts, Select
 from rookery.stream.relay.tokens import TokenCheck, TokenRefused
 from rookery.stream.ws import Receive, Refusal, Scope, Send
@@ -77,8 +77,8 @@ class RelayEndpoint:
             del self._links[link]
             self.stats.links -= 1
 
-    def serve_agents(self, find: FindAgent) -> None:
-        self._agents = AgentGate(find, self._check)
+    def serve_agents(self, find: FindAgent, on_cut_off: OnCutOff) -> None:
+        self._agents = AgentGate(find, self._check, on_cut_off)
 
     def drain(self) -> None:
         """Tell every link that its selections end here, and take no new ones."""

@@ -20,7 +20,7 @@ from rookery.store import replicas
 from rookery.store.replicas import Replica
 from rookery.stream.follow import PartSource
 from rookery.stream.listening import INTERNAL_MAX_BYTES, remove_dead_sockets, serving, unix_socket
-from rookery.stream.relay.agents import FindAgent
+from rookery.stream.relay.agents import FindAgent, OnCutOff
 from rookery.stream.relay.hub import RelayHub
 from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
@@ -154,10 +154,10 @@ class Relay:
                 self.drain()
                 await self.hub.close()
 
-    def serve_agents(self, find: FindAgent) -> None:
+    def serve_agents(self, find: FindAgent, on_cut_off: OnCutOff) -> None:
         """Let replicas of other machines reach the agents of this one."""
         if self.endpoint is not None:
-            self.endpoint.serve_agents(find)
+            self.endpoint.serve_agents(find, on_cut_off)
 
     def drain(self) -> None:
         """Others get nothing more from here; what this replica shows of theirs goes on."""

@@ -14,10 +14,11 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, BinaryIO, cast
 
@@ -39,6 +40,7 @@ MIN_MASKED_BYTES = 4
 _MAX_SECRETS_BYTES = 4 * 1024 * 1024
 
 
+_USER_INFO = re.compile(r"://([^/\s]*)@")
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -131,7 +133,7 @@ class Scripts:
                 environment,
                 ChatHeaders(),
                 descriptors=descriptors,
-                masked=tuple(text for each in secrets.values() if len(text := each.encode()) >= MIN_MASKED_BYTES),
+                masked=_masked(secrets.values()),
             )
             process = self._processes.start(order, processes.new_id(), counted=False)
         self._running[name] = process
@@ -183,6 +185,17 @@ class Scripts:
     async def show_startup(self, request: Request) -> Response:
         """The agent runs the script by itself, once; asking for it says how that went."""
         return Response.json({"agent_state": self.state, "exit_code": self.exit_code})
+
+
+def _masked(secrets: Iterable[str]) -> tuple[bytes, ...]:
+    """What the log must not show: the secrets, and of URLs what stands before the host by itself. Longest first."""
+    found = set()
+    for secret in secrets:
+        found.add(secret)
+        if user_info := _USER_INFO.findall(secret):
+            found |= {piece for each in user_info for piece in (each, each.partition(":")[2])}
+    texts = sorted((each.encode() for each in found), key=len, reverse=True)
+    return tuple(text for text in texts if len(text) >= MIN_MASKED_BYTES)
 
 
 def _assignments(secrets: Mapping[str, str]) -> BinaryIO:

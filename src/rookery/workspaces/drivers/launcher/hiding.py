@@ -84,7 +84,7 @@ def covers(bounds: Sequence[Bound], hidden: Iterable[str], uid: int | None) -> l
     directories = sorted({os.path.dirname(path) for path in (*kept, *removed)})
     made: list[Cover] = []
     for bound in bounds:
-        if bound.source in removed:
+        if any(within(bound.source, gone) for gone in removed):
             raise LaunchError(
                 f"workspaces need {bound.target}, which the server's settings name as its own; move one of them",
                 "driver_unavailable",
