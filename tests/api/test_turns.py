@@ -353,7 +353,7 @@ async def test_model_that_fails_or_babbles_gives_no_title(talk: Talk, thinker: T
 
     thinker.steps[:] = [Fail(ErrorKind.AUTH, "The key is wrong.", retryable=False)]
     failed = await thinker.http.post(f"{CHATS}/{chat}/title/regenerate")
-    thinker.steps[:] = [Say("I would rather not.")]
+    thinker.steps[:] = [Say("I would rather not.\nAsk me something else, and I may think about it.")]
     babbled = await thinker.http.post(f"{CHATS}/{chat}/title/propose")
 
     assert (failed.status_code, failed.json()["code"]) == (502, "upstream_failed")

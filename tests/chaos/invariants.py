@@ -34,13 +34,13 @@ def every_message_is_there_once(run: Run) -> Iterator[str]:
 
 
 def messages_stay_in_order(run: Run) -> Iterator[str]:
-    """As they were sent, but for those that steer."""
+    """As they were sent, but for those that steer or interrupt."""
     accepted = _sent(run)
     for chat in run.chats:
         sent = accepted[chat.id]
-        steering = {message.name for message in sent if message.steers}
-        order = [message.name for message in sent if not message.steers]
-        found = [name for name in dict.fromkeys(_names(chat)) if name not in steering]
+        overtaking = {message.name for message in sent if message.overtakes}
+        order = [message.name for message in sent if not message.overtakes]
+        found = [name for name in dict.fromkeys(_names(chat)) if name not in overtaking]
         if [name for name in found if name in order] != [name for name in order if name in found]:
             yield f"{chat.id}: sent as {order}, stored as {found}"
 

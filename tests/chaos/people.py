@@ -52,8 +52,8 @@ class Person:
                     if self.accepted and at_rest:
                         await self._watch.until_rest(self.chat_id)
                     await self.say(str(plan), busy)
-                    steers = busy is BusyBehavior.STEER
-                    self.accepted.append(Accepted(str(self.chat_id), plan.name, steers))
+                    overtakes = busy is not BusyBehavior.QUEUE
+                    self.accepted.append(Accepted(str(self.chat_id), plan.name, overtakes))
         await self._watch.until_rest(self.chat_id)
 
     async def say(self, words: str, busy: BusyBehavior = BusyBehavior.QUEUE) -> None:

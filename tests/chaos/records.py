@@ -49,11 +49,12 @@ class ChatRecord:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A message that the server said it has taken, in the order it was sent. `steers`: it may overtake others."""
+    """A message that the server said it has taken, in the order it was sent. `overtakes`: it steers or
+    interrupts, and may stand before messages that were sent earlier."""
 
     chat_id: str
     name: str
-    steers: bool = False
+    overtakes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

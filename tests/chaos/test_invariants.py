@@ -159,12 +159,12 @@ def test_every_invariant_has_a_history_that_breaks_it() -> None:
     assert {check for check, _ in CORRUPTIONS.values()} == set(invariants.INVARIANTS)
 
 
-def test_steering_message_may_overtake_others() -> None:
+def test_steering_or_interrupting_message_may_overtake_others() -> None:
     third = replace(SECOND, id=7, revision=12, text="c0m2")
     steered = replace(
         RUN,
         chats=(replace(CHAT, rows=(USER, third, SECOND)),),
-        accepted=(*RUN.accepted, Accepted("chat", "c0m2", steers=True)),
+        accepted=(*RUN.accepted, Accepted("chat", "c0m2", overtakes=True)),
     )
 
     assert list(invariants.messages_stay_in_order(steered)) == []

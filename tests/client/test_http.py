@@ -260,7 +260,7 @@ async def test_redirect_is_not_followed_with_the_token() -> None:
 
 
 async def test_session_of_a_login_is_kept_and_says_where_it_comes_from() -> None:
-    user = {
+    user: dict[str, object] = {
         "id": CHAT,
         "username": "ann",
         "name": "Ann",
@@ -269,6 +269,8 @@ async def test_session_of_a_login_is_kept_and_says_where_it_comes_from() -> None
         "role": "admin",
         "status": "active",
         "created_at": "2030-01-01T00:00:00Z",
+        "access_notice": None,
+        "warnings": [],
     }
     login = Reply(200, {**user, "session_key": "rk_k_abc"}, {"Set-Cookie": "rookery_session=abc; Path=/; HttpOnly"})
     async with talking(login, Reply(200, user), token=None) as (client, server, _):

@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 
 from rookery.chat.errors import ChatNotFound
+from rookery.chat.mcp_servers import McpDecision
 from rookery.chat.messages import ChatId, MessageId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
 from rookery.chat.parts import Text
 from rookery.chat.rights import Action, Actor, OwnerActor, Scope, SystemActor, SystemName, UserActor
@@ -354,6 +355,9 @@ CALLS: dict[str, Call] = {
     "workspaces.require_update": lambda s, t, x: s.workspaces.require_update(x),
     "workspaces.update": lambda s, t, x: s.workspaces.update(x, name=f"w-{uuid4().hex[:8]}"),
     "workspaces.start": lambda s, t, x: s.workspaces.start(x, lambda *_: plan()),
+    "mcp_servers.list": lambda s, t, x: s.mcp_servers.list(x),
+    "mcp_servers.answer": lambda s, t, x: s.mcp_servers.answer(x, "0" * 64, McpDecision.AGREE),
+    "mcp_servers.withdraw": lambda s, t, x: s.mcp_servers.withdraw(x, "0" * 64),
     "workspaces.stop": lambda s, t, x: s.workspaces.stop(x),
     "workspaces.delete": lambda s, t, x: s.workspaces.delete(x),
     "workspaces.get_operation": lambda s, t, x: s.workspaces.get_operation(x),
