@@ -27,5 +27,5 @@ def test_administrator_says_why_and_the_owner_sees_it(ada: Visitor, visit: Visit
     expect(page.get_by_role("feed", name="Conversation")).to_contain_text("a secret of mine")
     expect(page.get_by_text("Grace owns this chat. You can read it.")).to_be_visible()
     seen = grace.go(f"/c/{chat['id']}?panel=info")
-    expect(seen.get_by_role("heading", name="Read by administrators")).to_be_visible()
+    expect(seen.get_by_role("heading", name="Accesses by administrators")).to_be_visible()
     expect(seen.get_by_text(REASON)).to_have_count(1)
