@@ -26,6 +26,7 @@ from rookery.store.name_repair import repair_names
 from rookery.store.offline_model import ensure_model
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.pubsub import Bus, Notifier
+from rookery.workspaces.specs import Specs
 
 BUSY_SECONDS = 5.0  # how long somebody else may take to start, or to be done
 BUSY_POLL_SECONDS = 0.05
@@ -183,6 +184,7 @@ async def prepare_models(
                 )
             if ring is not None:
                 await providers.seal_clear_headers(conn, ring)
+                await Specs(ring).seal_clear_parameters(conn)
             await ensure_env_providers(conn, environ)
             if with_offline:
                 await ensure_model(conn)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from rookery.store import sealed, settings, workspace_claims, workspace_operations, workspace_requests
@@ -334,6 +335,29 @@ async def test_secret_parameters_are_sealed_masked_and_handed_to_the_agent(yard:
     again = await replica.service.request_start(yard.as_user(), running.id, parameters={"key": "***"})
     await yard.settled(again, "running")
     assert driver.secrets[1] == {"key": "hunter2", "repo": "https://me:pa55@h/x.git"}
+
+
+async def test_credentials_that_an_older_version_stored_are_sealed_once(yard: Yard) -> None:
+    replica, driver = yard.replica()
+    await yard.run(replica)
+    await yard.push(SECRETIVE)
+    made = await replica.service.request_create(
+        yard.as_user(), yard.owner, template="secretive", parameters={"key": "hunter2", "repo": "https://h/x.git"}
+    )
+    assert isinstance(made, Requested)
+    workspace = await yard.settled(made, "running")
+    await yard.settled(await replica.service.request_stop(yard.as_user(), workspace.id), "stopped")
+    clear = {"key": "hunter2", "repo": "https://me:pa55@h/x.git"}
+    await yard.world.conn.execute(
+        "UPDATE workspaces SET secrets_enc = NULL, parameters = $1", msgspec.json.encode(clear).decode()
+    )
+
+    done = [await replica.parts.specs.seal_clear_parameters(yard.world.conn) for _ in range(2)]
+
+    assert done == [1, 0]
+    assert (await yard.load(workspace.id)).parameters["repo"] == "https://***@h/x.git"
+    await yard.settled(await replica.service.request_start(yard.as_user(), workspace.id), "running")
+    assert driver.secrets[-1]["repo"] == "https://me:pa55@h/x.git"
 
 
 async def test_start_that_is_taken_over_after_its_secrets_were_handed_over_succeeds(yard: Yard) -> None:

@@ -38,6 +38,21 @@ COLUMNS = (
     "w.stopped_at, w.idle_stop_after, w.created_at, w.updated_at, w.deleted_at, w.network"
 )
 FIND = f"SELECT {COLUMNS} FROM workspaces w WHERE w.id = $1"
+# Rows from before secrets were kept apart, whose parameters may have credentials in a URL.
+LIST_CLEAR = f"""
+    SELECT {COLUMNS}
+      FROM workspaces w
+     WHERE w.secrets_enc IS NULL
+       AND w.deleted_at IS NULL
+       AND w.parameters::text LIKE '%://%@%'
+"""
+SEAL_PARAMETERS = """
+    UPDATE workspaces
+       SET parameters = $2, secrets_enc = $3
+     WHERE id = $1
+       AND secrets_enc IS NULL
+       AND parameters = $4
+"""
 FIND_OWNER = "SELECT owner_id FROM workspaces WHERE id = $1 AND deleted_at IS NULL"
 # Every request and every step of an operation goes through this lock; nothing slow ever happens under it.
 LOCK = f"{FIND} FOR NO KEY UPDATE"
@@ -318,3 +333,21 @@ def from_record(record: asyncpg.Record | Mapping[str, Any]) -> Workspace:
     values = dict(record)
     values["parameters"] = msgspec.json.decode(values["parameters"])
     return Workspace(**values)
+
+
+async def list_clear_parameters(conn: Connection) -> list[Workspace]:
+    """Workspaces whose parameters may hold credentials that an older version stored as they were given."""
+    return [from_record(record) for record in await conn.fetch(LIST_CLEAR)]
+
+
+async def seal_parameters(
+    conn: Connection, workspace: Workspace, *, parameters: Mapping[str, Any], secrets_enc: str
+) -> None:
+    """Put masks in the place of secrets, unless the row has changed meanwhile: then its start has done so."""
+    await conn.execute(
+        SEAL_PARAMETERS,
+        workspace.id,
+        msgspec.json.encode(dict(parameters)).decode(),
+        secrets_enc,
+        msgspec.json.encode(workspace.parameters).decode(),
+    )

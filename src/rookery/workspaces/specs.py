@@ -98,6 +98,17 @@ class Specs:
             )
         return opened | msgspec.json.decode(found.reveal(), type=dict[str, Value])
 
+    async def seal_clear_parameters(self, conn: Connection) -> int:
+        """Seal credentials that an older version stored in the clear; how many workspaces had some."""
+        sealed = 0
+        for workspace in await workspaces.list_clear_parameters(conn):
+            shown = {name: values.masked(value) for name, value in workspace.parameters.items()}
+            secrets = {name: value for name, value in workspace.parameters.items() if shown[name] != value}
+            if (secrets_enc := self.seal_secrets(workspace.id, secrets)) is not None:
+                await workspaces.seal_parameters(conn, workspace, parameters=shown, secrets_enc=secrets_enc)
+                sealed += 1
+        return sealed
+
     def find_parameters(self, workspace: Workspace) -> dict[str, Value]:
         """What is stored, for another start. A secret that cannot be opened has to be given again."""
         try:
