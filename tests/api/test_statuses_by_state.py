@@ -128,7 +128,7 @@ class Story:
         await stranger.post(f"{API}/auth/link", json={"token": link, "password": "another long sentence"})
         browser = self.notes.of(house.client(None, Origin=house.url))
         body = {"login": "owner", "password": PASSWORD}
-        await browser.post(f"{API}/auth/login", json=body, headers={"Sec-Fetch-Mode": "cors"})
+        await browser.post(f"{API}/auth/login", json=body, headers={"Sec-Fetch-Site": "same-origin"})
         browser.headers[KEY] = (await browser.post(f"{API}/auth/login", json=body)).json()["session_key"]
         await browser.get(f"{API}/download-links", params={"path": f"{API}/files/{uuid4()}"})
         await browser.post(f"{API}/auth/logout")
