@@ -50,6 +50,8 @@ from rookery.tools.turn import PlainToolbox
 from rookery.worker.parts import EpisodeKey
 from rookery.worker.worker import Worker, WorkerParts
 
+# Multiples of it, taken modulo one, lie evenly spread however many there are.
+GOLDEN = 0.618034
 TYPES = {
     "anthropic": ProviderType.ANTHROPIC,
     "responses": ProviderType.OPENAI,
@@ -65,6 +67,7 @@ class Provider:
     def __init__(self) -> None:
         self.requests: list[tuple[str, float, float]] = []
         self._asked: defaultdict[str, int] = defaultdict(int)
+        self._answers = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Whoever is interrupted hangs up, and the transport then takes nothing more.
@@ -100,7 +103,8 @@ class Provider:
         packets = call_events(self._asked[name]) if is_call else answer(wire, int(tokens))
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         self.requests.append((name, arrived, time.monotonic()))
-        await send(writer, packets, pace)
+        self._answers += 1
+        await send(writer, packets, pace, phase=self._answers * GOLDEN % 1.0)
 
 
 @cache
@@ -123,9 +127,14 @@ def call_events(number: int) -> list[bytes]:
     ]
 
 
-async def send(writer: asyncio.StreamWriter, packets: Sequence[bytes], pace: float) -> None:
+async def send(writer: asyncio.StreamWriter, packets: Sequence[bytes], pace: float, *, phase: float) -> None:
+    """Send the first packet at once and the others at the pace; the second comes `phase` of an interval early.
+
+    Answers that begin together must not keep step: a reader that finds ten of them at one wake-up works less for each,
+    and real providers do not send like that.
+    """
     loop = asyncio.get_running_loop()
-    due = loop.time()
+    due = loop.time() - (phase / pace if pace else 0.0)
     for packet in packets:
         writer.write(b"%x\r\n%b\r\n" % (len(packet), packet))
         if pace:
