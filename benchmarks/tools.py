@@ -8,8 +8,9 @@ memory of the agent while a command prints 200 MB, the memory of idle workspaces
 interpreter that all have in common count once), and the time from a stopped workspace to the end of its first command,
 over a bare sandbox that imports what the agent imports. Then requests beside a hostile agent that floods the server
 (`_hostile_agent.py`), against the same requests without it. Last, what approval rules take: 200 of them against a
-command of 1 MB and against one of 16 KiB, and a hostile set (patterns that come as far as they can before they fail,
-in all arguments), with the longest time for which the event loop got nowhere else.
+command of 1 MB and against one of 16 KiB, a hostile set (patterns that come as far as they can before they fail, in all
+arguments), and a rule that asks, with what "always" would permit; each with the longest time for which the event loop
+got nowhere else.
 
     python benchmarks/tools.py [--quick]
 
@@ -31,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -39,13 +40,13 @@ from uuid import UUID, uuid4
 import uvloop
 
 from rookery.chat import approvals
-from rookery.chat.approvals import Policy, Rule, RuleAction
+from rookery.chat.approvals import Policy, Rule, RuleAction, Verdict
 from rookery.clock import SystemClock
+from rookery.pieces import in_pieces
 from rookery.stream.listening import serving
 from rookery.stream.relay import tokens
 from rookery.stream.relay.agents import AgentGate
 from rookery.stream.relay.tokens import TokenCheck
-from rookery.worker import gate
 from rookery.workspaces import bundle
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import Edit, FileEdits, StartProcess
@@ -74,6 +75,7 @@ IDLE_MIB = 20.0
 START_SECONDS, START_OVER_BARE = 2.0, 4.0
 # 200 rules stand between the model's answer and the call; the loop serves everybody else meanwhile.
 RULES_MS, RULES_LAG_MS = 20.0, 5.0
+PLAIN_RULES = ("200 rules, 1 MB", "200 rules, 16 KiB")
 # Judging stops there and counts what is left as too long; the clock of a busy machine runs on.
 HOSTILE_MS = 60.0
 # One hostile workspace, with as many requests under way as this.
@@ -386,7 +388,8 @@ def bare_sandbox() -> None:
 
 
 def rule_sets() -> dict[str, tuple[tuple[Rule, ...], dict[str, str]]]:
-    """Rules and the arguments they are tried with. None of the rules matches what it can read, so all are tried."""
+    """Rules and the arguments they are tried with. None of the 200 rules matches what it can read, so all are tried;
+    the one that asks matches in all arguments, with as much work as its bounds leave."""
     plain = tuple(
         Rule(tool="execute", action=RuleAction.DENY, match={"command": f"*git push origin release-{place}*"})
         for place in range(200)
@@ -397,30 +400,42 @@ def rule_sets() -> dict[str, tuple[tuple[Rule, ...], dict[str, str]]]:
         for place in range(200)
     )
     words = "echo 'one two' | grep x; cd /srv/app && make all\n"
+    longest = {f"a{at}": "a" * 16_384 for at in range(16)}
+    asking = Rule(tool="*", action=RuleAction.ASK, match=dict.fromkeys(longest, "*".join(["a" * 16] * 15)))
     return {
-        "1 MB": (plain, {"command": (words * 30_000)[:1_000_000]}),
-        "16 KiB": (plain, {"command": (words * 400)[:16_384]}),
-        "hostile": (hostile, {f"a{at}": "a" * 16_384 for at in range(16)}),
+        "200 rules, 1 MB": (plain, {"command": (words * 30_000)[:1_000_000]}),
+        "200 rules, 16 KiB": (plain, {"command": (words * 400)[:16_384]}),
+        "200 rules, hostile": (hostile, longest),
+        "a rule that asks": ((asking,), longest),
     }
 
 
+def gate_steps(policy: Policy, args: dict[str, str]) -> Generator[None, None, None]:
+    found = yield from approvals.judging(policy, ("execute",), args)
+    if found.verdict is Verdict.ASK:
+        yield from approvals.offering(found.rule, ("execute",), args)
+
+
 async def judged(rules: tuple[Rule, ...], args: dict[str, str], rounds: int) -> tuple[float, float]:
-    """The median time of judging one call as the worker does, and the longest time without a turn of the loop; ms."""
+    """The median time of judging one call as the worker does, and the longest time without a turn of the loop; ms.
+
+    The latter is time of the processor: what other processes take meanwhile is not held by the loop.
+    """
     times, lags = [], []
     for _ in range(rounds):
         done = asyncio.Event()
 
         async def tick(done: asyncio.Event = done) -> float:
-            longest, last = 0.0, time.perf_counter()
+            longest, last = 0.0, time.thread_time()
             while not done.is_set():
                 await asyncio.sleep(0)
-                longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+                longest, last = max(longest, time.thread_time() - last), time.thread_time()
             return longest
 
         ticking = asyncio.create_task(tick())
         await asyncio.sleep(0)
         began = time.perf_counter()
-        await gate.in_pieces(approvals.judging(Policy(rules=rules), ("execute",), args))
+        await in_pieces(gate_steps(Policy(rules=rules), args))
         times.append(time.perf_counter() - began)
         done.set()
         lags.append(await ticking)
@@ -486,8 +501,8 @@ async def run(*, quick: bool) -> int:
         for name, (rules, args) in rule_sets().items():
             taken, lag = await judged(rules, args, rounds)
             print(f"  {name:22}{taken:9.2f}{lag:9.2f}")
-            claims[f"200 rules, {name}: judged, ms"] = claim(taken, HOSTILE_MS if name == "hostile" else RULES_MS)
-            claims[f"200 rules, {name}: loop held, ms"] = claim(lag, RULES_LAG_MS)
+            claims[f"{name}: judged, ms"] = claim(taken, RULES_MS if name in PLAIN_RULES else HOSTILE_MS)
+            claims[f"{name}: loop held, ms"] = claim(lag, RULES_LAG_MS)
     finally:
         await end_all(data_dir)
         await asyncio.to_thread(shutil.rmtree, data_dir, ignore_errors=True)

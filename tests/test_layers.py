@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lag", "http_stats", "cache", "replica_slots"),
     ("log",),
     ("redaction",),
-    ("clock", "garbage", "guard", "histogram", "waits"),
+    ("clock", "garbage", "guard", "histogram", "pieces", "waits"),
 )
 DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 

@@ -19,8 +19,9 @@ from rookery.store.machine import ChatSpec, Question, Tx
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk, fields
 from tests.api.test_stats import stats_of
+from tests.loop_turns import matches_by_turn
 
-ARGS = {"command": "git push", "model_intent": "push it"}
+ARGS: dict[str, object] = {"command": "git push", "model_intent": "push it"}
 OFFERS = Offers({"command": "git *"}, {"command": "git push"})
 ME = "/api/v1/me/settings"
 SETTINGS = "/api/v1/settings/approvals"
@@ -37,9 +38,9 @@ async def admin(house: House) -> Person:
     return await house.add("rosa", role=rights.Role.ADMIN)
 
 
-async def ask(talk: Talk, chat: str, *call_ids: str) -> None:
+async def ask(talk: Talk, chat: str, *call_ids: str, args: dict[str, object] = ARGS) -> None:
     """What a worker does about calls that rules hold up."""
-    content = tuple(ToolCall(each, "execute", args=parts.json_raw(ARGS)) for each in call_ids)
+    content = tuple(ToolCall(each, "execute", args=parts.json_raw(args)) for each in call_ids)
 
     async def park(tx: Tx) -> None:
         await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=content)])
@@ -135,6 +136,18 @@ async def test_open_questions_are_counted_with_the_age_of_the_oldest(talk: Talk)
 
     assert found.count == 1
     assert 0 <= found.oldest_seconds < 3600
+
+
+async def test_the_event_loop_goes_on_while_an_answer_becomes_a_rule(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args: dict[str, object] = {f"a{at}": "a" * 2000 for at in range(16)}
+    chat = await talk.create()
+    await ask(talk, chat, "1", args=args)
+    async with matches_by_turn(monkeypatch) as matches:
+        assert await answer(talk, chat, yes(always="chat", match=dict.fromkeys(args, "a*"))) == (204, "")
+
+    assert (matches.total(), max(matches.values())) == (16, 1)
 
 
 BAD_ANSWERS: tuple[tuple[list[dict[str, object]], str], ...] = (

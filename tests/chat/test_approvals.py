@@ -501,6 +501,15 @@ def test_judging_comes_in_short_steps_and_ends_however_hostile_the_rules_are(val
     assert time.process_time() - began < 1.0
 
 
+def test_what_is_offered_and_remembered_is_found_in_as_many_steps_as_there_are_patterns() -> None:
+    args: dict[str, object] = {f"a{at}": "a" * 100 for at in range(16)}
+    asked = Rule(tool="*", action=RuleAction.ASK, match=dict.fromkeys(args, "a*"))
+    answer = Answer(tool_call_id="1", decision=Decision.APPROVE, always=Scope.CHAT, match=asked.match)
+
+    assert len(list(approvals.offering(asked, ("tool",), args))) >= 32, "what was asked, and this very call"
+    assert len(list(approvals.remembering(answer, "tool", args, Offers()))) >= 16
+
+
 # Questions and answers
 
 

@@ -20,8 +20,9 @@ from rookery.llm.scripted import CallTool, Say
 from rookery.loop import scripted
 from rookery.loop.scripted import ScriptedTool
 from rookery.loop.tools import Replay
+from rookery.pieces import in_pieces
 from rookery.store import machine
-from rookery.worker import gate
+from tests.loop_turns import matches_by_turn
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house
 
@@ -269,11 +270,28 @@ async def test_the_event_loop_goes_on_while_a_hostile_rule_set_judges_a_long_com
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    await gate.in_pieces(approvals.judging(policy, ("tool",), args))
+    await in_pieces(approvals.judging(policy, ("tool",), args))
     is_over = True
     await counting
 
     assert turns >= 5
+
+
+async def test_the_event_loop_goes_on_while_a_question_is_prepared(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No two patterns are matched in one turn of the loop: neither in judging, nor for what "always" would permit."""
+    args: dict[str, object] = {f"a{at}": "a" * 2000 for at in range(16)}
+    rule = {"tool": "run", "action": "ask", "match": {name: "a*a*a*" for name in args}}
+    script = ((CallTool("run", args), CallTool("run", args)), (Say("done"),))
+    async with open_house(database_url, script=in_turn(*script), tools=[scripted.echo("run")]) as house:
+        await house.set("approvals", {"rules": [rule]})
+        async with matches_by_turn(monkeypatch) as matches:
+            await asked(house)
+
+        # Each of the two calls: 16 patterns that restrict, then the same 16 as if they permitted.
+        assert matches.total() >= 64
+        assert max(matches.values()) == 1
 
 
 async def test_a_rule_that_denies_is_stronger_than_an_approval(database_url: str) -> None:

@@ -283,14 +283,20 @@ def _matching(rule: Rule, names: tuple[str, ...], values: CallValues | None) -> 
 
 def offers(rule: Rule | None, names: Collection[str], args: object) -> Offers:
     """What "always" may stand for in answer to a question that this rule (None: the default) has raised."""
+    return _drained(offering(rule, names, args))
+
+
+def offering(rule: Rule | None, names: Collection[str], args: object) -> Generator[None, None, Offers]:
+    """The same in steps, as `judging` is."""
     of_server = next((name for name in names if name.startswith(MCP)), UNSET)
-    exact = _exact(args)
+    exact = yield from _exact(args)
     if rule is None:
         return Offers({}, exact, of_server)
-    return Offers(dict(rule.match) if _is_permitted(rule.match, args) else exact, exact, of_server)
+    is_permitted = yield from _permitted(rule.match, args)
+    return Offers(dict(rule.match) if is_permitted else exact, exact, of_server)
 
 
-def _exact(args: object) -> dict[str, str] | None:
+def _exact(args: object) -> Generator[None, None, dict[str, str] | None]:
     """This very call: all its arguments, none of which is left to chance. None if a pattern cannot say it."""
     if not isinstance(args, Mapping):
         return None
@@ -299,15 +305,21 @@ def _exact(args: object) -> dict[str, str] | None:
     if not is_sayable or not all(is_within((value,), MAX_PATTERN) for value in told.values()):
         return None
     named = {name: literal(text_of(value)) for name, value in told.items()}
-    return named if _is_permitted(named, args) else None
+    return named if (yield from _permitted(named, args)) else None
 
 
-def _is_permitted(match: Mapping[str, str], args: object) -> bool:
-    return matches(Rule(tool="*", action=RuleAction.ALLOW, match=dict(match)), ("tool",), args)
+def _permitted(match: Mapping[str, str], args: object) -> Generator[None, None, bool]:
+    """Whether a rule over these patterns permits the call."""
+    return (yield from _matching(Rule(tool="*", action=RuleAction.ALLOW, match=dict(match)), ("tool",), _values(args)))
 
 
 def remembered(answer: Answer, tool_name: str, args: object, offered: Offers) -> Rule:
     """The rule that an answer leaves behind. It has to cover the very call that it answers."""
+    return _drained(remembering(answer, tool_name, args, offered))
+
+
+def remembering(answer: Answer, tool_name: str, args: object, offered: Offers) -> Generator[None, None, Rule]:
+    """The same in steps, as `judging` is."""
     given = answer.match if answer.match is not None else getattr(offered, answer.always or Scope.USER)
     if given is None:
         raise InvalidInput(
@@ -322,7 +334,7 @@ def remembered(answer: Answer, tool_name: str, args: object, offered: Offers) ->
         raise InvalidInput("answers.match", f"{error}.") from None
     if (problem := find_problem(rule)) is not None:
         raise InvalidInput(f"answers.{problem[0]}", problem[1])
-    if not matches(rule, (name,), args):
+    if not (yield from _matching(rule, (name,), _values(args))):
         raise InvalidInput("answers.match", "The pattern does not match the call that is answered with it.")
     return rule
 

@@ -6,11 +6,8 @@ and what was approved is known to whichever process goes on with the chat.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import asyncpg
 from msgspec import UNSET
@@ -19,17 +16,14 @@ from rookery.chat import approvals, parts, toolcalls
 from rookery.chat.approvals import Offers, Verdict
 from rookery.chat.decide import OPEN_GATE, Gate
 from rookery.chat.history import History
+from rookery.chat.messages import ChatId
 from rookery.chat.parts import ContentError, ToolCall
 from rookery.chat.toolcalls import OpenCall
 from rookery.loop import messages, tool_input
 from rookery.loop.tools import ToolSet
+from rookery.pieces import in_pieces
 from rookery.store import approvals as stored_approvals
 from rookery.store.generation import Step
-
-# How long the event loop judges without a pause.
-PIECE_SECONDS = 0.001
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,35 +43,29 @@ async def judge(pool: asyncpg.Pool, step: Step, past: History, tools: ToolSet) -
         known = await stored_approvals.read(conn, chat.id, owner_id=chat.owner_id, root_id=chat.root_chat_id or chat.id)
     if known.policy.is_open:
         return Judged()
+    return await in_pieces(_judging(known, chat.id, past, tools))
+
+
+def _judging(
+    known: stored_approvals.Approvals, chat_id: ChatId, past: History, tools: ToolSet
+) -> Generator[None, None, Judged]:
+    """All calls are judged by one computation: many that each take less than a piece are interrupted too."""
     refused: dict[OpenCall, str] = {}
     offers: dict[OpenCall, Offers] = {}
     for call, made in zip(past.open_calls, past.call_parts(past.open_calls), strict=True):
+        yield
         if _cannot_run(made, tools):
             continue  # the batch says why, and nobody has to be asked about it
         names, args = _names(made, tools), _arguments(made)
-        judged = await in_pieces(approvals.judging(known.policy, names, args))
+        judged = yield from approvals.judging(known.policy, names, args)
         if judged.verdict is Verdict.DENY:
             refused[call] = approvals.denied_by_rule(judged.rule)
         elif judged.verdict is Verdict.ASK:
             # An approval answers a question, nothing else: it does not lift what a rule denies.
-            token = toolcalls.replay_token(chat.id, call.message_id, call.tool_call_id)
+            token = toolcalls.replay_token(chat_id, call.message_id, call.tool_call_id)
             if token not in known.approved:
-                offers[call] = approvals.offers(judged.rule, names, args)
+                offers[call] = yield from approvals.offering(judged.rule, names, args)
     return Judged(Gate(frozenset(offers), refused), offers, known.timeout_seconds)
-
-
-async def in_pieces(steps: Generator[None, None, T]) -> T:
-    """What the steps come to. Others get their turn in between: a thread would keep them from it, by the GIL."""
-    began = time.perf_counter()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        if time.perf_counter() - began > PIECE_SECONDS:
-            await asyncio.sleep(0)
-            began = time.perf_counter()
 
 
 def _names(call: ToolCall, tools: ToolSet) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from rookery.chat.approvals import Answer, Offers, Rule, Scope
 from rookery.chat.errors import ChatNotRoot, InvalidInput
 from rookery.chat.messages import ChatId, Message
 from rookery.chat.rights import Action, Resource
+from rookery.pieces import in_pieces
 from rookery.store import approvals, machine, preferences, streaming
 from rookery.store.access_errors import Disabled
 from rookery.store.audit import CHANGED, Event
@@ -48,7 +49,8 @@ class Approvals(Part):
             if not (await approvals.read_settings(at.conn)).allow_always:
                 raise Disabled("Administrators want each call to be asked about. Answer without `always`.")
             args = parts.json_value(call.args)
-            rule = rules_of_approvals.remembered(answer, call.tool_name, args, call.offers or Offers())
+            offered = call.offers or Offers()
+            rule = await in_pieces(rules_of_approvals.remembering(answer, call.tool_name, args, offered))
             if answer.always is Scope.CHAT:
                 await approvals.add_rule(at.conn, tx.chat.root_chat_id or tx.chat.id, rule)
             else:

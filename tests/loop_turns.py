@@ -1,0 +1,48 @@
+"""How much is done in one turn of the event loop, counted and not timed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from rookery import pieces
+from rookery.chat.patterns import Texts
+
+# Shorter texts are names of tools, whose matches are kept.
+LONG_TEXT = 1000
+
+
+@contextlib.asynccontextmanager
+async def matches_by_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counter[int]]:
+    """Counts how many patterns are matched against long texts, by the turn of the loop in which that happens.
+
+    Every place where a computation may be interrupted is a turn, however quick the machine is.
+    """
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", -1.0)
+    found: Counter[int] = Counter()
+    turn, is_over = 0, False
+
+    async def count() -> None:
+        nonlocal turn
+        while not is_over:
+            turn += 1
+            await asyncio.sleep(0)
+
+    match = Texts.match
+
+    def counted(self: Texts, pattern: str, spend: Callable[[int], None]) -> int:
+        if self.size > LONG_TEXT:
+            found[turn] += 1
+        return match(self, pattern, spend)
+
+    monkeypatch.setattr(Texts, "match", counted)
+    counting = asyncio.create_task(count())
+    try:
+        yield found
+    finally:
+        is_over = True
+        await counting
