@@ -17,6 +17,7 @@ import pytest
 
 from rookery import replica_slots, settings
 from rookery.cli.children import STOP, Child, Orders, Ready
+from rookery.cli.exits import Exit
 from rookery.cli.parent import (
     LAST_RESTART_SECONDS,
     READY_SECONDS,
@@ -85,7 +86,10 @@ class Stage:
         self.clock = clock
         self.born = born
         self.troubles = troubles
-        self.running = asyncio.create_task(minder.run(stop, on_ready=lambda: None))
+        self.told_ready: list[int] = []  # how many served then
+        self.running = asyncio.create_task(
+            minder.run(stop, on_ready=lambda: self.told_ready.append(len(minder.serving())))
+        )
 
     async def child(self, index: int, number: int) -> Puppet:
         """The child of a place that was started as the so-manieth there."""
@@ -100,8 +104,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def open_stage(home: Path, *, replicas: int = 3) -> AsyncIterator[Stage]:
-    """With all children ready."""
+async def open_stage(home: Path, *, replicas: int = 3, is_ready: bool = True) -> AsyncIterator[Stage]:
+    """With all children ready, or all of them about to start."""
     (home / "data").mkdir(mode=0o700)
     flags = {"data_dir": str(home / "data"), "replicas": str(replicas)}
     config = settings.load(flags, {"HOME": str(home)}).settings
@@ -119,13 +123,17 @@ async def open_stage(home: Path, *, replicas: int = 3) -> AsyncIterator[Stage]:
     with socket.socket() as listening:
         minder = Minder(config, "postgresql://nowhere", listening, clock=clock, start=start)
         stage = Stage(minder, stop, clock, born=born, troubles=troubles)
-        for index in range(replicas):
-            await stage.serve(index, 1)
-        await until(lambda: stop.serving)
+        if is_ready:
+            for index in range(replicas):
+                await stage.serve(index, 1)
+            await until(lambda: stage.told_ready)
         try:
             yield stage
         finally:
+            is_serving = stop.serving
             stop.ask()
+            if not is_serving:
+                stage.running.cancel()  # as a signal does
             await asyncio.wait([stage.running])
 
 
@@ -190,6 +198,94 @@ async def test_server_ends_only_when_nobody_has_served_for_a_minute(tmp_path: Pa
 
         with pytest.raises(CannotServe, match="No replica has been ready for 60 seconds"):
             await stage.running
+
+
+async def test_place_that_fails_at_the_first_start_does_not_end_the_others(tmp_path: Path) -> None:
+    async with open_stage(tmp_path, is_ready=False) as stage:
+        await stage.serve(1, 1)
+        await until(lambda: stage.stop.serving)
+        (await stage.child(0, 1)).die(Exit.USAGE)
+        await stage.clock.until_waiting("replica-restart")
+        assert stage.told_ready == [], "one place has not been tried yet"
+
+        await stage.serve(2, 1)
+        await until(lambda: stage.told_ready)
+        await stage.clock.fire("replica-restart")
+        await stage.serve(0, 2)
+        await until(lambda: stage.minder.slots[0].state is SlotState.READY)
+
+        assert stage.told_ready == [2]
+        assert len(stage.minder.serving()) == 3
+        assert (stage.minder.slots[0].deaths, stage.minder.slots[0].exit_code) == (1, Exit.USAGE)
+        assert not stage.running.done()
+
+
+async def test_places_that_fail_are_tried_again_for_as_long_as_another_has_not_failed(tmp_path: Path) -> None:
+    async with open_stage(tmp_path, is_ready=False) as stage:
+        for number in (1, 2, 3):
+            for index in (0, 1):
+                (await stage.child(index, number)).die(Exit.FAILED)
+                await until(lambda i=index: stage.minder.slots[i].state is SlotState.PAUSED)  # type: ignore[misc]
+            await stage.clock.advance(LAST_RESTART_SECONDS)
+        assert not stage.running.done()
+
+        await stage.serve(2, 1)
+        await until(lambda: stage.told_ready)
+
+        assert stage.told_ready == [1]
+
+
+@pytest.mark.parametrize(
+    ("codes", "exit_code"),
+    [
+        ((Exit.USAGE, Exit.USAGE, Exit.USAGE), Exit.USAGE),
+        ((KILLED, Exit.UNREACHABLE, Exit.FAILED), Exit.UNREACHABLE),
+        ((KILLED, Exit.OK, KILLED), Exit.FAILED),
+    ],
+)
+async def test_server_ends_at_once_when_every_place_failed_before_any_was_ready(
+    tmp_path: Path, codes: tuple[int, ...], exit_code: int
+) -> None:
+    async with open_stage(tmp_path, is_ready=False) as stage:
+        for index, code in enumerate(codes):
+            (await stage.child(index, 1)).die(code)
+            await until(lambda i=index: stage.running.done() or stage.minder.slots[i].deaths)  # type: ignore[misc]
+
+        with pytest.raises(CannotServe, match="No replica could start") as raised:
+            await stage.running
+
+        assert raised.value.exit_code == exit_code
+        assert stage.clock.monotonic() == 0.0, "not a moment passed"
+        assert not stage.stop.serving
+        assert [len(stage.born[index]) for index in range(3)] == [1, 1, 1]
+
+
+async def test_server_whose_only_ready_replica_died_in_the_first_start_has_a_minute_to_recover(tmp_path: Path) -> None:
+    async with open_stage(tmp_path, replicas=2, is_ready=False) as stage:
+        (await stage.serve(0, 1)).die()
+        (await stage.child(1, 1)).die(Exit.FAILED)
+        await stage.clock.until_waiting("nobody-serves")
+        assert not stage.running.done()
+        assert stage.told_ready == [], "nobody serves"
+
+        await stage.clock.fire("replica-restart")
+        await stage.serve(1, 2)
+        await until(lambda: stage.told_ready)
+
+        assert stage.told_ready == [1]
+        assert stage.clock.waiting("nobody-serves") == []
+
+
+async def test_stop_while_a_place_still_starts_ends_those_that_serve_in_order(tmp_path: Path) -> None:
+    async with open_stage(tmp_path, replicas=2, is_ready=False) as stage:
+        serving, starting = await stage.serve(0, 1), await stage.child(1, 1)
+        await until(lambda: stage.stop.serving)
+
+        stage.stop.ask()
+        await stage.running
+
+        assert [serving.told, starting.told] == [[STOP], [STOP]]
+        assert stage.told_ready == []
 
 
 async def test_start_that_the_system_refuses_counts_as_a_death_while_the_others_serve(tmp_path: Path) -> None:

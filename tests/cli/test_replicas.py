@@ -22,6 +22,7 @@ from rookery.cli import parent, port
 from rookery.cli.parent import Minder
 from rookery.cli.stopping import ECHO_SECONDS, Stop
 from rookery.client import AsyncRookery
+from rookery.replica_slots import SlotState
 from rookery.setting_values import Address
 from rookery.store.embedded.server import running_url
 from tests.cli.fleet import FIRST, REST, WAIT_SECONDS, Fleet, open_fleet
@@ -255,20 +256,58 @@ async def test_stop_during_the_start_leaves_no_process(home: Path, database_url:
     await connection.close()
 
 
-async def test_replica_that_cannot_start_ends_them_all_with_its_exit_code(home: Path, database_url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        number = taken.getsockname()[1]
+def take_neighbours() -> tuple[socket.socket, socket.socket]:
+    """Two ports that follow each other, both in use."""
+    while True:
+        first = socket.create_server(("127.0.0.1", 0))
+        try:
+            return first, socket.create_server(("127.0.0.1", first.getsockname()[1] + 1))
+        except (OSError, OverflowError):
+            first.close()
+
+
+async def test_failure_of_every_replica_ends_the_first_start_with_its_exit_code(home: Path, database_url: str) -> None:
+    first, second = take_neighbours()
+    with first, second:
         done: subprocess.CompletedProcess[str] = await asyncio.to_thread(
             rookery,
             home,
             *("serve", "--data-dir", str(home / "data"), "--listen", "127.0.0.1:0", "--replicas", "2"),
-            *("--relay-bind", f"127.0.0.1:{number - 1}"),
+            *("--relay-bind", f"127.0.0.1:{first.getsockname()[1]}"),
             ROOKERY_DATABASE_URL=database_url,
         )
 
     assert done.returncode == 2
     assert "relay_bind" in done.stderr
-    assert done.stderr.splitlines()[-1] == "rookery: A replica could not start; what it said is above."
+    assert done.stderr.splitlines()[-1] == "rookery: No replica could start; what they said is above."
+
+
+async def test_replica_that_cannot_start_at_first_is_tried_again_while_the_other_serves(
+    home: Path, database_url: str
+) -> None:
+    first, second = take_neighbours()
+    first.close()
+    bind = f"127.0.0.1:{second.getsockname()[1] - 1}"
+
+    def look() -> tuple[str, int]:
+        arguments = ("--data-dir", str(home / "data"), "--replicas", "2", "--relay-bind", bind)
+        with second, serving(home, *arguments, ROOKERY_DATABASE_URL=database_url) as served:
+            said, before = served.said[-1], served.readiness()
+            assert before["status"] == "ready"
+            assert before["replicas"][1]["state"] != "ready"
+            assert before["replicas"][1]["deaths"] > 0
+            asyncio.run(until(lambda: any("relay_bind" in line for line in served.errors)))
+            second.close()
+            asyncio.run(until(are_ready, timeout=WAIT_SECONDS))
+            return said, served.stop()
+
+    def are_ready() -> bool:
+        return [slot.state for slot in replica_slots.read(home / "data")] == [SlotState.READY, SlotState.READY]
+
+    said, code = await asyncio.to_thread(look)
+
+    assert "with 1 of 2 replicas" in said
+    assert code == 0
 
 
 async def test_place_that_keeps_losing_its_replica_is_filled_again_while_the_other_serves(

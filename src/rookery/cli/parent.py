@@ -1,8 +1,18 @@
 """`rookery serve --replicas N`: the process that owns the database and the port, and minds the replicas.
 
-It serves nothing itself. Each replica is a process of its own that accepts at the port it was given; one that dies is
-started again, after a pause that grows while its place keeps losing them. Replicas hear from here through their stdin,
-and end when that does: killing this process leaves none.
+It serves nothing itself. Each replica is a process of its own that accepts at the port it was given. Replicas hear from
+here through their stdin, and end when that does: killing this process leaves none.
+
+A replica that dies is started again after a pause, which grows while its place keeps losing them. When the parent ends:
+
+- Before any replica has been ready, it ends as soon as each place has lost a replica. What all places share, such as a
+  wrong setting or a database that refuses them, shows at once this way, with the exit code of the replica that failed
+  first. As long as one place has not failed, the others are tried again.
+- Once a replica has been ready, it ends only when none has been ready for a minute.
+
+The exit code of one replica alone does not end the parent. A place may fail for a reason of its own, for instance
+because another process has its port of the relay for a while, and the same code would mean a wrong setting elsewhere.
+The server says that it is ready when one replica is and each place has been tried.
 """
 
 from __future__ import annotations
@@ -61,7 +71,7 @@ async def serve(settings: Settings, out: Output, stop: Stop) -> None:
 
                 def on_ready() -> None:
                     lock.change_use(Use.SERVING)
-                    _say_ready(settings, listening, token, out=out)
+                    _say_ready(settings, listening, token, serving=len(minder.serving()), out=out)
                     metrics.show(scraped, out)
 
                 async with metrics.served(settings, Gathering(minder.processes, slots=lambda: minder.slots), scraped):
@@ -78,13 +88,14 @@ async def _prepare(settings: Settings, url: str) -> str | None:
         return await first_run.find_token(settings, database)
 
 
-def _say_ready(settings: Settings, listening: socket.socket, token: str | None, *, out: Output) -> None:
+def _say_ready(settings: Settings, listening: socket.socket, token: str | None, *, serving: int, out: Output) -> None:
     url = port.address_for_people(settings, listening)
-    out.line(f"Rookery {__version__} is ready at {url} with {settings.replicas} replicas (Ctrl-C stops it)")
+    count = f"{settings.replicas}" if serving == settings.replicas else f"{serving} of {settings.replicas}"
+    out.line(f"Rookery {__version__} is ready at {url} with {count} replicas (Ctrl-C stops it)")
     if is_in_the_clear(settings):
         _log.warning("served_in_the_clear", listen=str(settings.listen), external_url=settings.external_url)
     first_run.show(url, token, out)
-    _log.info("ready", version=__version__, replicas=settings.replicas)
+    _log.info("ready", version=__version__, replicas=settings.replicas, serving=serving)
 
 
 class Restarts:
@@ -102,8 +113,8 @@ class Restarts:
 class Minder:
     """Keeps one child in each place, and tells how the places are.
 
-    A place whose children keep dying is left empty for longer and longer, while the others serve. The end comes only
-    when no place has had a child that serves for `UNSERVED_SECONDS`. Tests bring a clock, and children of their own.
+    A place whose children keep dying is left empty for longer and longer, while the others serve. The description of
+    this module says when it gives up. Tests bring a clock, and children of their own.
     """
 
     def __init__(
@@ -121,8 +132,10 @@ class Minder:
         self._clock = clock or SystemClock()
         self._start = start
         self._places: list[Child | None] = [None] * settings.replicas
-        self._awaited = set(range(settings.replicas))
-        self._all_ready = asyncio.Event()
+        # Places whose first child is neither ready nor dead yet.
+        self._untried = set(range(settings.replicas))
+        self._has_served = False
+        self._failures: list[int | None] = []
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._codes: list[int] = []
@@ -146,12 +159,14 @@ class Minder:
             async with asyncio.TaskGroup() as group:
                 for index in range(len(self._places)):
                     group.create_task(self._keep(index), name=f"replica-{index}")
-                await self._all_ready.wait()
+                while not self._has_served:
+                    await self._change()
                 stop.serving = True
-                on_ready()
                 watch = group.create_task(self._watch(), name="somebody-serves")
+                telling = group.create_task(self._tell_ready(on_ready), name="tell-ready")
                 await stop.requested.wait()
                 watch.cancel()
+                telling.cancel()
                 self._stopping.set()
                 for child in filter(None, self._places):
                     child.tell(STOP)
@@ -164,6 +179,12 @@ class Minder:
         # One that was told to stop while it started has nothing to end in order.
         if any(code not in (Exit.OK, Exit.INTERRUPTED) for code in self._codes):
             raise CannotServe("Not every replica ended in order. Nothing committed is lost.")
+
+    async def _tell_ready(self, on_ready: Callable[[], None]) -> None:
+        """Say so once, when a child serves and each place has been tried."""
+        while self._untried or not self.serving():
+            await self._change()
+        on_ready()
 
     async def _watch(self) -> None:
         """Give up when no place has had a child that serves for too long."""
@@ -192,11 +213,13 @@ class Minder:
                 if code is not None:
                     self._codes.append(code)
                 return
-            if index in self._awaited:
-                raise CannotServe(
-                    "A replica could not start; what it said is above.",
-                    code if code is not None and code > 0 else Exit.FAILED,
-                )
+            self._untried.discard(index)
+            if not self._has_served:
+                self._failures.append(code)
+                if not self._untried:
+                    # Signals have no exit code to give.
+                    codes = [failure for failure in self._failures if failure is not None and failure > 0]
+                    raise CannotServe("No replica could start; what they said is above.", (codes or [Exit.FAILED])[0])
             pause = restarts.pause_after(self._clock.monotonic() - began)
             _log.warning("replica_ended", index=index, code=code, deaths=restarts.deaths, again_in_seconds=pause)
             again_at = self._clock.now() + timedelta(seconds=pause)
@@ -221,10 +244,9 @@ class Minder:
         if self._stopping.is_set():
             child.tell(STOP)
         if await self._is_ready(child):
-            self._awaited.discard(index)
+            self._untried.discard(index)
+            self._has_served = True
             self._tell(index, state=SlotState.READY)
-            if not self._awaited:
-                self._all_ready.set()
         code = await child.wait()
         self._places[index] = None
         self._changed.set()
