@@ -121,7 +121,7 @@ soak: $(DEV_STAMP) ## Serve chats of mixed sizes for an hour and print the memor
 chaos-tools: $(DEV_STAMP) ## Kill a replica two hundred times while agents work in workspaces (ARGS="--seed 7 --kills 20")
 	$(BIN)/python -m tests.chaos.tool_kills $(ARGS)
 
-chaos-slots: $(DEV_STAMP) ## Kill one of three replicas every 3 seconds for two minutes, and ask the server meanwhile
+chaos-slots: $(DEV_STAMP) ## Kill one of three replicas every 3 seconds for two minutes, the first one and then any, and ask the server meanwhile
 	$(BIN)/python -m tests.chaos.slot_kills $(ARGS)
 
 docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
