@@ -8,6 +8,7 @@ import socket
 import stat
 import tempfile
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from rookery.chat.messages import ChatId, Role
 from rookery.chat.parts import Text
 from rookery.chat.rights import UserActor
 from rookery.cli import metrics
+from rookery.llm.errors import TransportError
 from rookery.llm.secrets import KeyRing, new_key
 from rookery.settings import Settings, SettingsError
 from rookery.store.embedded.data_dir import DataDirLock, Use
@@ -63,6 +65,30 @@ async def test_server_takes_chats_unless_its_worker_is_off(tmp_path: Path, datab
     ):
         assert replica.worker._may_acquire() is is_enabled
         assert set((await replica.health.checks()).values()) == {"ok"}
+
+
+async def test_figures_of_the_settings_reach_the_worker_and_its_peers(tmp_path: Path, database_url: str) -> None:
+    flags = {
+        "worker.lease_ttl": "45s",
+        "worker.connect_timeout": "100ms",
+        "worker.max_output_tokens": "1234",
+        "worker.part_flush": "70ms",
+        "worker.part_flush_chars": "99",
+        "worker.watch_publish_timeout": "3s",
+    }
+    config = settings_of(tmp_path, database_url=database_url, **flags)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with (
+            await Database.connect(installation.database_config(config, database_url)) as database,
+            app.running_replica(config, database) as replica,
+        ):
+            parts = replica.worker._parts
+            assert await database.api.fetchval("SELECT lease_ttl FROM replicas") == timedelta(seconds=45)
+            assert (parts.max_output_tokens, parts.config.watch_publish_seconds) == (1234, 3.0)
+            assert (parts.part_limits.merge_window_ms, parts.part_limits.merge_chars) == (70.0, 99)
+            url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(TransportError, match=r"No connection within 0\.1 s"):
+                await parts.connector._clients.get(url, "/", headers={})
 
 
 async def test_replica_that_announced_its_stop_is_not_ready_and_stands_so_in_the_table(

@@ -9,13 +9,17 @@ import msgspec
 import pytest
 
 from rookery import settings, worker_figures
+from rookery.chat.decide import MAX_STEPS
 from rookery.chat.retrying import RetryPolicy
+from rookery.llm.http import CONNECT_SECONDS
 from rookery.loop.config import LoopConfig
 from rookery.setting_keys import KEYS, Key
 from rookery.setting_values import DURATION
 from rookery.settings import Settings, SettingsError
+from rookery.store.model_options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.worker.config import WorkerConfig
 from rookery.worker.part_limits import PartLimits
+from tests.worker.parts_rig import KEY, Rig, read, texts
 
 FIGURES = [key for key in KEYS if key.name.startswith("worker.") and key.name != "worker.enabled"]
 
@@ -38,11 +42,21 @@ def all_figures(found: Settings) -> tuple[object, ...]:
         worker_figures.retry_policy(found),
         worker_figures.part_limits(found),
         found.worker_max_steps,
+        found.worker_max_output_tokens,
+        found.worker_connect_timeout,
     )
 
 
 def test_without_settings_every_figure_is_what_the_code_says(tmp_path: Path) -> None:
-    assert all_figures(load(tmp_path)) == (WorkerConfig(), LoopConfig(), RetryPolicy(), PartLimits(), 1200)
+    assert all_figures(load(tmp_path)) == (
+        WorkerConfig(),
+        LoopConfig(),
+        RetryPolicy(),
+        PartLimits(),
+        MAX_STEPS,
+        DEFAULT_MAX_OUTPUT_TOKENS,
+        timedelta(seconds=CONNECT_SECONDS),
+    )
 
 
 @pytest.mark.parametrize("key", FIGURES, ids=lambda key: key.name)
@@ -102,12 +116,52 @@ def test_figure_out_of_bounds_is_refused_with_its_name(tmp_path: Path, key: Key,
             "worker.tool_max_deadline (from --worker-tool-max-deadline): 540s is less than"
             " worker.tool_default_deadline, which is 600s.",
         ),
+        (
+            {"worker.lease_ttl": "26s"},
+            "worker.lease_ttl (from --worker-lease-ttl): 26s is less than 3 times worker.heartbeat_interval, which is"
+            " 9s.",
+        ),
+        (
+            {"worker.lease_ttl": "20s", "worker.heartbeat_interval": "5s"},
+            "worker.self_fence_after (from default): 24s is not 1s or more below worker.lease_ttl, which is 20s.",
+        ),
+        (
+            {"worker.self_fence_after": "29001ms"},
+            "worker.self_fence_after (from --worker-self-fence-after): 29001ms is not 1s or more below"
+            " worker.lease_ttl, which is 30s.",
+        ),
     ],
 )
 def test_figures_that_contradict_each_other_are_refused(tmp_path: Path, flags: dict[str, str], said: str) -> None:
     assert problems(tmp_path, **flags) == [said]
 
 
-def test_lease_outlasts_three_beats(tmp_path: Path) -> None:
-    """A lease lasts 30 seconds by the database."""
-    assert problems(tmp_path, **{"worker.heartbeat_interval": "10001ms"})[0].endswith("is not between 500ms and 10s.")
+def test_beats_are_at_most_ten_seconds_apart_however_long_a_lease_lasts(tmp_path: Path) -> None:
+    """With peers, a replica stops its work 15 seconds after its last beat."""
+    flags = {"worker.heartbeat_interval": "10001ms", "worker.lease_ttl": "10m"}
+
+    assert problems(tmp_path, **flags)[0].endswith("is not between 500ms and 10s.")
+
+
+def test_figures_at_the_edge_of_what_fits_together_are_taken(tmp_path: Path) -> None:
+    found = load(
+        tmp_path,
+        **{"worker.lease_ttl": "10s", "worker.heartbeat_interval": "3333ms", "worker.self_fence_after": "9s"},
+    )
+
+    config = worker_figures.worker_config(found)
+    assert (config.lease_seconds, config.self_fence_seconds, config.self_fence_with_peers_seconds) == (10.0, 9.0, 9.0)
+
+
+def test_words_are_gathered_as_long_and_as_many_as_the_settings_say(tmp_path: Path) -> None:
+    limits = worker_figures.part_limits(load(tmp_path, **{"worker.part_flush": "70ms", "worker.part_flush_chars": "8"}))
+    rig = Rig(limits)
+    episode = rig.episode()
+    reader = rig.buffer.subscribe(KEY)
+    rig.say("first", "a", "b", episode=episode)
+    assert texts(read(reader)) == ["first"]
+    assert [timer.delay for timer in rig.timers.armed] == [0.07]
+
+    rig.say("cdefghi", episode=episode)
+
+    assert texts(read(reader)) == ["abcdefghi"]

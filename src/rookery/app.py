@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property, partial
 from random import Random, SystemRandom
 from uuid import UUID, uuid4
@@ -180,6 +181,7 @@ def _wire(
     settings: Settings, database: Database, choices: Choices, *, replica_id: UUID, listening: Listening | None
 ) -> Replica:
     clock, rng = choices.clock, choices.rng
+    figures = choices.worker or worker_figures.worker_config(settings)
     identity = replicas.Replica(
         id=replica_id,
         host_id=listening.host_id if listening is not None else f"none:{replica_id}",
@@ -190,6 +192,7 @@ def _wire(
         index=choices.index,
         relay_unix=str(listening.unix_path) if listening is not None else None,
         relay_url=listening.url if listening is not None else None,
+        lease_ttl=timedelta(seconds=figures.lease_seconds),
     )
 
     def take_over(_: UUID) -> None:
@@ -209,7 +212,8 @@ def _wire(
     )
     directory.follow(bus)
     counters = ModelCounters()
-    connector = Connector(scripts=choices.scripts, clock=clock, stats=counters)
+    connect_seconds = settings.worker_connect_timeout.total_seconds()
+    connector = Connector(scripts=choices.scripts, clock=clock, stats=counters, connect_seconds=connect_seconds)
     workspaces = equipping.runtime(
         settings,
         identity,
@@ -221,7 +225,6 @@ def _wire(
         clock=clock,
         peers=agent_peers(listening, identity.id, pool=database.worker, clock=clock),
     )
-    figures = choices.worker or worker_figures.worker_config(settings)
     driving_machine = Machine(database.worker, notifier, clock=clock, rng=rng)
     toolbox = equipping.toolbox(workspaces, driving_machine, directory)
     worker = Worker(
@@ -244,6 +247,7 @@ def _wire(
             loop=worker_figures.loop_config(settings),
             retry=worker_figures.retry_policy(settings),
             max_steps=settings.worker_max_steps,
+            max_output_tokens=settings.worker_max_output_tokens,
             part_limits=worker_figures.part_limits(settings),
         )
     )

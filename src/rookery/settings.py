@@ -21,13 +21,17 @@ import msgspec
 from rookery.setting_keys import KEYS, PREFIX, Key
 from rookery.setting_values import DATABASE_URL, PATH, UID_RANGE, Address, Shown, shown
 
-# The second is at least so many times the first. A beat may fail once before all work is stopped for it.
+# The second is at least so many times the first. A beat may fail once before all work is stopped for it, and twice
+# before a lease ends.
 _WORKER_ORDER = (
+    ("worker.heartbeat_interval", "worker.lease_ttl", 3),
     ("worker.heartbeat_interval", "worker.self_fence_after", 2),
     ("worker.task_backoff", "worker.task_backoff_max", 1),
     ("worker.retry_delay", "worker.retry_delay_max", 1),
     ("worker.tool_default_deadline", "worker.tool_max_deadline", 1),
 )
+# What is left of a lease when a replica has stopped its work because it could not renew it.
+_FENCE_MARGIN = timedelta(seconds=1)
 FILE_NAME = "rookery.toml"
 DEFAULT = "default"
 ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
@@ -83,6 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_acquire_interval: timedelta
     worker_acquire_batch: int
     worker_max_runners: int
+    worker_lease_ttl: timedelta
     worker_heartbeat_interval: timedelta
     worker_self_fence_after: timedelta
     worker_heartbeat_gc_interval: timedelta
@@ -91,6 +96,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_task_backoff_max: timedelta
     worker_task_idle_timeout: timedelta
     worker_cleanup_timeout: timedelta
+    worker_watch_publish_timeout: timedelta
     worker_archive_interval: timedelta
     worker_archive_batch: int
     worker_capacity_gauge_interval: timedelta
@@ -101,6 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_retry_delay_max: timedelta
     worker_retry_after_cap: timedelta
     worker_max_steps: int
+    worker_max_output_tokens: int
+    worker_connect_timeout: timedelta
     worker_stream_silence_timeout: timedelta
     worker_tool_default_deadline: timedelta
     worker_tool_max_deadline: timedelta
@@ -108,6 +116,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_episode_max_bytes: int
     worker_episode_retention: timedelta
     worker_subscriber_stall_timeout: timedelta
+    worker_part_flush: timedelta
+    worker_part_flush_chars: int
     log_level: str
     log_format: str
     log_access: bool
@@ -370,6 +380,17 @@ class _Loading:
                 continue
             least = f"{factor} times {smaller}" if factor > 1 else smaller
             self._problem(larger, self.sources[larger], f"{shown(high)} is less than {least}, which is {shown(low)}.")
+        self._check_fence()
+
+    def _check_fence(self) -> None:
+        """A replica that cannot renew its leases has stopped before another may take over."""
+        fence, lease = "worker.self_fence_after", "worker.lease_ttl"
+        if self._has_problem(fence) or self._has_problem(lease):
+            return
+        after, ttl = self.values[fence], self.values[lease]
+        if after + _FENCE_MARGIN > ttl:
+            message = f"{shown(after)} is not {shown(_FENCE_MARGIN)} or more below {lease}, which is {shown(ttl)}."
+            self._problem(fence, self.sources[fence], message)
 
     def _has_problem(self, key: str) -> bool:
         return any(problem.key == key for problem in self.problems)

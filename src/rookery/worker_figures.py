@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from rookery.chat.retrying import RetryPolicy
 from rookery.loop.config import LoopConfig
 from rookery.settings import Settings
@@ -15,6 +17,7 @@ def worker_config(settings: Settings) -> WorkerConfig:
         acquire_interval_seconds=settings.worker_acquire_interval.total_seconds(),
         acquire_batch=settings.worker_acquire_batch,
         max_runners=settings.worker_max_runners,
+        lease_seconds=settings.worker_lease_ttl.total_seconds(),
         heartbeat_interval_seconds=settings.worker_heartbeat_interval.total_seconds(),
         self_fence_seconds=fence_seconds,
         self_fence_with_peers_seconds=min(fence_seconds, WorkerConfig().self_fence_with_peers_seconds),
@@ -24,6 +27,7 @@ def worker_config(settings: Settings) -> WorkerConfig:
         task_backoff_max_seconds=settings.worker_task_backoff_max.total_seconds(),
         task_idle_seconds=settings.worker_task_idle_timeout.total_seconds(),
         cleanup_seconds=settings.worker_cleanup_timeout.total_seconds(),
+        watch_publish_seconds=settings.worker_watch_publish_timeout.total_seconds(),
         drain_seconds=settings.drain_timeout.total_seconds(),
         prepare_tries=settings.worker_prepare_tries,
         prepare_backoff_seconds=settings.worker_prepare_backoff.total_seconds(),
@@ -56,4 +60,6 @@ def part_limits(settings: Settings) -> PartLimits:
         episode_max_bytes=settings.worker_episode_max_bytes,
         episode_retention_seconds=settings.worker_episode_retention.total_seconds(),
         subscriber_stall_seconds=settings.worker_subscriber_stall_timeout.total_seconds(),
+        merge_window_ms=settings.worker_part_flush / timedelta(milliseconds=1),
+        merge_chars=settings.worker_part_flush_chars,
     )

@@ -17,6 +17,8 @@ import pytest
 from pydantic_ai.models.function import FunctionModel
 
 from rookery.llm import errors
+from rookery.llm.bridge import factory
+from rookery.llm.bridge.factory import Target
 from rookery.llm.bridge.model import CannotBuild
 from rookery.llm.generate import generate
 from rookery.llm.secrets import SecretStr
@@ -187,6 +189,14 @@ async def test_failure_to_build_is_not_remembered() -> None:
 
     assert error_of(await drain(model)).detail == "not yet"
     assert (await generate(model, asking())).text == "Here."
+
+
+def test_bedrock_is_given_the_time_to_connect_that_was_set() -> None:
+    target = Target(
+        kind="bedrock", key=None, base_url=None, region="eu-central-1", read_seconds=600.0, connect_seconds=2.5
+    )
+
+    assert factory._bedrock_options(target)["aws_connect_timeout"] == 2.5
 
 
 async def test_streams_of_bedrock_do_not_use_up_the_threads() -> None:

@@ -294,6 +294,20 @@ def test_output_is_limited_by_the_call_then_the_config_then_the_model(
 
 
 @pytest.mark.parametrize(
+    ("config", "window", "sent"),
+    [(None, None, 5_000), (64_000, None, 64_000), (32_000, None, 32_000), (None, 8_000, 2_000), (5_000, 8_000, 4_000)],
+)
+def test_output_is_limited_by_the_default_only_where_the_config_says_nothing(
+    config: int | None, window: int | None, sent: int
+) -> None:
+    ready = ready_model(options={} if config is None else {"max_output_tokens": config})
+
+    call = make_call(ready, model_with(Capabilities()), prompt=HELLO, window_tokens=window, default_output_tokens=5_000)
+
+    assert call.max_output_tokens == sent
+
+
+@pytest.mark.parametrize(
     ("effort_range", "requested", "sent"),
     [
         (None, Effort.HIGH, None),

@@ -48,6 +48,23 @@ async def test_chunks_are_the_body_and_headers_are_lower_case(clients: HttpClien
     assert stream.headers["x-two"] == "a, b"
 
 
+async def test_connection_that_takes_too_long_is_given_up_after_the_time_that_was_set() -> None:
+    clients = HttpClients(connect_seconds=0.1)
+    greeted = asyncio.Event()
+
+    async def handle(connection: Connection) -> None:
+        greeted.set()
+        await asyncio.Event().wait()  # never a word of TLS
+
+    async with serving(handle) as server:
+        with pytest.raises(TransportError, match=r"No connection within 0\.1 s\.") as refusal:
+            await post(clients, server.url.replace("http:", "https:"))
+        assert greeted.is_set()
+    await clients.close()
+
+    assert refusal.value.reason is Broken.CONNECT
+
+
 async def test_request_is_a_post_with_exactly_our_headers_and_body(clients: HttpClients) -> None:
     seen = []
 

@@ -302,7 +302,11 @@ async def test_options_come_back_as_they_were_saved(nest: Nest) -> None:
     fallback = await nest.config(provider, "fallback")
     config = await nest.config(
         provider,
-        options={"fallbacks": [str(fallback.id)], "reasoning_effort": {"default": "low", "max": "high"}},
+        options={
+            "fallbacks": [str(fallback.id)],
+            "reasoning_effort": {"default": "low", "max": "high"},
+            "max_output_tokens": 32_000,
+        },
     )
 
     renamed = await change(nest, config, display_name="x")

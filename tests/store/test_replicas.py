@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from random import Random
 from uuid import UUID, uuid4
 
@@ -151,6 +152,7 @@ async def test_a_started_replica_is_listed_and_holds_its_lock(database: Database
         index=2,
         relay_unix="/run/r.sock",
         relay_url="https://r",
+        lease_ttl=timedelta(seconds=45),
     )
     presence = Presence(
         lambda: database.dedicated("presence"),
@@ -447,6 +449,7 @@ async def test_the_last_of_two_with_the_same_key_notices_the_death_of_the_other_
 
 VICTIM = """
 import asyncio, sys
+from datetime import timedelta
 from random import Random
 from uuid import UUID
 from rookery.clock import SystemClock

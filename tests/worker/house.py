@@ -309,6 +309,7 @@ async def open_house(
     loop: LoopConfig | None = None,
     retry: RetryPolicy = AT_ONCE,
     max_steps: int = 1200,
+    max_output_tokens: int = 32_000,
     context_limit: int = 100_000,
     options: Mapping[str, object] = {},
     threshold: int = 70,
@@ -327,6 +328,7 @@ async def open_house(
                 loop=loop or LoopConfig(),
                 retry=retry,
                 max_steps=max_steps,
+                max_output_tokens=max_output_tokens,
             )
             stack.push_async_callback(_closed, replica, house.clock)
             return replica
@@ -396,7 +398,14 @@ class _Nobody:
 
 
 async def _open_replica(
-    house: House, toolbox: Toolbox, *, config: WorkerConfig, loop: LoopConfig, retry: RetryPolicy, max_steps: int
+    house: House,
+    toolbox: Toolbox,
+    *,
+    config: WorkerConfig,
+    loop: LoopConfig,
+    retry: RetryPolicy,
+    max_steps: int,
+    max_output_tokens: int,
 ) -> Replica:
     database, clock = house.database, house.clock
     worker_id, bus = uuid4(), Bus()
@@ -423,6 +432,7 @@ async def _open_replica(
             loop=loop,
             retry=retry,
             max_steps=max_steps,
+            max_output_tokens=max_output_tokens,
         )
     )
     replica = Replica(id=worker_id, bus=bus, notifier=notifier, worker=worker, connector=connector)

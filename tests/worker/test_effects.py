@@ -21,6 +21,7 @@ from rookery.store import machine
 from rookery.store.generation import ParsedMessage
 from rookery.store.hints import WatchKind
 from rookery.worker import effects
+from rookery.worker.config import WorkerConfig
 from rookery.worker.effects import PushKind
 from tests.store.machine.rig import FAILED, assistant, call, calling
 from tests.waiting import until
@@ -373,6 +374,25 @@ async def test_write_waits_for_a_database_that_is_away_for_a_moment(desk: Desk) 
     await desk.idle()
 
     assert await desk.label(chat_id) is None
+
+
+@pytest.mark.parametrize(("waited", "is_given_up"), [(2.0, False), (3.5, True)])
+async def test_write_that_takes_longer_than_was_set_is_dropped(
+    database_url: str, waited: float, is_given_up: bool
+) -> None:
+    async with open_desk(database_url, WorkerConfig(watch_publish_seconds=3.0)) as desk:
+        chat_id = await desk.rig.create()
+        await desk.set_label(chat_id, "Something older")
+        chat = await desk.rig.load(chat_id)
+        await desk.rig.sql("ALTER TABLE chats RENAME TO chats_away")
+        desk.effects.interrupted(chat, is_promoted=False)
+        await desk.clock.until_waiting("effect-retry")
+
+        await desk.clock.advance(waited)
+        if is_given_up:
+            await desk.idle()
+        assert (len(desk.inflight) == 0) is is_given_up
+        await desk.rig.sql("ALTER TABLE chats_away RENAME TO chats")
 
 
 async def test_chat_that_is_deleted_meanwhile_is_no_error(desk: Desk) -> None:

@@ -41,6 +41,16 @@ async def test_message_is_answered(database_url: str) -> None:
         assert await house.story(chat_id) == [USER, ("assistant", "(Hm.) Good morning.")]
 
 
+@pytest.mark.parametrize(("options", "sent"), [({}, 1_234), ({"max_output_tokens": 5_000}, 5_000)])
+async def test_answer_is_as_long_as_the_config_says_or_else_the_setting(
+    database_url: str, options: dict[str, object], sent: int
+) -> None:
+    async with open_house(database_url, script=(Say("hi"),), options=options, max_output_tokens=1_234) as house:
+        await house.rested(await house.ask("hello"))
+
+        assert [call.max_output_tokens for call in house.calls] == [sent]
+
+
 async def test_what_follows_a_turn_happens_although_its_task_is_done(database_url: str) -> None:
     async with open_house(database_url, script=(Say("Good morning."),)) as house:
         chat_id = await house.ask("hello")

@@ -22,6 +22,7 @@ from rookery.store.generation import HistoryCache, load_step
 from rookery.store.generation import Step as LoadedStep
 from rookery.store.hints import WatchKind
 from rookery.testing.clock import FakeClock
+from rookery.worker.config import WorkerConfig
 from rookery.worker.effects import Effects, Push
 from rookery.worker.inflight import InFlight
 from tests.store.machine.rig import Rig, assistant, make_rig
@@ -54,7 +55,7 @@ class Pushes:
 class Desk:
     """`answers` are what the model says by what it is asked for; a list of answers is used up, its last one stays."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, config: WorkerConfig | None = None) -> None:
         self.rig = rig
         self.clock = FakeClock()
         self.inflight = InFlight(self.clock)
@@ -77,6 +78,7 @@ class Desk:
             clock=self.clock,
             rng=Random(1),
             push=self.pushes,
+            config=config,
         )
 
     def _play(self, call: Call) -> Sequence[Step]:
@@ -159,9 +161,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(database_url: str) -> AsyncIterator[Desk]:
+async def open_desk(database_url: str, config: WorkerConfig | None = None) -> AsyncIterator[Desk]:
     async with make_rig(database_url) as rig:
-        desk = Desk(rig)
+        desk = Desk(rig, config)
         try:
             yield desk
         finally:

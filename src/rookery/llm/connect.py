@@ -22,7 +22,7 @@ from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.directory import ReadyModel
 from rookery.llm.guide import guide, tour
-from rookery.llm.http import HttpClients
+from rookery.llm.http import CONNECT_SECONDS, HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.past import Pasts
 from rookery.llm.replay_memory import ReplayMemory
@@ -109,13 +109,15 @@ class Connector:
         self,
         *,
         clients: HttpClients | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
         stats: ModelStats | None = None,
         scripts: Scripts | None = None,
         clock: Clock | None = None,
         tokens_per_second: float = TOKENS_PER_SECOND,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._clients = clients or HttpClients()
+        self._clients = clients or HttpClients(connect_seconds=connect_seconds)
+        self._connect_seconds = connect_seconds
         self._stats = stats or NoStats()
         self._tokens_per_second = tokens_per_second
         self._memory = ReplayMemory(clock=self._clock)
@@ -210,6 +212,7 @@ class Connector:
             base_url=ready.provider.base_url,
             region=ready.provider.options.region,
             extra_headers=ready.provider.options.headers,
+            connect_seconds=self._connect_seconds,
             clients=self._bridge_clients,
             clock=self._clock,
             stats=self._stats,
@@ -230,8 +233,10 @@ def make_call(
     may_search: bool = True,
     origin: Origin | None = None,
     window_tokens: int | None = None,
+    default_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS,
 ) -> Call:
     """A call with everything the config says. `effort` is what the chat asked for; the config decides what it gets.
+    `default_output_tokens` is the limit of the answer where neither the call nor the config has one.
 
     `may_search=False` leaves out the provider's own web search, whatever the config says (plan mode). With
     `window_tokens` an answer gets no more of a small window than leaves room for a question: a quarter where nobody
@@ -252,9 +257,9 @@ def make_call(
     )
     full = call_options.with_options(call, options, wire=model.wire)
     full = call_options.with_user(full, ready.user_hash, wire=model.wire)
-    limit = full.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS
+    limit = full.max_output_tokens or default_output_tokens
     if window_tokens:
-        limit = max(min(limit, window_tokens // (4 if limit == DEFAULT_MAX_OUTPUT_TOKENS else 2)), 1)
+        limit = max(min(limit, window_tokens // (4 if full.max_output_tokens is None else 2)), 1)
     return msgspec.structs.replace(
         full,
         max_output_tokens=limit if model.caps.max_output is None else min(limit, model.caps.max_output),

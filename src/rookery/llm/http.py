@@ -47,7 +47,6 @@ _MAX_GATHERED_BYTES = 16_384
 _DRAIN_SECONDS = 0.05
 
 _PROXY_NAMES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
-_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=POOL_SECONDS + CONNECT_SECONDS, sock_connect=CONNECT_SECONDS)
 
 
 class Tls(msgspec.Struct, frozen=True):
@@ -93,7 +92,14 @@ class HttpClient(Protocol):
 class HttpClients:
     """All connections of this process to providers: one pool for each base URL and way of checking certificates."""
 
-    def __init__(self, *, write_seconds: float = WRITE_SECONDS, gather_seconds: float = GATHER_SECONDS) -> None:
+    def __init__(
+        self,
+        *,
+        connect_seconds: float = CONNECT_SECONDS,
+        write_seconds: float = WRITE_SECONDS,
+        gather_seconds: float = GATHER_SECONDS,
+    ) -> None:
+        self._connect_seconds = connect_seconds
         self._write_seconds = write_seconds
         self._gather_seconds = gather_seconds
         self._clients: dict[tuple[str, Tls], _Client] = {}
@@ -117,7 +123,11 @@ class HttpClients:
         key = (base_url.rstrip("/"), tls)
         if key not in self._clients:
             self._clients[key] = _Client(
-                tls, self._write_seconds, gather_seconds=self._gather_seconds, is_closed=self._is_closed
+                tls,
+                connect_seconds=self._connect_seconds,
+                write_seconds=self._write_seconds,
+                gather_seconds=self._gather_seconds,
+                is_closed=self._is_closed,
             )
         return self._clients[key]
 
@@ -125,8 +135,11 @@ class HttpClients:
 class _Client:
     """One pool. The session is made at the first request, because it belongs to the running event loop."""
 
-    def __init__(self, tls: Tls, write_seconds: float, *, gather_seconds: float, is_closed: bool = False) -> None:
+    def __init__(
+        self, tls: Tls, *, connect_seconds: float, write_seconds: float, gather_seconds: float, is_closed: bool = False
+    ) -> None:
         self._tls = tls
+        self._connect_seconds = connect_seconds
         self._write_seconds = write_seconds
         self._gather_seconds = gather_seconds
         self._session: aiohttp.ClientSession | None = None
@@ -157,7 +170,7 @@ class _Client:
             return stream
         except BaseException as error:
             socket.abort()
-            failure = socket.failure or _failure(error, is_gone=self._is_closed)
+            failure = socket.failure or _failure(error, is_gone=self._is_closed, connect_seconds=self._connect_seconds)
             if failure is None:
                 raise
         finally:
@@ -181,14 +194,14 @@ class _Client:
             if self._is_closed:
                 raise TransportError(Broken.CONNECT, "This server is shutting down.")
             if self._session is None:
-                self._session = _session(await _ssl_context(self._tls))
+                self._session = _session(await _ssl_context(self._tls), self._connect_seconds)
             return self._session
 
 
-def _session(tls: ssl.SSLContext | bool) -> aiohttp.ClientSession:
+def _session(tls: ssl.SSLContext | bool, connect_seconds: float) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=_Connector(limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_SECONDS, ssl=tls),
-        timeout=_TIMEOUT,
+        timeout=aiohttp.ClientTimeout(total=None, connect=POOL_SECONDS + connect_seconds, sock_connect=connect_seconds),
         cookie_jar=aiohttp.DummyCookieJar(),
         # Not `trust_env`: that also reads .netrc, and then refuses requests that have a key of their own.
         trust_env=False,
@@ -421,7 +434,7 @@ class _Stream:
         self._response.close()
 
 
-def _failure(error: BaseException, *, is_gone: bool) -> TransportError | None:
+def _failure(error: BaseException, *, is_gone: bool, connect_seconds: float = CONNECT_SECONDS) -> TransportError | None:
     """What to raise instead; None lets the exception through: it is a cancellation or a bug."""
     if is_gone and isinstance(error, RuntimeError):
         return TransportError(Broken.CUT, "The connection was closed.")
@@ -431,6 +444,8 @@ def _failure(error: BaseException, *, is_gone: bool) -> TransportError | None:
         return (
             None if task is None or task.cancelling() else TransportError(Broken.CUT, "The connection was cancelled.")
         )
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return TransportError(Broken.CONNECT, f"No connection within {connect_seconds:g} s.")
     for types, reason, describe in _FAILURES:
         if isinstance(error, types):
             return TransportError(reason, describe(error))
@@ -451,11 +466,6 @@ _FAILURES: tuple[
         (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError),
         Broken.CERTIFICATE,
         lambda error: str(getattr(error, "certificate_error", error)),
-    ),
-    (
-        aiohttp.ConnectionTimeoutError,
-        Broken.CONNECT,
-        lambda _: f"No connection within {CONNECT_SECONDS:g} s.",
     ),
     (
         aiohttp.ClientHttpProxyError,

@@ -67,7 +67,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Every option there is; None is "not set". `FAMILIES` says which provider type takes which."""
 
     # common
-    max_output_tokens: Count = DEFAULT_MAX_OUTPUT_TOKENS
+    max_output_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Count | None = None

@@ -16,7 +16,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
 from uuid import UUID
@@ -41,9 +41,9 @@ TAKE = "SELECT pg_advisory_lock_shared($1, $2)"
 # Also the beat: a row that peers removed in error comes back with its old `started_at`.
 BEAT = """
     INSERT INTO replicas (id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version,
-                          started_at, stopping_at)
+                          lease_ttl, started_at, stopping_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
-            coalesce($10, clock_timestamp()), CASE WHEN $11 THEN clock_timestamp() END)
+            $10, coalesce($11, clock_timestamp()), CASE WHEN $12 THEN clock_timestamp() END)
     ON CONFLICT (id) DO UPDATE
        SET heartbeat_at = clock_timestamp(),
            stopping_at = coalesce(replicas.stopping_at, excluded.stopping_at)
@@ -73,13 +73,13 @@ REMOVE = f"""
 """
 # Fresh ones only: one whose beat is old may hold nothing any more, and is nobody to talk to.
 FIND = f"""
-    SELECT id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version
+    SELECT id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version, lease_ttl
       FROM replicas
      WHERE id = $1
        AND heartbeat_at >= clock_timestamp() - interval '{STALE_SECONDS} seconds'
 """
 LIST = f"""
-    SELECT id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version,
+    SELECT id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version, lease_ttl,
            started_at, heartbeat_at, stopping_at,
            heartbeat_at < clock_timestamp() - interval '{STALE_SECONDS} seconds' AS stale
       FROM replicas
@@ -95,7 +95,7 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What a process tells about itself. `id` is new at every start."""
+    """What a process tells about itself. `id` is new at every start. `lease_ttl` is how long its leases last."""
 
     id: UUID
     host_id: str
@@ -106,6 +106,7 @@ class Replica:
     index: int = 0
     relay_unix: str | None = None
     relay_url: str | None = None
+    lease_ttl: timedelta = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +273,7 @@ class Presence:
                 *identity,
                 me.version,
                 me.schema_version,
+                me.lease_ttl,
                 self._started_at,
                 self._stopping,
                 timeout=STATEMENT_TIMEOUT_SECONDS,

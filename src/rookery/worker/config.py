@@ -6,7 +6,7 @@ import msgspec
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All chosen (worker.md, "Numbers"). Times are seconds. How long a lease lasts is the database's to say."""
+    """All chosen (worker.md, "Numbers"). Times are seconds."""
 
     acquire_interval_seconds: float = 5.0
     acquire_jitter: float = 0.2
@@ -22,6 +22,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_lag_seconds: float = 0.25
     max_pool_wait_seconds: float = 1.0
 
+    # Told with the row of this replica: others count by it.
+    lease_seconds: float = 30.0
     heartbeat_interval_seconds: float = 9.0
     self_fence_seconds: float = 24.0
     # With peers: they may take a chat as soon as the database has given up a connection that went silent, which is
@@ -46,6 +48,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     slot_hold_seconds: float = 1.0
 
     cleanup_seconds: float = 5.0
+    # What a label, a summary or a title may take to be written and announced.
+    watch_publish_seconds: float = 10.0
     drain_seconds: float = 25.0
 
     prepare_tries: int = 3

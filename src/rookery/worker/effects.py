@@ -48,8 +48,6 @@ STEP_LIMIT_LABEL = "Stopped at step limit"
 # Chosen: after so many turns a summary no longer tells what a chat is about; shorter ones need none.
 TURNS_PER_SUMMARY = 3
 MIN_TRANSCRIPT = 200
-# worker.md, "Numbers": `watch_publish_timeout`.
-WRITE_SECONDS = 10.0
 PUSH_SECONDS = 30.0
 TOOLS_SECONDS = 15.0
 # Longer histories are gone through beside the event loop, not on it.
@@ -118,7 +116,10 @@ class Effects:
         self._push = push
         self._config = config or WorkerConfig()
         self.texts = ShortTexts(directory, connector, pool=pool, clock=clock, rng=rng, policy=retry, stats=stats)
-        self.titling = Titling(self.texts, pool=pool, publisher=publisher, inflight=inflight)
+        self._write_seconds = self._config.watch_publish_seconds
+        self.titling = Titling(
+            self.texts, pool=pool, publisher=publisher, inflight=inflight, write_seconds=self._write_seconds
+        )
 
     def turn_finished(
         self, chat: Chat, meta: ChatMeta, history: LoadedHistory, *, reason: TurnEnd, is_promoted: bool
@@ -126,7 +127,7 @@ class Effects:
         """A turn is over, or gave way to the next message of the queue (`is_promoted`)."""
         if not chat.is_root:
             if not is_promoted and (report := report_of(history)) is not None:
-                self._start(lambda: self._set_summary(chat, report), "report", WRITE_SECONDS)
+                self._start(lambda: self._set_summary(chat, report), "report", self._write_seconds)
             return
         if meta.title_tries < chats.MAX_TITLE_TRIES:
             self.titling.start_again(chat, title=meta.title)
@@ -136,10 +137,12 @@ class Effects:
         self._start(
             lambda: self._label(chat, meta, history, reason=reason),
             "label",
-            quickgen.LABEL_SECONDS + 2 * WRITE_SECONDS + PUSH_SECONDS,
+            quickgen.LABEL_SECONDS + 2 * self._write_seconds + PUSH_SECONDS,
         )
         if wants_summaries(meta) and is_summary_due(meta.summary_generated_at, history):
-            self._start(lambda: self._summarise(chat, history), "summary", SUMMARY_TOTAL_SECONDS + 2 * WRITE_SECONDS)
+            self._start(
+                lambda: self._summarise(chat, history), "summary", SUMMARY_TOTAL_SECONDS + 2 * self._write_seconds
+            )
 
     def tools_ended(self, work: Callable[[], Awaitable[None]]) -> None:
         """What the tools of a turn still have to look at when it is over."""
@@ -156,12 +159,12 @@ class Effects:
     def turn_failed(self, chat: Chat, failure: LastError) -> None:
         """A turn ended in an error."""
         if chat.is_root:
-            self._start(lambda: self._tell_failure(chat, failure), "failure", WRITE_SECONDS + PUSH_SECONDS)
+            self._start(lambda: self._tell_failure(chat, failure), "failure", self._write_seconds + PUSH_SECONDS)
 
     def action_required(self, chat: Chat) -> None:
         """The chat waits for its client."""
         if chat.is_root:
-            self._start(lambda: self._set_label(chat, titles.WAITING_LABEL), "label", WRITE_SECONDS)
+            self._start(lambda: self._set_label(chat, titles.WAITING_LABEL), "label", self._write_seconds)
 
     def interrupted(self, chat: Chat, *, is_promoted: bool) -> None:
         """A turn was stopped by a person, or gave way to the next message. Either way its label says nothing now."""
@@ -169,7 +172,7 @@ class Effects:
             self._clear_label(chat)
 
     def _clear_label(self, chat: Chat) -> None:
-        self._start(lambda: self._set_label(chat, None), "label", WRITE_SECONDS)
+        self._start(lambda: self._set_label(chat, None), "label", self._write_seconds)
 
     def _start(self, work: Callable[[], Awaitable[object]], name: str, seconds: float) -> None:
         self._inflight.start(work, name=name, seconds=seconds)

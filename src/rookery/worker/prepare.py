@@ -43,6 +43,7 @@ from rookery.store.chat_settings import ChatSettings
 from rookery.store.files import FileCache
 from rookery.store.generation import LoadedHistory, Step
 from rookery.store.model_configs import ModelConfig
+from rookery.store.model_options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.store.providers import Provider
 from rookery.store.usage import KeySource
 from rookery.tools.turn import Toolbox, ToolsUnavailable, TurnTools, mode_of
@@ -101,6 +102,8 @@ class Prepared:
     assessment: Assessment
     summary: Choice
     max_steps: int
+    # Of an answer, where the config does not say.
+    max_output_tokens: int
     files: Mapping[UUID, StoredFile]
     stand_in: StandIn | None = None
 
@@ -143,6 +146,7 @@ class Prepared:
                 workspace_id=self.step.meta.workspace_id,
             ),
             window_tokens=asked.windows.effective,
+            default_output_tokens=self.max_output_tokens,
         )
 
 
@@ -158,7 +162,9 @@ class Preparer:
         pool: asyncpg.Pool,
         clock: Clock,
         max_steps: int = decide.MAX_STEPS,
+        max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS,
     ) -> None:
+        self._max_output_tokens = max_output_tokens
         self._max_steps = max_steps
         self._directory = directory
         self._connector = connector
@@ -215,6 +221,7 @@ class Preparer:
             assessment=compaction.assess(rows, files=stored, threshold_percent=threshold.result(), limit_tokens=limit),
             summary=summary,
             max_steps=self._max_steps,
+            max_output_tokens=self._max_output_tokens,
             files=stored,
             stand_in=await self._stand_in(step, asked),
         )

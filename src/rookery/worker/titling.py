@@ -53,7 +53,7 @@ SETTING = "models"
 OLDEST = 20
 # models.md, "Titles, labels, summaries": one call of a summary may take 60 s, all of them together this.
 SUMMARY_TOTAL_SECONDS = 120.0
-# What a row of the ledger, or a title, may take to be written beyond the time of its call.
+# What a row of the ledger may take to be written beyond the time of its call.
 WRITE_SECONDS = 10.0
 MAX_PASTED_BYTES = 65_536
 MAX_PASTED_CHARS = 16_384
@@ -288,18 +288,28 @@ def _builder(asked: Asked, chat: Chat) -> Build:
 class Titling:
     """Names new chats. One per process."""
 
-    def __init__(self, texts: ShortTexts, *, pool: asyncpg.Pool, publisher: Publisher, inflight: InFlight) -> None:
+    def __init__(
+        self,
+        texts: ShortTexts,
+        *,
+        pool: asyncpg.Pool,
+        publisher: Publisher,
+        inflight: InFlight,
+        write_seconds: float,
+    ) -> None:
         self._texts = texts
         self._pool = pool
         self._publisher = publisher
         self._inflight = inflight
+        # The title, and the row of the ledger.
+        self._seconds = quickgen.TITLE_SECONDS + WRITE_SECONDS + write_seconds
 
     def start(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> None:
         """Name a chat that was just created, on its own time. `title` and `messages` are those it was created with."""
         self._inflight.start(
             lambda: self.generate_title(chat, title=title, messages=messages),
             name="title",
-            seconds=quickgen.TITLE_SECONDS + 2 * WRITE_SECONDS,
+            seconds=self._seconds,
         )
 
     def start_again(self, chat: Chat, *, title: str) -> None:
@@ -307,7 +317,7 @@ class Titling:
         self._inflight.start(
             lambda: self.generate_again(chat, title=title),
             name="title",
-            seconds=quickgen.TITLE_SECONDS + 2 * WRITE_SECONDS,
+            seconds=self._seconds,
         )
 
     async def generate_title(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> str | None:

@@ -22,6 +22,7 @@ from rookery.loop.stragglers import Stragglers
 from rookery.store.generation import HistoryCache
 from rookery.store.machine import Machine, Publisher, release_leases
 from rookery.store.machine.capacity import Limits
+from rookery.store.model_options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.store.pubsub import Bus
 from rookery.tools.turn import Toolbox
 from rookery.worker import billing
@@ -77,6 +78,7 @@ class WorkerParts:
     loop: LoopConfig = field(default_factory=LoopConfig)
     retry: RetryPolicy = DEFAULT_POLICY
     max_steps: int = 1200
+    max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
     caches: Sequence[Cache[Any, Any]] = ()
     part_limits: PartLimits = field(default_factory=PartLimits)
     new_id: Callable[[], UUID] = uuid4
@@ -103,6 +105,7 @@ class Worker:
             pool=parts.pool,
             clock=parts.clock,
             max_steps=parts.max_steps,
+            max_output_tokens=parts.max_output_tokens,
         )
         self.caches: tuple[Cache[Any, Any], ...] = (
             self.cache.entries,

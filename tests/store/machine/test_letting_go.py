@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -117,9 +116,18 @@ async def test_sweep_removes_what_is_older_than_a_lease(rig: Rig) -> None:
     async with rig.pool.acquire() as conn:
         assert await machine.sweep_leases(conn) == 1
         assert await machine.sweep_leases(conn) == 0
-        assert await machine.read_lease_ttl(conn) == timedelta(seconds=30)
 
     assert await held_by(rig, fresh)
+
+
+async def test_sweep_keeps_beats_that_the_longest_lease_of_any_replica_still_covers(rig: Rig) -> None:
+    await rig.acquire(await rig.chat(State.R0))
+    await rig.sql("UPDATE replicas SET lease_ttl = interval '2 minutes'")
+    async with rig.pool.acquire() as conn:
+        await rig.sql("UPDATE chat_heartbeats SET heartbeat_at = clock_timestamp() - interval '100 s'")
+        assert await machine.sweep_leases(conn) == 0
+        await rig.sql("UPDATE chat_heartbeats SET heartbeat_at = clock_timestamp() - interval '120 s'")
+        assert await machine.sweep_leases(conn) == 1
 
 
 async def test_sweep_does_not_wait_for_a_chat_that_is_being_deleted(rig: Rig) -> None:

@@ -330,6 +330,26 @@ async def _another_owner(rig: Rig) -> UUID:
 # Trying
 
 
+@pytest.mark.parametrize(("seconds", "is_leased"), [(20, True), (40, False), (90, False)])
+async def test_lease_lasts_as_long_as_its_replica_says(rig: Rig, seconds: float, is_leased: bool) -> None:
+    """Two replicas that disagree: each is believed about its own leases."""
+    async with rig.pool.acquire() as conn:
+        other = await add_replica(conn)
+    await rig.sql("UPDATE replicas SET lease_ttl = interval '100 s' WHERE id = $1", other)
+    short, long = await rig.chat(State.R0), await rig.chat(State.R0)
+    await rig.acquire(short)
+    await rig.update(long, lambda tx: machine.acquire(tx, worker_id=other, runner_id=uuid4()))
+    await age_heartbeats(rig, seconds)
+
+    assert await list_candidates(rig) == ([] if is_leased else [short])
+    assert ((await rig.load(short)).leased, (await rig.load(long)).leased) == (is_leased, True)
+    async with rig.pool.acquire() as conn:
+        counts = await capacity.count_pools(conn, limits=capacity.Limits())
+    assert counts[capacity.Pool.ROOT].active == 1 + is_leased
+    await age_heartbeats(rig, 101)
+    assert set(await list_candidates(rig)) == {short, long}
+
+
 @pytest.mark.parametrize("state", RUNNABLE)
 async def test_free_runnable_chat_is_acquired_with_a_fresh_lease(rig: Rig, state: State) -> None:
     chat_id, runner_id = await rig.chat(state), uuid4()

@@ -20,6 +20,7 @@ import msgspec
 from rookery.clock import Clock
 from rookery.llm import refusals
 from rookery.llm.bridge.model import READ_SECONDS, BridgeModel, CannotBuild
+from rookery.llm.http import CONNECT_SECONDS
 from rookery.llm.model import ModelStats
 from rookery.llm.secrets import SecretStr
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 EXTRA = "rookery[bridge]"
 # Chosen: far more providers and keys than a deployment has in use at a time.
 MAX_KEPT = 64
-_CONNECT_SECONDS = 10.0
 # These name the library's provider by themselves; a `bridge` row has it in the model's name, `groq:llama-3.3-70b`.
 _KINDS: Mapping[str, str] = {ProviderType.GOOGLE: "google", ProviderType.BEDROCK: "bedrock"}
 _GOOGLE_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
@@ -49,6 +49,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     base_url: str | None
     region: str | None
     read_seconds: float
+    connect_seconds: float
 
 
 class BridgeClients:
@@ -105,6 +106,7 @@ def bridge_model(
     region: str | None = None,
     extra_headers: Mapping[str, str] = {},
     read_seconds: float = READ_SECONDS,
+    connect_seconds: float = CONNECT_SECONDS,
     clients: BridgeClients | None = None,
     clock: Clock | None = None,
     stats: ModelStats | None = None,
@@ -132,6 +134,7 @@ def bridge_model(
                 base_url=base_url,
                 region=region,
                 read_seconds=read_seconds,
+                connect_seconds=connect_seconds,
                 clients=clients,
             )
         except _Unusable as unusable:
@@ -175,12 +178,20 @@ def _build(
     base_url: str | None,
     region: str | None,
     read_seconds: float,
+    connect_seconds: float,
     clients: BridgeClients | None,
 ) -> Model:
     kind, name = _kind_and_name(provider_type, model, key=key)
     if base_url is not None and base_url.rstrip("/") == DEFAULT_BASE_URLS.get(provider_type):
         base_url = None
-    target = Target(kind=kind, key=key, base_url=base_url, region=region, read_seconds=read_seconds)
+    target = Target(
+        kind=kind,
+        key=key,
+        base_url=base_url,
+        region=region,
+        read_seconds=read_seconds,
+        connect_seconds=connect_seconds,
+    )
     try:
         from pydantic_ai.exceptions import UserError
         from pydantic_ai.models import infer_model
@@ -277,7 +288,7 @@ def _bedrock_options(target: Target) -> dict[str, Any]:
         "region_name": target.region or _region_in(target.base_url),
         "base_url": target.base_url,
         "aws_read_timeout": target.read_seconds,
-        "aws_connect_timeout": _CONNECT_SECONDS,
+        "aws_connect_timeout": target.connect_seconds,
     }
     if target.key is None:
         return options

@@ -49,7 +49,7 @@ CHAT_COLUMNS = _CHAT_COLUMNS.format(
         JOIN replicas r ON r.id = chats.worker_id
        WHERE h.chat_id = chats.id
          AND h.runner_id = chats.runner_id
-         AND h.heartbeat_at > clock_timestamp() - lease_ttl())"""
+         AND h.heartbeat_at > clock_timestamp() - r.lease_ttl)"""
 )
 # The same in a statement that writes the heartbeat itself, and cannot see it yet.
 CHAT_COLUMNS_AT_BEAT = _CHAT_COLUMNS.format(leased="EXISTS (SELECT FROM replicas r WHERE r.id = chats.worker_id)")

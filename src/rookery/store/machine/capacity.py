@@ -31,7 +31,7 @@ _LEASED = """
       FROM chat_heartbeats beat
       JOIN chats o ON o.id = beat.chat_id AND o.runner_id = beat.runner_id
       JOIN replicas owner ON owner.id = o.worker_id
-     WHERE beat.heartbeat_at > clock_timestamp() - lease_ttl()
+     WHERE beat.heartbeat_at > clock_timestamp() - owner.lease_ttl
 """
 # Who else holds a slot of the pool.
 _COUNT_OTHERS = f"""
@@ -61,7 +61,7 @@ _WAITS = """
                  JOIN replicas r ON r.id = c.worker_id
                 WHERE h.chat_id = c.id
                   AND h.runner_id = c.runner_id
-                  AND h.heartbeat_at > clock_timestamp() - lease_ttl()))
+                  AND h.heartbeat_at > clock_timestamp() - r.lease_ttl))
 """
 COUNT_POOLS = f"""
     SELECT (SELECT count(*) {_LEASED} AND o.parent_chat_id IS NULL),

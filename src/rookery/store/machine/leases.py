@@ -6,7 +6,7 @@ Nothing here moves a version except `try_abandon`. `renew_leases` stands in `own
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -20,8 +20,6 @@ from rookery.store.machine.lock import Machine
 from rookery.store.machine.ownership import LeaseKey, abandon
 from rookery.store.pool import Connection
 
-READ_TTL = "SELECT lease_ttl()"
-
 # The fields of `ChatState`, in its order.
 STATES = """
     SELECT id, worker_id, runner_id, snapshot_version, history_version, generation_attempt, status, archived,
@@ -30,13 +28,14 @@ STATES = """
      WHERE id = ANY ($1::uuid[])
 """
 
+# Older than any lease may be, so that nobody has to ask whose it was.
 # SKIP LOCKED: a sweep waits neither for a beat nor for a chat that is being deleted, and so is part of no deadlock.
 SWEEP = """
     DELETE FROM chat_heartbeats
      WHERE (chat_id, runner_id) IN (
            SELECT chat_id, runner_id
              FROM chat_heartbeats
-            WHERE heartbeat_at <= clock_timestamp() - lease_ttl()
+            WHERE heartbeat_at <= clock_timestamp() - greatest(lease_ttl(), (SELECT max(lease_ttl) FROM replicas))
               FOR UPDATE SKIP LOCKED)
     RETURNING chat_id
 """
@@ -108,14 +107,8 @@ async def states_of(conn: Connection, chat_ids: Collection[UUID]) -> dict[ChatId
     return {record["id"]: ChatState(*record) for record in records}
 
 
-async def read_lease_ttl(conn: Connection) -> timedelta:
-    """How long a lease lasts. The database has the one home of this number."""
-    ttl: timedelta = await conn.fetchval(READ_TTL)
-    return ttl
-
-
 async def sweep_leases(conn: Connection) -> int:
-    """Remove the heartbeats that are older than a lease lasts. Returns how many.
+    """Remove the heartbeats that are older than the longest lease of any replica. Returns how many.
 
     A runner whose row goes this way had lost its lease before; its next beat writes the row again if nobody has taken
     its chat.

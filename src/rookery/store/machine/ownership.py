@@ -56,7 +56,7 @@ _HELD = """
       FROM chat_heartbeats h
       JOIN chats c ON c.id = h.chat_id AND c.runner_id = h.runner_id
       JOIN replicas r ON r.id = c.worker_id
-     WHERE h.heartbeat_at > clock_timestamp() - lease_ttl()
+     WHERE h.heartbeat_at > clock_timestamp() - r.lease_ttl
      GROUP BY 1, 2
 """
 
@@ -103,7 +103,7 @@ _PARTITION = (
                          JOIN replicas r ON r.id = c.worker_id
                         WHERE h.chat_id = c.id
                           AND h.runner_id = c.runner_id
-                          AND h.heartbeat_at > clock_timestamp() - lease_ttl()))
+                          AND h.heartbeat_at > clock_timestamp() - r.lease_ttl))
              ORDER BY c.runnable_since, c.id
              LIMIT $1) f
        LEFT JOIN held h ON h.owner_id = f.owner_id AND h.is_root = {is_root}
