@@ -25,7 +25,7 @@ class SlotState(StrEnum):
 
 
 class ReplicaSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """One place. `deaths` counts those since a replica in it last lived for a minute; `restarts` counts them all."""
+    """One place. `deaths` counts those since a replica in it last served for a minute; `restarts` counts them all."""
 
     index: int
     state: SlotState

@@ -19,9 +19,11 @@ from rookery import replica_slots, settings
 from rookery.cli.children import STOP, Child, Orders, Ready
 from rookery.cli.exits import Exit
 from rookery.cli.parent import (
+    FORGIVEN_SECONDS,
     LAST_RESTART_SECONDS,
     READY_SECONDS,
     SETTLED_SECONDS,
+    UNSERVED_RESTART_SECONDS,
     UNSERVED_SECONDS,
     CannotServe,
     Minder,
@@ -140,11 +142,41 @@ async def open_stage(home: Path, *, replicas: int = 3, is_ready: bool = True) ->
 def test_pauses_grow_to_half_a_minute_and_begin_anew_after_a_settled_life() -> None:
     restarts = Restarts()
 
-    pauses = [restarts.pause_after(3.0) for _ in range(9)]
+    pauses = [restarts.pause_after(0.0) for _ in range(9)]
 
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     assert restarts.pause_after(SETTLED_SECONDS) == 0.5
+    assert restarts.deaths == 1
     assert [restarts.pause_after(0.0) for _ in range(5000)][-1] == LAST_RESTART_SECONDS
+    assert restarts.pause_after(SETTLED_SECONDS) == 0.5
+
+
+def test_pauses_stay_short_for_replicas_that_served_well_before_they_died() -> None:
+    restarts = Restarts()
+
+    pauses = [restarts.pause_after(1.5 * FORGIVEN_SECONDS) for _ in range(100)]
+
+    assert set(pauses) == {0.5}
+    assert restarts.deaths == 100
+
+
+def test_pauses_grow_for_replicas_that_die_soon_after_they_were_ready() -> None:
+    restarts = Restarts()
+
+    pauses = [restarts.pause_after(0.5 * FORGIVEN_SECONDS) for _ in range(14)]
+
+    assert pauses[:4] == [0.5, 0.5 * 2**0.5, 1.0, 2**0.5]
+    assert pauses[-1] > 0.5 * LAST_RESTART_SECONDS
+
+
+def test_time_that_a_replica_served_takes_pauses_back_by_and_by() -> None:
+    restarts = Restarts()
+    for _ in range(7):
+        restarts.pause_after(0.0)
+
+    pauses = [restarts.pause_after(2 * FORGIVEN_SECONDS) for _ in range(6)]
+
+    assert pauses == pytest.approx([7.5, 3.75, 1.875, 0.9375, 0.5, 0.5])
 
 
 async def test_place_that_keeps_dying_waits_longer_each_time_while_the_others_serve(tmp_path: Path) -> None:
@@ -198,6 +230,44 @@ async def test_server_ends_only_when_nobody_has_served_for_a_minute(tmp_path: Pa
 
         with pytest.raises(CannotServe, match="No replica has been ready for 60 seconds"):
             await stage.running
+
+
+async def test_long_pause_ends_when_the_last_that_served_is_gone(tmp_path: Path) -> None:
+    async with open_stage(tmp_path, replicas=2) as stage:
+        for number in range(1, 8):
+            (await stage.child(0, number)).die()
+            await stage.clock.until_waiting("replica-restart")
+            if number < 7:
+                await stage.clock.fire("replica-restart")
+        (timer,) = stage.clock.waiting("replica-restart")
+        assert timer.due - stage.clock.monotonic() == LAST_RESTART_SECONDS
+        again_at = stage.minder.slots[0].again_at
+
+        await stage.clock.advance(UNSERVED_RESTART_SECONDS)
+        (await stage.child(1, 1)).die()
+        started = await stage.serve(0, 8)
+
+        assert started in stage.minder.serving()
+        assert stage.clock.monotonic() < UNSERVED_SECONDS, "the pause was not waited for"
+        assert again_at is not None
+        assert again_at > stage.clock.now()
+
+
+async def test_pause_that_begins_while_nobody_serves_is_short(tmp_path: Path) -> None:
+    async with open_stage(tmp_path, replicas=2) as stage:
+        (await stage.child(1, 1)).die()
+        await stage.clock.until_waiting("replica-restart")
+        for number in range(1, 8):
+            (await stage.child(0, number)).die()
+            await until(lambda n=number: stage.minder.slots[0].deaths == n)  # type: ignore[misc]
+            await stage.clock.until_waiting("replica-restart")
+            again_at = stage.minder.slots[0].again_at
+            assert again_at is not None
+            assert (again_at - stage.clock.now()).total_seconds() <= UNSERVED_RESTART_SECONDS
+            await stage.clock.advance(UNSERVED_RESTART_SECONDS)
+        await stage.serve(0, 8)
+
+        assert not stage.running.done()
 
 
 async def test_place_that_fails_at_the_first_start_does_not_end_the_others(tmp_path: Path) -> None:

@@ -3,7 +3,15 @@
 It serves nothing itself. Each replica is a process of its own that accepts at the port it was given. Replicas hear from
 here through their stdin, and end when that does: killing this process leaves none.
 
-A replica that dies is started again after a pause, which grows while its place keeps losing them. When the parent ends:
+A replica that dies is started again after a pause. The pause is there so that a place whose replicas cannot work does
+not keep the machine busy with starts:
+
+- It doubles with each death, up to half a minute.
+- Each few seconds that a replica served take one doubling back. Replicas that work well until somebody kills them are
+  thus replaced soon, however often that happens.
+- It is long only while other replicas serve. When none does, every place is tried within a second.
+
+When the parent ends:
 
 - Before any replica has been ready, it ends as soon as each place has lost a replica. What all places share, such as a
   wrong setting or a database that refuses them, shows at once this way, with the exit code of the replica that failed
@@ -18,6 +26,7 @@ The server says that it is ready when one replica is and each place has been tri
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -41,8 +50,12 @@ from rookery.store.embedded.data_dir import Use
 from rookery.store.pool import Database
 
 FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 30.0
-# One that lived this long before it died is started again as if it were the first time.
+# About what a start takes. A replica that served this long takes one doubling of the pause back.
+FORGIVEN_SECONDS = 5.0
+# The deaths of a place are counted anew behind a replica that served this long.
 SETTLED_SECONDS = 60.0
+# The longest pause while no replica is ready.
+UNSERVED_RESTART_SECONDS = 1.0
 # A replica that is not ready after this long hangs, and is killed. Usually it takes some seconds.
 READY_SECONDS = 120.0
 # With no replica ready for this long, whoever watches over this process had better start it anew.
@@ -99,15 +112,20 @@ def _say_ready(settings: Settings, listening: socket.socket, token: str | None, 
 
 
 class Restarts:
-    """How long to wait before the next replica of a place is started: longer after each that died soon."""
+    """How long to wait before the next replica of a place is started: longer behind each that served little."""
 
     def __init__(self) -> None:
         self.deaths = 0
+        self._doublings = 0.0
 
-    def pause_after(self, lived_seconds: float) -> float:
-        self.deaths = 1 if lived_seconds >= SETTLED_SECONDS else self.deaths + 1
-        # The exponent is bounded: a place may die for weeks.
-        return min(FIRST_RESTART_SECONDS * 2.0 ** min(self.deaths - 1, 10), LAST_RESTART_SECONDS)
+    def pause_after(self, served_seconds: float) -> float:
+        """`served_seconds` is 0 for one that was never ready."""
+        self.deaths = 1 if served_seconds >= SETTLED_SECONDS else self.deaths + 1
+        doublings = max(0.0, self._doublings - served_seconds / FORGIVEN_SECONDS)
+        pause: float = min(FIRST_RESTART_SECONDS * 2.0**doublings, LAST_RESTART_SECONDS)
+        # Not more than the longest pause takes: a place may die for weeks, and is forgiven as soon as any other.
+        self._doublings = min(doublings + 1.0, math.log2(LAST_RESTART_SECONDS / FIRST_RESTART_SECONDS))
+        return pause
 
 
 class Minder:
@@ -168,6 +186,7 @@ class Minder:
                 watch.cancel()
                 telling.cancel()
                 self._stopping.set()
+                self._changed.set()
                 for child in filter(None, self._places):
                     child.tell(STOP)
         except ExceptionGroup as group:
@@ -204,11 +223,10 @@ class Minder:
         await self._changed.wait()
 
     async def _keep(self, index: int) -> None:
-        """One child after another, with a longer pause behind each that died soon."""
+        """One child after another, with a pause behind each."""
         restarts = Restarts()
         while not self._stopping.is_set():
-            began = self._clock.monotonic()
-            code = await self._live(index)
+            code, served_seconds = await self._live(index)
             if self._stopping.is_set():
                 if code is not None:
                     self._codes.append(code)
@@ -220,18 +238,38 @@ class Minder:
                     # Signals have no exit code to give.
                     codes = [failure for failure in self._failures if failure is not None and failure > 0]
                     raise CannotServe("No replica could start; what they said is above.", (codes or [Exit.FAILED])[0])
-            pause = restarts.pause_after(self._clock.monotonic() - began)
-            _log.warning("replica_ended", index=index, code=code, deaths=restarts.deaths, again_in_seconds=pause)
+            pause = restarts.pause_after(served_seconds)
+            _log.warning(
+                "replica_ended", index=index, code=code, deaths=restarts.deaths, again_in_seconds=round(pause, 1)
+            )
             again_at = self._clock.now() + timedelta(seconds=pause)
             self._tell(
                 index, state=SlotState.PAUSED, deaths=restarts.deaths, exit_code=code, again_at=again_at, is_death=True
             )
-            with suppress(DeadlineExceeded):
-                async with self._clock.deadline(pause, "replica-restart"):
-                    await self._stopping.wait()
+            await self._pause(index, pause)
 
-    async def _live(self, index: int) -> int | None:
-        """The life of one child, to its exit code. None when the system has no process for it at this time."""
+    async def _pause(self, index: int, seconds: float) -> None:
+        """Wait before the next child of a place; not long when nobody serves, and not at all when all are to stop."""
+        began = self._clock.monotonic()
+        try:
+            async with self._clock.deadline(seconds, "replica-restart"):
+                while self.serving() and not self._stopping.is_set():
+                    await self._change()
+        except DeadlineExceeded:
+            return
+        left = min(seconds, UNSERVED_RESTART_SECONDS) - (self._clock.monotonic() - began)
+        if left <= 0 or self._stopping.is_set():
+            return
+        self._tell(index, again_at=self._clock.now() + timedelta(seconds=left))
+        with suppress(DeadlineExceeded):
+            async with self._clock.deadline(left, "replica-restart"):
+                await self._stopping.wait()
+
+    async def _live(self, index: int) -> tuple[int | None, float]:
+        """The life of one child, to its exit code and how many seconds it served.
+
+        The code is None when the system has no process for it at this time.
+        """
         orders = Orders(
             index=index, settings=self._settings, database_url=self._url, descriptor=self._listening.fileno()
         )
@@ -240,17 +278,19 @@ class Minder:
             child = self._places[index] = await self._start(orders, self._listening)
         except OSError as error:
             _log.warning("replica_not_started", index=index, error=str(error))
-            return None
+            return None, 0.0
         if self._stopping.is_set():
             child.tell(STOP)
+        ready_at: float | None = None
         if await self._is_ready(child):
+            ready_at = self._clock.monotonic()
             self._untried.discard(index)
             self._has_served = True
             self._tell(index, state=SlotState.READY)
         code = await child.wait()
         self._places[index] = None
         self._changed.set()
-        return code
+        return code, 0.0 if ready_at is None else self._clock.monotonic() - ready_at
 
     async def _is_ready(self, child: Child) -> bool:
         """Wait until it serves. False when it ended instead, or had to be killed."""
