@@ -343,6 +343,34 @@ async def test_doctor_counts_connections_by_the_settings(home: Path, database_ur
     assert re.search(reach, proxied.stdout, re.MULTILINE)
 
 
+async def test_doctor_says_when_no_model_makes_labels_and_summaries(home: Path, database_url: str) -> None:
+    async def said(*statements: str) -> list[str]:
+        for statement in statements:
+            await conn.execute(statement)
+        url = {"ROOKERY_DATABASE_URL": database_url}
+        done = await asyncio.to_thread(rookery, home, "admin", "doctor", "--json", **url)
+        (found,) = [each for each in json.loads(done.stdout)["checks"] if each["check"] == "labels"]
+        return [found["result"], found["message"]]
+
+    add = (
+        "INSERT INTO model_configs (provider_id, model, context_limit)"
+        " SELECT id, '{}', 100000 FROM model_providers WHERE name = 'acme'"
+    )
+    conn = await asyncpg.connect(database_url)
+    try:
+        before = await said("INSERT INTO model_providers (type, name) VALUES ('openai', 'acme')")
+        large = await said(add.format("gpt-5.2"))
+        chosen = await said("INSERT INTO settings (key, value) VALUES ('models', '{\"title_generation\": {}}')")
+        small = await said("DELETE FROM settings", add.format("gpt-5.2-mini"))
+    finally:
+        await conn.close()
+
+    assert before == ["ok", "no model of a provider is set up yet"]
+    assert large[0] == "warn"
+    assert large[1].startswith("No small model is set up, so chats get no labels")
+    assert (chosen, small) == (["ok", "made by the model that is chosen for titles"], ["ok", "made by a small model"])
+
+
 async def test_read_only_database_is_refused_with_exit_2(
     home: Path, data_dir: Path, empty_database_url: str, *, database_server: Server
 ) -> None:

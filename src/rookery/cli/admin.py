@@ -14,15 +14,18 @@ import msgspec
 from rookery import driving, installation, replica_slots
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
+from rookery.llm import resolve
 from rookery.replica_slots import ReplicaSlot
 from rookery.settings import Settings
-from rookery.store import job_runs, overview, pool, replicas
+from rookery.store import job_runs, model_configs, overview, pool, providers, replicas
 from rookery.store import migrate as migrations
+from rookery.store import settings as stored_settings
 from rookery.store.embedded.data_dir import NoDatabase, prepare_data_dir
 from rookery.store.embedded.server import find_binaries
 from rookery.store.errors import StoreError
 from rookery.store.job_runs import JobRun
 from rookery.store.migrate import Migration
+from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection, DatabaseConfig
 from rookery.workspaces.drivers.machine import problem_of_limits, problem_of_users
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
@@ -283,8 +286,27 @@ async def _look_at_database(found: Doctor, conn: Connection, settings: Settings,
             )
         return "ok", 'local workspaces have the machine\'s if their template says network = "host"'
 
+    async def look_at_labels() -> tuple[str, str]:
+        """Who makes labels and summaries. Nobody does where no small model is set up and none is chosen."""
+        if await migrations.plan(conn):
+            return "ok", "looked at when the schema is up to date"
+        known = await providers.list_providers(conn)
+        real = {each.id for each in known if each.enabled and each.type != ProviderType.SCRIPTED}
+        configs = await model_configs.list_model_configs(conn)
+        asked = [each for each in configs if each.enabled and each.provider_id in real]
+        chosen = await stored_settings.find_setting(conn, "models")
+        if isinstance(chosen, dict) and chosen.get("title_generation") is not None:
+            return "ok", "made by the model that is chosen for titles"
+        if not asked or resolve.small_models([(each.id, each.model, each.price_output) for each in asked]):
+            return "ok", "made by a small model" if asked else "no model of a provider is set up yet"
+        return "warn", (
+            "No small model is set up, so chats get no labels and no summaries in the list. Choose a model for titles "
+            "in the settings, or add one such as Haiku, GPT mini or Gemini Flash."
+        )
+
     await found.look("database", look_at_server)
     await found.look("schema", look_at_schema)
     await found.look("clock", look_at_clock)
     await found.look("connections", look_at_connections)
     await found.look("network", look_at_network)
+    await found.look("labels", look_at_labels)

@@ -105,6 +105,7 @@ function Helpers() {
               value={values.title_generation}
               onChange={(id) => set("title_generation", id)}
               options={options}
+              hint="This model also makes the labels after a turn and the summaries in the list of chats. Without a choice they are made by a small model (Haiku, GPT mini or nano, Gemini Flash), and if there is none they are left out."
               error={error("title_generation")}
             />
             <Select
