@@ -15,12 +15,15 @@ from rookery.api.errors import ApiError
 from rookery.api.limits import Limit, RateLimits
 from rookery.chat.messages import ChatId
 from rookery.chat.rights import Action, UserActor
+from rookery.clock import Clock
 from rookery.store.audit import RequestInfo
 from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.session_links import LinkKey
 from rookery.store.users import User
 
 BREAK_GLASS = "rookery-break-glass"
+# A body that is complete this long after the request was let in is a late one.
+LATE_SECONDS = 1.0
 
 B = TypeVar("B", bound=Body)
 
@@ -29,6 +32,8 @@ class Caller:
     """An authenticated user with the credential they came with, for one request."""
 
     __slots__ = (
+        "_admitted_at",
+        "_clock",
         "_limits",
         "_store",
         "access_changes",
@@ -57,6 +62,7 @@ class Caller:
         connection: HTTPConnection,
         store: Store,
         limits: RateLimits,
+        clock: Clock,
         access_changes: int = 0,
         max_body: int = MAX_BODY_BYTES,
         read_seconds: float = READ_SECONDS,
@@ -77,6 +83,8 @@ class Caller:
         self.read_seconds = read_seconds
         self._store = store
         self._limits = limits
+        self._clock = clock
+        self._admitted_at = clock.monotonic()
 
     @property
     def reason(self) -> str | None:
@@ -121,12 +129,24 @@ class Caller:
         assert isinstance(request, Request), "a stream has no body"
         try:
             bodies.require_json(request)
-            data = await bodies.read(request, limit=limit or self.max_body, seconds=self.read_seconds)
-            return bodies.parse(model, data)
+            return bodies.parse(model, await self.read_bytes(limit=limit or self.max_body, seconds=self.read_seconds))
         except ApiError:
             if may is not None:
                 await may()
             raise
+
+    async def read_bytes(self, *, limit: int, seconds: float) -> bytes:
+        """The body of the request as it came.
+
+        A request is let in by its head. If its body is late, the credential is looked at again: it may have been ended
+        meanwhile, and a slow sender must not be able to act with it for longer than others.
+        """
+        request = self.connection
+        assert isinstance(request, Request), "a stream has no body"
+        data = await bodies.read(request, limit=limit, seconds=seconds)
+        if self._clock.monotonic() - self._admitted_at > LATE_SECONDS:
+            await self._store.require_credential(self.actor, self.credential_id)
+        return data
 
     def may(self, chat: UUID, action: Action) -> Callable[[], Awaitable[object]]:
         """For `read`: that the caller has this right on the chat."""

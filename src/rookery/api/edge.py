@@ -252,6 +252,7 @@ class Edge:
             connection=connection,
             store=parts.store,
             limits=parts.limits,
+            clock=parts.clock,
             access_changes=changes,
             max_body=parts.max_body,
             read_seconds=parts.read_seconds,

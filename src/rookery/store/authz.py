@@ -199,8 +199,7 @@ class Grant:
         if self._credential_id is None:
             return
         is_admin = isinstance(self.actor, UserActor) and self.actor.role is Role.ADMIN
-        if not await self.conn.fetchval(CREDENTIAL_COUNTS, self._credential_id, self.user_id, is_admin):
-            raise Unauthenticated("Your session or API token ended before the request was complete. Log in again.")
+        await require_credential(self.conn, self._credential_id, user_id=self.user_id, is_admin=is_admin)
 
     def tell(self, *hints: Hint) -> None:
         """Publish after the commit."""
@@ -227,6 +226,15 @@ class Grant:
     async def log(self, event: Event) -> None:
         """Write it to the audit log, in the transaction of this call."""
         await audit.record(self.conn, event, actor=self.actor, now=self.now, request=self.request)
+
+
+async def require_credential(conn: Connection, credential_id: UUID, *, user_id: UUID, is_admin: bool) -> None:
+    """Raise `Unauthenticated` unless the user's session or API token still counts.
+
+    `is_admin` says that the request was let in as one of an administrator: then the user must still be one.
+    """
+    if not await conn.fetchval(CREDENTIAL_COUNTS, credential_id, user_id, is_admin):
+        raise Unauthenticated("Your session or API token ended before the request was complete. Log in again.")
 
 
 class Context:

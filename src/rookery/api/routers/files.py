@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from rookery.api import bodies, download_links, downloads, headers
+from rookery.api import download_links, downloads, headers
 from rookery.api.caller import CallerDep
 from rookery.api.edge import PREFIX, is_secure
 from rookery.api.errors import NO_STORE, ApiError
@@ -89,7 +89,7 @@ def router(parts: ApiParts) -> APIRouter:
         if not has_scope(caller.actor, Resource.FILE, Action.CREATE):
             raise ScopeMissing(Scope.CHAT_WRITE)
         name = uploads.cleaned_name(_given_name(request.headers.get("content-disposition", "")))
-        data = await bodies.read(request, limit=MAX_FILE_BYTES, seconds=max(UPLOAD_SECONDS, caller.read_seconds))
+        data = await caller.read_bytes(limit=MAX_FILE_BYTES, seconds=max(UPLOAD_SECONDS, caller.read_seconds))
         declared = request.headers.get("content-type")
         # Beside the loop: some megabytes of text take a while to look through.
         mime_type = await asyncio.to_thread(uploads.checked_type, data, name=name, declared=declared)

@@ -13,10 +13,8 @@ import msgspec
 from fastapi import APIRouter, Depends
 from msgspec import UNSET, UnsetType
 from pydantic import Field
-from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import bodies
 from rookery.api.bodies import Body
 from rookery.api.caller import Caller, CallerDep
 from rookery.api.errors import BadFields, FieldError
@@ -135,14 +133,14 @@ def router(parts: ApiParts) -> APIRouter:
         raw_body="application/x-tar",
         errors=(408, 413),
     )
-    async def push(caller: CallerDep, request: Request, template: TemplateName) -> Response:
+    async def push(caller: CallerDep, template: TemplateName) -> Response:
         """Push a template: a tar archive of its folder, gzipped or not, as the body. All problems come together.
 
         Running workspaces stay as they are; their next start uses the new revision unless the template says otherwise.
         """
         await caller.store.templates.require()
         seconds = max(ARCHIVE_SECONDS, caller.read_seconds)
-        data = await bodies.read(request, limit=MAX_ARCHIVE_BYTES, seconds=seconds)
+        data = await caller.read_bytes(limit=MAX_ARCHIVE_BYTES, seconds=seconds)
         packed = await asyncio.to_thread(_packed, data, template, parts.workspaces.parts.shared_folders)
         return answer(await single(caller, await caller.store.templates.push(as_push(packed))))
 

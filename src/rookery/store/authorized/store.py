@@ -6,8 +6,9 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat.rights import Actor
+from rookery.chat.rights import Actor, Role, UserActor
 from rookery.clock import Clock
+from rookery.store import authz
 from rookery.store.audit import NO_REQUEST, RequestInfo
 from rookery.store.authorized.approvals import Approvals
 from rookery.store.authorized.chats import Chats
@@ -116,3 +117,9 @@ class Store:
             credential_id=credential_id,
         )
         return ActorStore(context, ring=self._ring)
+
+    async def require_credential(self, actor: UserActor, credential_id: UUID) -> None:
+        """Raise `Unauthenticated` unless the session or API token still counts, with the role that the actor has."""
+        async with self._pool.acquire() as conn:
+            is_admin = actor.role is Role.ADMIN
+            await authz.require_credential(conn, credential_id, user_id=actor.id, is_admin=is_admin)
