@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
+from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.browser.visit import PASSWORD, visiting
 from tests.cli.served import serving
 
@@ -87,3 +89,39 @@ def test_newcomer_on_a_machine_that_forbids_sandboxes_reads_the_command_that_hel
             expect(page.get_by_label("Choose a workspace").first).to_be_visible()
             expect(page.get_by_text("From a template")).to_have_count(0)
             assert newcomer.violations() == []
+
+
+def test_page_without_https_warns_and_works_all_the_same(browser: Browser, tmp_path: Path) -> None:
+    """Browsers leave out the clipboard and some of cryptography where a page is not protected."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    url = f"http://rookery.example:{port}"
+    options = ("--data-dir", str(tmp_path / "data"), "--listen", f"127.0.0.1:{port}", "--external-url", url)
+    mapped = browser.browser_type.launch(
+        executable_path=CHROMIUM, args=[*FLAGS, "--host-resolver-rules=MAP rookery.example 127.0.0.1"]
+    )
+    with serving(tmp_path, *options) as served:
+        link = served.wait_for_line(re.compile(r"http\S+/setup#token=\S+"))[0]
+        with visiting(mapped, url) as newcomer:
+            newcomer.allow("Cross-Origin-Opener-Policy header has been ignored")
+            page = newcomer.page
+            page.goto(link)
+            expect(page.get_by_role("note")).to_contain_text("Others on the network can read the password")
+            page.get_by_label("Email").fill("ada@example.org")
+            page.get_by_label("Password").fill(PASSWORD)
+            page.keyboard.press("Enter")
+            page.get_by_role("heading", name="Choose a model").wait_for()
+            page.get_by_role("button", name="Continue").click()
+            page.get_by_role("heading", name="Choose a workspace").wait_for()
+            page.get_by_role("button", name="Continue").click()
+            page.get_by_role("button", name="Explain how to review a pull request").click()
+            expect(page.get_by_role("feed", name="Conversation")).to_contain_text("I am Rookery's scripted model")
+            expect(page.get_by_role("status").filter(has_text="does not use https")).to_be_visible()
+
+            page.goto(f"{url}/settings/tokens")
+            page.get_by_role("button", name="New token").click()
+            page.get_by_label("Name", exact=True).fill("laptop")
+            page.get_by_role("button", name="Create").click()
+            page.get_by_role("button", name="Copy").click()
+            expect(page.get_by_text("Copied.", exact=True)).to_be_visible()
+    mapped.close()

@@ -51,7 +51,12 @@ function tell(text: string, chat: ChatView, open: (path: string) => void): void 
   const { notify_desktop, notify_sound } = appearance.getState();
   const path = `/c/${chat.id}`;
   if (notify_sound) beep();
-  if (document.visibilityState === "hidden" && notify_desktop && Notification.permission === "granted") {
+  if (
+    document.visibilityState === "hidden" &&
+    notify_desktop &&
+    "Notification" in window &&
+    Notification.permission === "granted"
+  ) {
     const shown = new Notification("Rookery", { body: text, tag: chat.id, icon: "/favicon.svg" });
     shown.onclick = () => {
       window.focus();

@@ -1,5 +1,6 @@
 import { useMutation } from "@tanstack/react-query";
-import { type CSSProperties, lazy, Suspense } from "react";
+import { Eye, Info, TriangleAlert } from "lucide-react";
+import { type CSSProperties, lazy, type ReactNode, Suspense } from "react";
 import { Link, Outlet, useLocation } from "react-router";
 import { useStore } from "zustand";
 import { dismissAccessNotice } from "@/api/account";
@@ -18,7 +19,7 @@ import { meQuery, session, useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { cx } from "@/ui/cx";
 import { Resizer } from "@/ui/resizer";
-import { Ago } from "@/ui/time";
+import { Moment } from "@/ui/time";
 import { toast } from "@/ui/toast";
 
 const SignInDialog = lazy(async () => ({
@@ -90,17 +91,30 @@ function SignInAgain() {
   );
 }
 
+/** A line above the page. On a phone the words take the whole width, and what can be done stands below them. */
+function Banner({ icon, children }: { icon: ReactNode; children: ReactNode }) {
+  return (
+    <div
+      role="status"
+      className="flex items-center gap-2 border-b border-line bg-bg2 px-4 py-1.5 sm:justify-center [&>svg]:size-4 [&>svg]:shrink-0"
+    >
+      {icon}
+      <div className="flex min-w-0 flex-wrap items-center gap-x-3 gap-y-1.5">{children}</div>
+    </div>
+  );
+}
+
 /** The server was updated while the page was open. Nobody is interrupted: the reload is theirs to choose. */
 function NewBuild() {
   const isNew = useStore(session, (state) => state.newBuild);
   if (!isNew) return null;
   return (
-    <div role="status" className="flex items-center justify-center gap-3 border-b border-line bg-bg2 px-4 py-1.5">
+    <Banner icon={<Info aria-hidden className="text-accent" />}>
       <span>There is a new version of Rookery.</span>
       <Button size="small" onClick={() => location.reload()}>
         Reload
       </Button>
-    </div>
+    </Banner>
   );
 }
 
@@ -114,17 +128,22 @@ function AccessBanner() {
   });
   if (!notice) return null;
   return (
-    <div role="status" className="flex items-center justify-center gap-3 border-b border-line bg-bg2 px-4 py-1.5">
+    <Banner icon={<Eye aria-hidden className="text-warn" />}>
       <span>
-        {noticeOf(notice)} <Ago at={notice.last_at} />
+        {noticeOf(notice)}{" "}
+        <span className="text-muted">
+          <Moment at={notice.last_at} />
+        </span>
       </span>
-      <Link to="/settings/profile" className="text-accent hover:underline">
-        Details
-      </Link>
-      <Button size="small" disabled={dismiss.isPending} onClick={() => dismiss.mutate(notice.through)}>
-        Dismiss
-      </Button>
-    </div>
+      <span className="flex items-center gap-3">
+        <Link to="/settings/profile#accesses" className="text-accent underline">
+          Details
+        </Link>
+        <Button size="small" disabled={dismiss.isPending} onClick={() => dismiss.mutate(notice.through)}>
+          Dismiss
+        </Button>
+      </span>
+    </Banner>
   );
 }
 
@@ -132,9 +151,12 @@ function AccessBanner() {
 function ClearBanner() {
   if (!useSelf().warnings?.includes("in_the_clear")) return null;
   return (
-    <div role="status" className="border-b border-line bg-bg2 px-4 py-1.5 text-center">
-      This server is reached without https: passwords and chats cross the network unprotected. Set tls_cert and tls_key,
-      or put a proxy with https in front.
-    </div>
+    <Banner icon={<TriangleAlert aria-hidden className="text-warn" />}>
+      <span>
+        This server does not use https, so others on the network can read passwords and chats. Set{" "}
+        <code className="font-mono text-small">tls_cert</code> and <code className="font-mono text-small">tls_key</code>
+        , or put a proxy with https in front of it.
+      </span>
+    </Banner>
   );
 }

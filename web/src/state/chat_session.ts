@@ -5,6 +5,7 @@
 import { createStore, type StoreApi } from "zustand/vanilla";
 import * as api from "@/api/chats";
 import { hasCode, isStatus, sentence } from "@/api/errors";
+import { newId } from "@/api/id";
 import { hasReason } from "@/api/reasons";
 import type { EditBody, QueuedPatchBody, SendBody } from "@/api/types.gen";
 import {
@@ -381,8 +382,3 @@ export class ChatSession {
 }
 
 const versionOf = (answer: { snapshot_version: number }) => answer.snapshot_version;
-
-/** A name for an operation that may be repeated. */
-export function newId(): string {
-  return crypto.randomUUID();
-}

@@ -2,13 +2,14 @@ import { useRef, useState } from "react";
 import { useNavigate } from "react-router";
 import { createChat } from "@/api/chats";
 import { sentence, Unreachable } from "@/api/errors";
+import { newId } from "@/api/id";
 import type { Effort } from "@/api/types.gen";
 import { Composer, type ComposerHandle, type Submission } from "@/features/composer/composer";
 import { effortKey, type ModelChoice, read } from "@/features/composer/model_picker";
-import { newId } from "@/state/chat_session";
 import { noteChat, useKnownModels, useMe, useModels } from "@/state/queries";
 import { useTemplates, whyNone } from "@/state/templates";
 import { Button } from "@/ui/button";
+import { Commands } from "@/ui/commands";
 import { toast } from "@/ui/toast";
 
 const PROMPTS = [
@@ -76,7 +77,7 @@ export function NewChatPage() {
         )}
         {noWorkspaces && (
           <p role="status" className="mb-3 rounded-lg border border-warn px-4 py-2 break-words">
-            Agents can talk here, but run nothing. {noWorkspaces}
+            Agents can talk here, but run nothing. <Commands text={noWorkspaces} />
           </p>
         )}
         <Composer

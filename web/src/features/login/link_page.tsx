@@ -5,6 +5,7 @@ import { chooseLinkPassword } from "@/api/account";
 import { ApiError, sentence } from "@/api/errors";
 import { request } from "@/api/http";
 import type { LinkView } from "@/api/types.gen";
+import { Unencrypted } from "@/features/login/unencrypted";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
 import { CardPage } from "@/ui/card_page";
@@ -56,6 +57,7 @@ export function LinkPage() {
       title={link.data?.kind === "reset" ? "Choose a new password" : "Welcome"}
       text={link.data && `For ${link.data.name || link.data.username}.`}
     >
+      <Unencrypted />
       <form onSubmit={onSubmit} className="flex flex-col gap-4">
         {error && !field && <Notice kind="error">{sentence(error)}</Notice>}
         <input type="hidden" name="username" autoComplete="username" value={link.data?.username ?? ""} />

@@ -3,6 +3,7 @@ import { useEffect } from "react";
 import { Navigate, useLocation, useNavigate } from "react-router";
 import { LoginForm } from "@/features/login/login_form";
 import { nextPath } from "@/features/login/next";
+import { Unencrypted } from "@/features/login/unencrypted";
 import { queryClient } from "@/state/queries";
 import { meQuery, setupQuery } from "@/state/session";
 import { CardPage } from "@/ui/card_page";
@@ -18,6 +19,7 @@ export function LoginPage() {
   if (setup?.needed) return <Navigate to="/setup" replace />;
   return (
     <CardPage title="Sign in">
+      <Unencrypted />
       <LoginForm
         onDone={async () => {
           queryClient.clear();

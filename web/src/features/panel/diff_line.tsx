@@ -4,8 +4,8 @@ import type { DiffFile, DiffLine } from "@/chat/diff";
 import type { DiffRow, Side } from "@/chat/diff_rows";
 import type { Colours } from "@/features/panel/diff_colours";
 import { IconButton } from "@/ui/button";
+import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
-import { toast } from "@/ui/toast";
 
 const SIGNS = { added: "+", removed: "-", same: " ", head: " ", note: " " } as const;
 
@@ -183,10 +183,7 @@ export function FileHead({ file, isOpen, isViewed, onToggle, onViewed }: HeadPro
       <IconButton
         label={`Copy path ${file.path}`}
         size="small"
-        onClick={async () => {
-          await navigator.clipboard.writeText(file.path);
-          toast("The path is on the clipboard.", { kind: "ok" });
-        }}
+        onClick={() => void copyText(file.path, "The path is on the clipboard.")}
       >
         <Copy />
       </IconButton>

@@ -11,9 +11,9 @@ import { composerPorts } from "@/state/composer_port";
 import { isStale, useSignedSource } from "@/state/file_source";
 import { layout, setLayout } from "@/state/layout";
 import { Button, IconButton } from "@/ui/button";
+import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
 import { DownloadLink } from "@/ui/download_link";
-import { toast } from "@/ui/toast";
 
 const LINE_PX = 20;
 const PICTURE = /\.(png|jpe?g|gif|webp)$/i;
@@ -67,10 +67,7 @@ export function FileView({ chatId, path: asked, line, onClose }: Props) {
         <IconButton
           label="Copy the path"
           size="small"
-          onClick={async () => {
-            await navigator.clipboard.writeText(path);
-            toast("The path is on the clipboard.", { kind: "ok" });
-          }}
+          onClick={() => void copyText(path, "The path is on the clipboard.")}
         >
           <Copy />
         </IconButton>

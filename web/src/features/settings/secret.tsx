@@ -1,6 +1,6 @@
 import { Copy } from "lucide-react";
 import { Button } from "@/ui/button";
-import { toast } from "@/ui/toast";
+import { copyText } from "@/ui/clipboard";
 
 /** Something that is shown once, with a button that copies it. */
 export function Secret({ label, value }: { label: string; value: string }) {
@@ -11,12 +11,7 @@ export function Secret({ label, value }: { label: string; value: string }) {
         <code className="min-w-0 flex-1 rounded-lg border border-line bg-bg2 px-3 py-1.5 font-mono text-small break-all">
           {value}
         </code>
-        <Button
-          onClick={async () => {
-            await navigator.clipboard.writeText(value);
-            toast("Copied.", { kind: "ok" });
-          }}
-        >
+        <Button onClick={() => void copyText(value, "Copied.")}>
           <Copy className="size-4" aria-hidden /> Copy
         </Button>
       </div>

@@ -36,7 +36,7 @@ export function AdminStep({ token, onDone }: { token: string; onDone: (user: Use
           value={form.token}
           onChange={set("token")}
           error={refused?.field("token")}
-          hint="The server printed it when it started; it also lies in setup-token in its data directory."
+          hint="The server printed it when it started. It is also in the file setup-token of its data directory."
         />
       )}
       <TextField

@@ -3,6 +3,7 @@ import { MessageSquare } from "lucide-react";
 import { useNavigate } from "react-router";
 import { createChat } from "@/api/chats";
 import { sentence } from "@/api/errors";
+import { newId } from "@/api/id";
 import { Button } from "@/ui/button";
 import { Notice } from "@/ui/notice";
 
@@ -16,7 +17,7 @@ export function GoStep({ workspace }: { workspace: string | null }) {
     mutationFn: (text: string) =>
       createChat(
         { content: [{ type: "text", text }], client_type: "ui", ...(workspace ? { workspace_id: workspace } : {}) },
-        crypto.randomUUID(),
+        newId(),
       ),
     onSuccess: (chat) => navigate(`/c/${chat.id}`, { replace: true }),
   });

@@ -3,6 +3,7 @@ import { Check } from "lucide-react";
 import { useEffect, useState } from "react";
 import { Navigate, useSearchParams } from "react-router";
 import { sentence } from "@/api/errors";
+import { Unencrypted } from "@/features/login/unencrypted";
 import { AdminStep } from "@/features/setup/admin_step";
 import { GoStep } from "@/features/setup/go_step";
 import { ModelStep } from "@/features/setup/model_step";
@@ -54,6 +55,7 @@ export function SetupPage() {
   return (
     <CardPage title={TITLES[step] ?? ""} text={TEXTS[step]}>
       <Steps current={step} />
+      {step === 0 && <Unencrypted />}
       {step === 0 && (
         <AdminStep
           token={token}

@@ -1,10 +1,12 @@
 import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { sentence } from "@/api/errors";
+import { newId } from "@/api/id";
 import { createWorkspace } from "@/api/workspaces";
 import { useTemplates, whyNone } from "@/state/templates";
 import { Button } from "@/ui/button";
 import { Choices } from "@/ui/choices";
+import { Commands } from "@/ui/commands";
 import { Notice } from "@/ui/notice";
 
 // Those that need nothing but a click.
@@ -20,7 +22,7 @@ export function WorkspaceStep({ onDone }: { onDone: (workspace: string | null) =
   const templates = useTemplates();
   const [choice, setChoice] = useState("");
   const make = useMutation({
-    mutationFn: () => createWorkspace(choice, crypto.randomUUID()),
+    mutationFn: () => createWorkspace(choice, newId()),
     onSuccess: ({ workspace }) => onDone(workspace.id),
   });
   const problem = whyNone(templates.data?.items);
@@ -32,7 +34,12 @@ export function WorkspaceStep({ onDone }: { onDone: (workspace: string | null) =
   }));
   return (
     <div className="flex flex-col gap-4">
-      {problem && <Notice kind="warn">{problem} Chats work without a workspace.</Notice>}
+      {problem && (
+        <Notice kind="warn">
+          <p className="mb-1 font-medium">Chats work, but agents cannot have a workspace on this machine yet.</p>
+          <Commands text={problem} />
+        </Notice>
+      )}
       <Choices label="Workspace" value={choice} onChange={setChoice} options={[NONE, ...options]} />
       {make.error && <Notice kind="error">{sentence(make.error)}</Notice>}
       <Button

@@ -5,6 +5,7 @@ import type { ChatView, PatchBody } from "@/api/types.gen";
 import { removeFromList } from "@/chat/chat_list";
 import { changeAtOnce, changeLists, reloadLists } from "@/state/chat_list";
 import { queryClient } from "@/state/queries";
+import { copyText } from "@/ui/clipboard";
 import { toast } from "@/ui/toast";
 
 const UNDO_MS = 8_000;
@@ -101,6 +102,5 @@ export async function remove(chat: ChatView): Promise<void> {
 }
 
 export async function copyLink(chat: ChatView): Promise<void> {
-  await navigator.clipboard.writeText(`${location.origin}/c/${chat.id}`);
-  toast("The link is on the clipboard.", { kind: "ok" });
+  await copyText(`${location.origin}/c/${chat.id}`, "The link is on the clipboard.");
 }

@@ -2,6 +2,7 @@ import { Check, Copy, Download, WrapText } from "lucide-react";
 import { memo, type RefObject, useEffect, useRef, useState } from "react";
 import { cachedLines, highlight, type Lines } from "@/features/timeline/highlighter";
 import { IconButton } from "@/ui/button";
+import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
 
 const FOLD_ABOVE = 200;
@@ -169,7 +170,7 @@ export function CopyButton({
       size="small"
       {...(className ? { className } : {})}
       onClick={() => {
-        void navigator.clipboard?.writeText(typeof text === "string" ? text : text()).then(() => setDone(true));
+        void copyText(typeof text === "string" ? text : text()).then(setDone);
       }}
     >
       {done ? <Check className="text-ok" /> : <Copy />}

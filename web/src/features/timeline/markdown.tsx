@@ -18,6 +18,7 @@ import { sizeOf } from "@/features/timeline/files";
 import { languageOf } from "@/features/timeline/highlighter";
 import { InlineCode, InsideLink } from "@/features/timeline/path_link";
 import { Button } from "@/ui/button";
+import { copyText } from "@/ui/clipboard";
 import { Confirm } from "@/ui/dialog";
 import { AGAIN_MS, MenuAt, placeOf } from "@/ui/menu";
 
@@ -235,7 +236,7 @@ function Table({ token }: { token: Tokens.Table }) {
 const TableMenu = memo(function TableMenu({ source }: { source: RefObject<Tokens.Table> }) {
   const [opener, setOpener] = useState<HTMLElement | null>(null);
   const closedAt = useRef(Number.NEGATIVE_INFINITY);
-  const copy = (text: string) => void navigator.clipboard?.writeText(text);
+  const copy = (text: string) => void copyText(text);
   return (
     <>
       <button

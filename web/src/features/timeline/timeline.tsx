@@ -34,6 +34,7 @@ import type { ChatSession } from "@/state/chat_session";
 import { useShownStatus } from "@/state/hooks";
 import { useDisplay } from "@/state/queries";
 import { Button } from "@/ui/button";
+import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
 import { pulsing } from "@/ui/motion";
 
@@ -328,7 +329,7 @@ class RowBoundary extends Component<{ row: Row; children: ReactNode }, { failed:
     return (
       <p className="flex items-center gap-2 rounded-lg bg-bg2 px-3 py-2 text-small text-muted">
         Could not show this.
-        <Button size="small" onClick={() => void navigator.clipboard?.writeText(JSON.stringify(this.props.row))}>
+        <Button size="small" onClick={() => void copyText(JSON.stringify(this.props.row))}>
           Copy raw content
         </Button>
       </p>

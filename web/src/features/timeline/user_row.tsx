@@ -10,6 +10,7 @@ import { Rest } from "@/features/timeline/markdown";
 import { PathLink } from "@/features/timeline/path_link";
 import { When } from "@/features/timeline/when";
 import { Button, IconButton } from "@/ui/button";
+import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
 
 const FOLD_LINES = 12;
@@ -67,7 +68,7 @@ export const UserRow = memo(function UserRow({ message, inContext }: Props) {
         <IconButton
           label="Copy link"
           size="small"
-          onClick={() => void navigator.clipboard?.writeText(`${location.origin}/c/${chatId}?m=${message.id}`)}
+          onClick={() => void copyText(`${location.origin}/c/${chatId}?m=${message.id}`)}
         >
           <LinkIcon />
         </IconButton>

@@ -4,6 +4,7 @@ import { Fragment, type ReactNode, useMemo, useState } from "react";
 import { ansiSpans } from "@/chat/ansi";
 import { CodeText, CopyButton, download } from "@/features/timeline/code";
 import { Button, IconButton } from "@/ui/button";
+import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";
 import { Dialog } from "@/ui/dialog";
 
@@ -65,7 +66,7 @@ export function Box({ children, label, copy, className }: BoxProps) {
               <Button onClick={() => download(copy, `${label.toLowerCase().replace(/\W+/g, "-")}.txt`)}>
                 Download
               </Button>
-              <Button onClick={() => void navigator.clipboard?.writeText(copy)}>Copy</Button>
+              <Button onClick={() => void copyText(copy)}>Copy</Button>
             </>
           }
         >
