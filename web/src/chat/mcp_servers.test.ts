@@ -27,8 +27,8 @@ test("every state has its words", () => {
   expect(isWaiting(server())).toBe(true);
   expect(isWaiting(server({ state: "changed" }))).toBe(true);
   expect(isWaiting(server({ state: "denied" }))).toBe(false);
-  expect(standingOf(server({ state: "agreed", running: true, tools: ["a"] }))).toBe("Runs, 1 tool");
-  expect(standingOf(server({ state: "agreed" }))).toBe("Agreed, not running");
+  expect(standingOf(server({ state: "agreed", running: true, tools: ["a"] }))).toBe("Running, 1 tool");
+  expect(standingOf(server({ state: "agreed" }))).toBe("Allowed, not running");
   expect(standingOf(server({ state: "agreed", error: "It ended." }))).toBe("It ended.");
   expect(standingOf(server({ state: "denied" }))).toBe("Denied");
 });

@@ -17,10 +17,10 @@ function quoted(word: string): string {
 
 /** Where it stands, for a list. */
 export function standingOf(server: McpServerView): string {
-  if (server.state === "asked") return "Waits for your answer";
-  if (server.state === "changed") return "Changed, waits for your answer";
+  if (server.state === "asked") return "Waiting for your answer";
+  if (server.state === "changed") return "Changed, waiting for your answer";
   if (server.state === "denied") return "Denied";
   if (server.error) return server.error;
-  if (!server.running) return "Agreed, not running";
-  return `Runs, ${server.tools.length} ${server.tools.length === 1 ? "tool" : "tools"}`;
+  if (!server.running) return "Allowed, not running";
+  return `Running, ${server.tools.length} ${server.tools.length === 1 ? "tool" : "tools"}`;
 }

@@ -1,12 +1,13 @@
 import { useQuery } from "@tanstack/react-query";
 import { Plug } from "lucide-react";
-import { useState } from "react";
+import { type MouseEvent, useRef, useState } from "react";
 import { sentence } from "@/api/errors";
 import type { ChatView, McpServerView } from "@/api/types.gen";
 import { answerServer, listServers, withdrawServer } from "@/api/workspaces";
 import { commandOf, isWaiting, standingOf } from "@/chat/mcp_servers";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
+import { cx } from "@/ui/cx";
 import { toast } from "@/ui/toast";
 
 /** The servers that the chat's workspace names. Only its owner may see what they would run. */
@@ -43,54 +44,112 @@ function useAnswer(workspace: string): [(server: McpServerView, answer: Answer) 
 /** Above the box to write in: servers of the project that nobody has answered about. The chat goes on without them. */
 export function ServerQuestions({ chat }: { chat: ChatView | undefined }) {
   const waiting = useServers(chat).filter(isWaiting);
+  const place = useRef<HTMLDivElement>(null);
   const [first] = waiting;
   if (!first || !chat?.workspace_id) return null;
-  return <ServerQuestion key={first.hash} server={first} workspace={chat.workspace_id} others={waiting.length - 1} />;
+  return (
+    <div ref={place} tabIndex={-1} className="outline-none">
+      <ServerQuestion
+        key={first.hash}
+        server={first}
+        workspace={chat.workspace_id}
+        others={waiting.length - 1}
+        // Not to the button of the next one: a key that is pressed twice would answer that as well.
+        onPress={() => place.current?.focus()}
+      />
+    </div>
+  );
 }
 
 interface QuestionProps {
   server: McpServerView;
   workspace: string;
   others: number;
+  /** Takes the focus from a button that another one is about to replace. */
+  onPress?: () => void;
 }
 
-export function ServerQuestion({ server, workspace, others }: QuestionProps) {
+export function ServerQuestion({ server, workspace, others, onPress }: QuestionProps) {
   const [send, busy] = useAnswer(workspace);
+  const [isWhole, showWhole] = useWhole(server);
+  const answer = (given: Answer) => (event: MouseEvent) => {
+    // The second click of two was meant for the server before this one.
+    if (event.detail > 1) return;
+    onPress?.();
+    send(server, given);
+  };
   return (
     <section aria-label="MCP server" className="mb-2 rounded-lg border border-warn bg-bg1 p-4" data-testid="mcp-server">
-      <p className="mb-2 flex items-center gap-2 font-medium">
-        <Plug aria-hidden className="size-4 shrink-0 text-warn" />
+      <p className="flex items-start gap-2 font-medium">
+        <Plug aria-hidden className="mt-1 size-4 shrink-0 text-warn" />
         <span className="min-w-0 break-words">
           {server.state === "changed"
-            ? `The project has changed its MCP server ${server.name}. May it run?`
-            : `The project names an MCP server, ${server.name}. May it run?`}
+            ? `This project has changed its MCP server ${server.name}. May it run?`
+            : `This project wants to start the MCP server ${server.name}. May it run?`}
         </span>
       </p>
-      <Entry server={server} />
+      <p className="mb-2 pl-6 text-small text-muted">
+        It is a program that gives the agent more tools. It runs in the workspace, with this command:
+      </p>
+      <Entry server={server} isWhole={isWhole} />
       <div className="mt-3 flex flex-wrap items-center justify-end gap-2">
         <span className="min-w-0 flex-1 text-small text-muted">
-          {others > 0 ? `${others} more ${others === 1 ? "waits" : "wait"}.` : "The chat goes on without it."}
+          {others > 0
+            ? `${others} more ${others === 1 ? "server waits" : "servers wait"} for your answer.`
+            : "The chat works without it."}
         </span>
-        <Button onClick={() => send(server, "deny")} disabled={busy}>
+        <Button onClick={answer("deny")} disabled={busy}>
           Deny
         </Button>
-        <Button kind="primary" onClick={() => send(server, "agree")} disabled={busy}>
-          Agree
-        </Button>
+        {isWhole ? (
+          <Button kind="primary" onClick={answer("agree")} disabled={busy}>
+            Allow
+          </Button>
+        ) : (
+          <Button
+            onClick={() => {
+              onPress?.();
+              showWhole();
+            }}
+          >
+            Show all of it
+          </Button>
+        )}
       </div>
     </section>
   );
 }
 
-function Entry({ server }: { server: McpServerView }) {
+/** More than this is folded first. What stands at the end of it must have been seen before somebody can allow it. */
+const FOLDED_CHARS = 400;
+
+function useWhole(server: McpServerView): [boolean, () => void] {
+  const [shown, setShown] = useState("");
+  const isLong = commandOf(server).length + server.env.join(", ").length > FOLDED_CHARS;
+  return [!isLong || shown === server.hash, () => setShown(server.hash)];
+}
+
+function Entry({ server, isWhole }: { server: McpServerView; isWhole: boolean }) {
+  const command = commandOf(server);
+  const variables = server.env.length;
   return (
-    <div className="space-y-1">
-      <pre className="max-h-40 overflow-auto rounded-md bg-bg2 px-3 py-2 font-mono text-small break-all whitespace-pre-wrap">
-        {commandOf(server)}
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is scrolled by keys as well
+    <div tabIndex={0} role="group" aria-label={`Command of ${server.name}`} className="max-h-[40dvh] overflow-auto">
+      <pre className="rounded-md bg-bg2 px-3 py-2 font-mono text-small break-words whitespace-pre-wrap">
+        {isWhole ? command : command.slice(0, FOLDED_CHARS)}
+        {!isWhole && command.length > FOLDED_CHARS && (
+          <span className="font-sans text-warn">
+            {" "}
+            … and {(command.length - FOLDED_CHARS).toLocaleString("en")} more characters
+          </span>
+        )}
       </pre>
-      <p className="text-small break-words text-muted">
-        In {server.folder}
-        {server.env.length > 0 && `, with the variables ${server.env.join(", ")}`}
+      <p className="mt-1 text-small break-words text-muted">
+        It starts in {server.folder}.
+        {variables > 0 &&
+          (isWhole
+            ? ` It gets the environment ${variables === 1 ? "variable" : "variables"} ${server.env.join(", ")}.`
+            : ` It gets ${variables} environment ${variables === 1 ? "variable" : "variables"}.`)}
       </p>
     </div>
   );
@@ -104,56 +163,50 @@ export function ServersPart({ chat }: { chat: ChatView }) {
 }
 
 export function ServerList({ servers, workspace }: { servers: McpServerView[]; workspace: string }) {
-  const [send, busy] = useAnswer(workspace);
   return (
-    <ul aria-label="MCP servers of the project" className="flex flex-col gap-3">
-      {servers.map((server) => (
-        <li key={server.hash} className="flex flex-col gap-1.5">
-          <span className="flex flex-wrap items-baseline gap-x-2">
-            <span className="min-w-0 font-medium break-words">{server.name}</span>
-            <span
-              className={
-                isWaiting(server) || server.error ? "min-w-0 text-small break-words text-warn" : "text-small text-muted"
-              }
-            >
-              {standingOf(server)}
-            </span>
-          </span>
-          <Entry server={server} />
-          <span className="flex flex-wrap justify-end gap-2">
-            {server.state === "agreed" && (
-              <Button
-                size="small"
-                aria-label={`Withdraw ${server.name}`}
-                onClick={() => send(server, "withdraw")}
-                disabled={busy}
-              >
-                Withdraw
-              </Button>
-            )}
-            {isWaiting(server) && (
-              <Button
-                size="small"
-                aria-label={`Deny ${server.name}`}
-                onClick={() => send(server, "deny")}
-                disabled={busy}
-              >
-                Deny
-              </Button>
-            )}
-            {server.state !== "agreed" && (
-              <Button
-                size="small"
-                aria-label={`Agree ${server.name}`}
-                onClick={() => send(server, "agree")}
-                disabled={busy}
-              >
-                Agree
-              </Button>
-            )}
-          </span>
-        </li>
-      ))}
-    </ul>
+    <section className="mt-4">
+      <h3 className="mb-2 font-medium">MCP servers of the project</h3>
+      <ul aria-label="MCP servers of the project" className="flex flex-col gap-4">
+        {servers.map((server) => (
+          <ListedServer key={server.hash} server={server} workspace={workspace} />
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function ListedServer({ server, workspace }: { server: McpServerView; workspace: string }) {
+  const [send, busy] = useAnswer(workspace);
+  const [isWhole, showWhole] = useWhole(server);
+  const button = (label: string, act: () => void) => (
+    <Button size="small" aria-label={`${label} ${server.name}`} onClick={act} disabled={busy}>
+      {label}
+    </Button>
+  );
+  return (
+    <li className="flex flex-col gap-1.5">
+      <span className="flex flex-wrap items-baseline gap-x-2">
+        <span className="min-w-0 font-medium break-words">{server.name}</span>
+        <span
+          className={cx(
+            "min-w-0 text-small break-words",
+            isWaiting(server) || server.error ? "text-warn" : "text-muted",
+          )}
+        >
+          {standingOf(server)}
+        </span>
+      </span>
+      <Entry server={server} isWhole={isWhole} />
+      <span className="flex flex-wrap justify-end gap-2">
+        {!isWhole && (
+          <Button size="small" aria-label={`Show all of the command of ${server.name}`} onClick={showWhole}>
+            Show all of it
+          </Button>
+        )}
+        {server.state === "agreed" && button("Withdraw", () => send(server, "withdraw"))}
+        {isWaiting(server) && button("Deny", () => send(server, "deny"))}
+        {server.state !== "agreed" && isWhole && button("Allow", () => send(server, "agree"))}
+      </span>
+    </li>
   );
 }
