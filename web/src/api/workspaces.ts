@@ -14,6 +14,9 @@ export interface WorkspaceRow {
   template: string | null;
   driver: string;
   status: string;
+  agent_state?: string;
+  /** Why it failed, or does not answer. */
+  error?: string | null;
   warning?: string | null;
   /** What it may reach since its last start; null before the first. */
   network?: string | null;

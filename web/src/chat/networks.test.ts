@@ -4,11 +4,11 @@ import { isOpenNetwork, networkName, networkWords } from "@/chat/networks";
 test("every network has a name and a sentence", () => {
   expect(["none", "hosts", "public", "host"].map(networkName)).toEqual([
     "None",
-    "Listed hosts",
+    "Listed hosts only",
     "Public hosts",
-    "The machine's own",
+    "The server's own",
   ]);
-  expect(networkWords("public")).toContain("nothing of the server's machine");
+  expect(networkWords("public")).toContain("not the server's machine");
   expect(networkWords("host")).toContain("network of the server's machine");
 });
 

@@ -2,16 +2,16 @@
 
 const SHORT: Record<string, string> = {
   none: "None",
-  hosts: "Listed hosts",
+  hosts: "Listed hosts only",
   public: "Public hosts",
-  host: "The machine's own",
+  host: "The server's own",
 };
 
 const WORDS: Record<string, string> = {
-  none: "Reaches nothing.",
-  hosts: "Reaches the hosts that its template lists, and nothing else.",
-  public: "Reaches every public host, but nothing of the server's machine and of private networks.",
-  host: "Has the network of the server's machine: it reaches what listens there, and is reached there itself.",
+  none: "It reaches nothing.",
+  hosts: "It reaches only the hosts that its template lists.",
+  public: "It reaches every public host, but not the server's machine and not private networks.",
+  host: "It uses the network of the server's machine: it can reach every program that listens there, and they can reach it.",
 };
 
 export const networkName = (network: string): string => SHORT[network] ?? network;

@@ -2,13 +2,15 @@ import { useQuery } from "@tanstack/react-query";
 import { Box, ChevronDown, CirclePause, CirclePlay, CircleX, Plus, TriangleAlert } from "lucide-react";
 import { memo, useEffect, useState } from "react";
 import { isStatus, sentence } from "@/api/errors";
+import { newId } from "@/api/id";
 import { createWorkspace, listWorkspaces, startWorkspace, stopWorkspace, type WorkspaceRow } from "@/api/workspaces";
-import { newId } from "@/state/chat_session";
+import { reasonOf, stateOf } from "@/chat/workspace_health";
 import { queryClient } from "@/state/queries";
 import { useFeature } from "@/state/session";
 import { useTemplates } from "@/state/templates";
 import { Button } from "@/ui/button";
 import { Combobox, type Option } from "@/ui/combobox";
+import { Commands } from "@/ui/commands";
 import { Popover } from "@/ui/popover";
 import { Spinner } from "@/ui/spinner";
 import { toast } from "@/ui/toast";
@@ -18,7 +20,12 @@ interface Props {
   onChoose: (id: string | null) => void;
 }
 
-const ICONS: Record<string, typeof Box> = { running: CirclePlay, stopped: CirclePause, failed: CircleX };
+const ICONS: Record<string, typeof Box> = {
+  running: CirclePlay,
+  stopped: CirclePause,
+  failed: CircleX,
+  unreachable: CircleX,
+};
 
 /** State by shape: running, stopped, failed, on its way. */
 function StateIcon({ status }: { status: string }) {
@@ -57,8 +64,8 @@ function Picker({ workspaceId, onChoose }: Props) {
       id: one.id,
       label: one.name,
       group: "Workspaces",
-      detail: one.status,
-      icon: <StateIcon status={one.status} />,
+      detail: stateOf(one),
+      icon: <StateIcon status={stateOf(one)} />,
       selected: one.id === workspaceId,
     })),
     ...(templates.data?.items ?? [])
@@ -99,12 +106,14 @@ function Picker({ workspaceId, onChoose }: Props) {
         <Button
           size="small"
           kind="ghost"
-          aria-label={`Workspace: ${current ? `${current.name}, ${current.status}` : "none"}`}
+          aria-label={`Workspace: ${current ? `${current.name}, ${stateOf(current)}` : "none"}`}
           className="max-w-44 sm:shrink! sm:min-w-11 text-muted!"
         >
           <Box aria-hidden className="size-3.5 shrink-0" />
           <span className="hidden min-w-0 truncate sm:block">{current ? current.name : "Workspace"}</span>
-          {current?.warning && <TriangleAlert aria-label="Warning" className="size-3.5 text-warn" />}
+          {current && (reasonOf(current) ?? current.warning) && (
+            <TriangleAlert aria-label="Warning" className="size-3.5 text-warn" />
+          )}
           <ChevronDown aria-hidden className="size-3.5 shrink-0" />
         </Button>
       }
@@ -115,11 +124,15 @@ function Picker({ workspaceId, onChoose }: Props) {
         className="max-h-80"
         onPick={(option) => pick(option.id)}
       />
-      {problem && <p className="border-t border-line p-3 text-small break-words text-muted">{problem}</p>}
+      {problem && (
+        <p className="border-t border-line p-3 text-small break-words text-muted">
+          <Commands text={problem} />
+        </p>
+      )}
       {current && (
         <div className="flex items-center gap-2 border-t border-line p-3 text-small">
-          <span className="min-w-0 flex-1 text-muted">
-            {current.warning ?? `${current.name} is ${current.status}.`}
+          <span className="min-w-0 flex-1 break-words text-muted">
+            {reasonOf(current) ?? current.warning ?? `${current.name} is ${current.status}.`}
           </span>
           {current.status === "running" && (
             <Button size="small" onClick={() => void act(stopWorkspace(current.id))}>

@@ -8,7 +8,7 @@ import type { ChatView } from "@/api/types.gen";
 import { visitsOf } from "@/chat/accesses";
 import { ContextPart } from "@/features/panel/context_part";
 import { ServersPart } from "@/features/panel/mcp_servers";
-import { NetworkLine } from "@/features/panel/workspace_state";
+import { WorkspaceLines } from "@/features/panel/workspace_state";
 import { openChatDialog } from "@/features/sidebar/dialogs";
 import { downloadFile } from "@/state/file_source";
 import { useCost, useKnownModels } from "@/state/queries";
@@ -69,7 +69,7 @@ export function InfoTab({ chat }: { chat: ChatView }) {
       </Part>
       {chat.workspace_id !== null && (
         <Part title="From the workspace">
-          <NetworkLine chat={chat} />
+          <WorkspaceLines chat={chat} />
           <ContextPart chat={chat} />
           <ServersPart chat={chat} />
         </Part>
@@ -142,7 +142,7 @@ function Visits({ chatId }: { chatId: string }) {
     <Part title="Accesses by administrators">
       <ul className="flex flex-col gap-2">
         {visits.map((visit) => (
-          <li key={`${visit.at} ${visit.reason}`}>
+          <li key={`${visit.at} ${visit.who} ${visit.reason}`}>
             <p className="flex gap-2">
               <span className="min-w-0 flex-1 truncate font-medium">{visit.who}</span>
               <span className="text-muted">

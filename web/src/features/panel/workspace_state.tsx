@@ -4,9 +4,11 @@ import { type ReactNode, useEffect, useState } from "react";
 import { sentence } from "@/api/errors";
 import type { ChatView } from "@/api/types.gen";
 import { listWorkspaces, startWorkspace } from "@/api/workspaces";
-import { isOpenNetwork, networkWords } from "@/chat/networks";
+import { isOpenNetwork, networkName, networkWords } from "@/chat/networks";
+import { reasonOf, stateOf } from "@/chat/workspace_health";
 import { queryClient } from "@/state/queries";
 import { Button } from "@/ui/button";
+import { Notice } from "@/ui/notice";
 import { Spinner } from "@/ui/spinner";
 import { toast } from "@/ui/toast";
 
@@ -32,11 +34,29 @@ export function useWorkspaceStatus(chat: ChatView): string | null {
   return data ? found : isError ? "running" : null;
 }
 
-/** What the chat's workspace may reach; nothing before its first start. */
-export function NetworkLine({ chat }: { chat: ChatView }) {
-  const network = useList(chat).data?.items.find((one) => one.id === chat.workspace_id)?.network;
-  if (!network) return null;
-  return <p className={`mb-2 ${isOpenNetwork(network) ? "text-warn" : "text-muted"}`}>{networkWords(network)}</p>;
+/** Why the chat's workspace cannot be used, if so, and what it may reach; nothing before its first start. */
+export function WorkspaceLines({ chat }: { chat: ChatView }) {
+  const found = useList(chat).data?.items.find((one) => one.id === chat.workspace_id);
+  if (!found) return null;
+  const reason = reasonOf(found);
+  return (
+    <>
+      {reason && (
+        <Notice kind="error" className="mb-2">
+          The workspace {stateOf(found) === "failed" ? "failed" : "cannot be reached"}. {reason}
+        </Notice>
+      )}
+      {found.network && <NetworkLine network={found.network} />}
+    </>
+  );
+}
+
+function NetworkLine({ network }: { network: string }) {
+  return (
+    <p className={`mb-2 ${isOpenNetwork(network) ? "text-warn" : "text-muted"}`}>
+      Network: {networkName(network)}. {networkWords(network)}
+    </p>
+  );
 }
 
 export function NotRunning({ chat, status }: { chat: ChatView; status: string }) {

@@ -5,11 +5,14 @@ import { del, patch } from "@/api/http";
 import type { TemplatePatchBody } from "@/api/types.gen";
 import { listTemplates, listWorkspaces, startWorkspace, stopWorkspace, type WorkspaceRow } from "@/api/workspaces";
 import { isOpenNetwork, networkName, networkWords } from "@/chat/networks";
+import { reasonOf, stateOf } from "@/chat/workspace_health";
 import { Section } from "@/features/settings/form";
 import { Table } from "@/features/settings/table";
 import { queryClient } from "@/state/queries";
 import { useFeature, useSelf } from "@/state/session";
+import { whyNone } from "@/state/templates";
 import { Button } from "@/ui/button";
+import { Commands } from "@/ui/commands";
 import { Confirm } from "@/ui/dialog";
 import { Notice } from "@/ui/notice";
 import { Switch } from "@/ui/switch";
@@ -45,28 +48,26 @@ export function OwnWorkspaces() {
         keyOf={(one) => one.id}
         empty="No workspaces yet."
         columns={[
-          { title: "Name", cell: (one) => <span className="font-medium">{one.name}</span> },
-          { title: "Template", cell: (one) => one.template ?? "" },
           {
-            title: "State",
+            title: "Name",
             cell: (one) => (
               <>
-                {one.status}
+                <span className="font-medium">{one.name}</span>
+                {one.template && <span className="block text-small text-muted">From {one.template}</span>}
+                {reasonOf(one) && (
+                  <span className="block text-small [overflow-wrap:anywhere] text-danger">{reasonOf(one)}</span>
+                )}
                 {one.warning && <span className="block text-small text-warn">{one.warning}</span>}
+                {one.network && isOpenNetwork(one.network) && (
+                  <span className="block text-small text-warn">{networkWords(one.network)}</span>
+                )}
               </>
             ),
           },
+          { title: "State", cell: (one) => stateOf(one) },
           {
             title: "Network",
-            cell: (one) =>
-              one.network && (
-                <>
-                  <span className="whitespace-nowrap">{networkName(one.network)}</span>
-                  {isOpenNetwork(one.network) && (
-                    <span className="block text-small text-warn">{networkWords(one.network)}</span>
-                  )}
-                </>
-              ),
+            cell: (one) => one.network && <span className="whitespace-nowrap">{networkName(one.network)}</span>,
           },
           { title: "Stops", cell: (one) => (one.stops_at ? <Moment at={one.stops_at} /> : "") },
           {
@@ -74,7 +75,7 @@ export function OwnWorkspaces() {
             right: true,
             cell: (one) => (
               <span className="inline-flex gap-1.5">
-                {one.status === "stopped" && (
+                {(one.status === "stopped" || one.status === "failed") && (
                   <Button size="small" onClick={() => act.mutate(() => startWorkspace(one.id))}>
                     Start
                   </Button>
@@ -134,8 +135,14 @@ export function Templates() {
       .catch(complain)
       .finally(() => queryClient.invalidateQueries({ queryKey: ["templates"] }));
   if (!isThere) return null;
+  const none = whyNone(data?.items);
   return (
     <Section title="Templates" text="What workspaces can be made from, and what they may reach on this server.">
+      {none && (
+        <Notice kind="warn">
+          <Commands text={none} />
+        </Notice>
+      )}
       <Table
         label="Templates"
         rows={data?.items ?? []}
@@ -147,8 +154,15 @@ export function Templates() {
             cell: (one) => (
               <>
                 <span className="font-medium">{one.display_name || one.name}</span>
-                <span className="block text-small text-muted">{one.description}</span>
+                <span className="block text-small text-muted">
+                  <Commands text={one.description} />
+                </span>
                 {one.granted_network === "hosts" && one.hosts.length > 0 && <Hosts names={one.hosts} />}
+                {!none && one.unavailable && (
+                  <span className="block text-small break-words text-warn">
+                    <Commands text={one.unavailable} />
+                  </span>
+                )}
               </>
             ),
           },
