@@ -68,6 +68,70 @@ def test_member_is_told_that_pages_of_administrators_are_not_theirs(ada: Visitor
     expect(page.get_by_role("link", name="Providers")).to_have_count(0)
 
 
+def test_own_password_is_changed_and_the_form_is_empty_again(ada: Visitor, visit: Visit) -> None:
+    ada.ask("POST", "/users", {"email": "cleo@example.org", "username": "cleo", "password": PASSWORD})
+    cleo = visit("cleo", own=True)
+    cleo.allow("status of 401")
+    page = cleo.go("/settings/profile")
+    current, new = page.get_by_label("Current password"), page.get_by_label("New password")
+    change = page.get_by_role("button", name="Change password")
+
+    page.get_by_role("switch", name="End all API tokens as well").click()
+    expect(change).to_be_disabled()
+    current.fill("not the one that I have")
+    new.fill("correct horse battery staple")
+    change.click()
+    expect(current).to_have_accessible_description("This is not your current password.")
+    page.get_by_role("button", name="Clear").click()
+    expect(current).to_have_accessible_description("")
+    current.fill(PASSWORD)
+    new.fill("correct horse battery staple")
+    change.click()
+
+    expect(page.get_by_text("The password was changed.")).to_be_visible()
+    expect(current).to_have_value("")
+    expect(new).to_have_value("")
+
+
+def test_notice_of_an_access_leads_to_the_list_with_the_chat(ada: Visitor, visit: Visit) -> None:
+    ada.ask("POST", "/users", {"email": "dora@example.org", "username": "dora", "password": PASSWORD})
+    dora = visit("dora")
+    chat = dora.chat("hello", title="Private")
+    dora.wait_for_rest(chat["id"])
+    ada.allow("status of 403|WebSocket connection")
+    read = ada.go(f"/c/{chat['id']}")
+    read.get_by_role("textbox", name="Reason").fill("Dora asked me to look")
+    read.get_by_role("button", name="Read the chat").click()
+    expect(read.get_by_role("feed", name="Conversation")).to_contain_text("hello")
+
+    page = dora.go("/")
+    notice = page.get_by_role("status").filter(has_text="An administrator has read your chats.")
+    notice.get_by_role("link", name="Details").click()
+    row = page.get_by_role("row").filter(has_text="Dora asked me to look")
+    expect(row).to_be_in_viewport()
+    expect(row.get_by_role("link", name="a chat")).to_have_attribute("href", f"/c/{chat['id']}")
+    notice.get_by_role("button", name="Dismiss").click()
+    expect(notice).to_have_count(0)
+
+
+def test_rule_with_too_many_wildcards_is_named_by_its_number(ada: Visitor) -> None:
+    ada.allow("status of 400")
+    page = ada.go("/settings/approvals")
+    for pattern in ("git push*", "*a" * 20):
+        page.get_by_role("button", name="Add rule").click()
+        rule = page.get_by_role("group", name=re.compile("^Rule")).last
+        rule.get_by_label("Tool").fill("execute")
+        rule.get_by_label("Argument").fill("command")
+        rule.get_by_label("Matches").fill(pattern)
+    page.get_by_role("button", name="Save").click()
+
+    complaint = page.get_by_text("Rule 2: A pattern has at most 16 wildcards")
+    expect(complaint).to_be_visible()
+    expect(page.get_by_label("Matches").last).to_have_attribute("aria-invalid", "true")
+    page.get_by_role("button", name="Reset").click()
+    expect(complaint).to_have_count(0)
+
+
 def test_new_token_is_shown_once(ada: Visitor) -> None:
     page = ada.go("/settings/tokens")
 
@@ -120,7 +184,7 @@ def test_templates_say_what_their_workspaces_reach(ada: Visitor) -> None:
     expect(rows.filter(has_text="shut")).to_contain_text("None")
     expect(rows.filter(has_text="Blank")).to_contain_text("Public hosts")
     expect(rows.filter(has_text="open")).to_contain_text("Public hosts")
-    expect(rows.filter(has_text="open")).to_contain_text("It asks for more (The machine's own) than this server allows")
+    expect(rows.filter(has_text="open")).to_contain_text("It asks for more (The server's own) than this server allows")
     many = rows.filter(has_text="many")
     expect(many.get_by_text("host7.example.org")).not_to_be_visible()
     many.get_by_text("Reaches 12 hosts").click()

@@ -15,7 +15,7 @@ test("a reset of the password is told as one", () => {
   const reset: Access = { at: "2026-01-03T00:00:00Z", kind: "password_reset", user: eve, chat_id: null, reason: null };
 
   expect(visitsOf([reset])).toEqual([
-    { who: "Eve", reason: "Reset your password.", at: "2026-01-03T00:00:00Z", requests: 1 },
+    { who: "Eve", reason: "Reset your password.", chat: null, at: "2026-01-03T00:00:00Z", requests: 1 },
   ]);
 });
 
@@ -38,8 +38,8 @@ test("many requests for one reason are one visit, told with the newest time", ()
   ]);
 
   expect(visits).toEqual([
-    { who: "Eve", reason: "another case", at: "2026-01-03T00:00:00Z", requests: 1 },
-    { who: "Eve", reason: "the first case", at: "2026-01-02T00:00:00Z", requests: 2 },
-    { who: "A deleted account", reason: "the first case", at: "2026-01-01T00:00:00Z", requests: 1 },
+    { who: "Eve", reason: "another case", chat: "c1", at: "2026-01-03T00:00:00Z", requests: 1 },
+    { who: "Eve", reason: "the first case", chat: "c1", at: "2026-01-02T00:00:00Z", requests: 2 },
+    { who: "A deleted account", reason: "the first case", chat: "c1", at: "2026-01-01T00:00:00Z", requests: 1 },
   ]);
 });

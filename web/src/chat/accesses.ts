@@ -3,19 +3,28 @@ import type { Access, AccessNotice } from "@/api/types.gen";
 export interface Visit {
   who: string;
   reason: string;
+  /** Which chat was read; null for what is about the account. */
+  chat: string | null;
   at: string;
   requests: number;
 }
 
-/** One entry for each person and reason, with the newest time: a visit is many requests. Newest first, as given. */
+/** One entry for each person, chat and reason, with the newest time: a visit is many requests. Newest first, as given. */
 export function visitsOf(accesses: readonly Access[]): Visit[] {
   const visits = new Map<string, Visit>();
-  for (const { at, user, kind, reason: said } of accesses) {
+  for (const { at, user, kind, chat_id, reason: said } of accesses) {
     const reason = kind === "password_reset" ? "Reset your password." : (said ?? "");
-    const key = JSON.stringify([user?.id, reason]);
+    const key = JSON.stringify([user?.id, reason, chat_id]);
     const known = visits.get(key);
     if (known) known.requests += 1;
-    else visits.set(key, { who: user?.name || user?.username || "A deleted account", reason, at, requests: 1 });
+    else
+      visits.set(key, {
+        who: user?.name || user?.username || "A deleted account",
+        reason,
+        chat: chat_id,
+        at,
+        requests: 1,
+      });
   }
   return [...visits.values()];
 }

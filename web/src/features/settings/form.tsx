@@ -8,9 +8,19 @@ import { Notice } from "@/ui/notice";
 import { toast } from "@/ui/toast";
 
 /** A section of a settings page: what it is about, and its fields. A page with one section needs no title of it. */
-export function Section({ title, text, children }: { title?: string; text?: ReactNode; children: ReactNode }) {
+export function Section({
+  id,
+  title,
+  text,
+  children,
+}: {
+  id?: string;
+  title?: string;
+  text?: ReactNode;
+  children: ReactNode;
+}) {
   return (
-    <section className="flex flex-col gap-4">
+    <section id={id} className="flex flex-col gap-4">
       {(title || text) && (
         <div>
           {title && <h2 className="text-[15px] font-semibold">{title}</h2>}
@@ -36,17 +46,33 @@ interface Props<T> {
   children: (draft: Draft<T>) => ReactNode;
   saved?: string;
   action?: string;
+  /** Whether the fields are as in the beginning again once it is saved. */
+  clears?: boolean;
+  /** Whether there is enough to send. */
+  isReady?: (values: T) => boolean;
 }
 
 /** One form: Save is there when something was changed, the server's complaints stand under their fields. */
-export function Form<T extends object>({ initial, save, children, saved = "Saved.", action = "Save" }: Props<T>) {
+export function Form<T extends object>({
+  initial,
+  save,
+  children,
+  saved = "Saved.",
+  action = "Save",
+  clears = false,
+  isReady = () => true,
+}: Props<T>) {
   const [values, setValues] = useState(initial);
   const names = Object.keys(values) as (keyof T)[];
   const changed = names.filter((name) => JSON.stringify(values[name]) !== JSON.stringify(initial[name]));
   const isChanged = changed.length > 0;
+  const maySave = isChanged && isReady(values);
   const store = useMutation({
     mutationFn: () => save(Object.fromEntries(changed.map((name) => [name, values[name]])) as Partial<T>),
-    onSuccess: () => toast(saved, { kind: "ok" }),
+    onSuccess: () => {
+      if (clears) setValues(initial);
+      toast(saved, { kind: "ok" });
+    },
   });
   const refused = store.error instanceof ApiError ? store.error : null;
   const isFieldError = (refused?.fields ?? []).some((one) => names.some((name) => one.field.endsWith(String(name))));
@@ -57,7 +83,7 @@ export function Form<T extends object>({ initial, save, children, saved = "Saved
 
   function onSubmit(event: FormEvent) {
     event.preventDefault();
-    if (isChanged) store.mutate();
+    if (maySave) store.mutate();
   }
 
   return (
@@ -67,16 +93,32 @@ export function Form<T extends object>({ initial, save, children, saved = "Saved
         set: (name, value) => setValues((old) => ({ ...old, [name]: value })),
         error: (name) => refused?.field(name),
       })}
-      {store.error && !isFieldError && <Notice kind="error">{sentence(store.error)}</Notice>}
+      {store.error && !isFieldError && <Notice kind="error">{complaintOf(store.error)}</Notice>}
       <div className="flex gap-2">
-        <Button type="submit" kind="primary" disabled={!isChanged || store.isPending}>
+        <Button type="submit" kind="primary" disabled={!maySave || store.isPending}>
           {store.isPending ? "Saving" : action}
         </Button>
-        {isChanged && <Button onClick={() => setValues(initial)}>Reset</Button>}
+        {isChanged && (
+          <Button
+            onClick={() => {
+              setValues(initial);
+              store.reset();
+            }}
+          >
+            {clears ? "Clear" : "Reset"}
+          </Button>
+        )}
       </div>
       <Leaving isChanged={isChanged && !store.isPending && !store.isSuccess} />
     </form>
   );
+}
+
+/** What was wrong, for a form whose fields stand in a list of rules: the rule is named as the page numbers it. */
+export function complaintOf(error: unknown): string {
+  const [first] = error instanceof ApiError ? error.fields : [];
+  const place = first && /rules\[(\d+)\]/.exec(first.field);
+  return first && place ? `Rule ${Number(place[1]) + 1}: ${first.message}` : sentence(error);
 }
 
 /** Asks before changes are lost. */

@@ -116,23 +116,19 @@ export function Models() {
   );
 }
 
-/** How much the model reads: what is in force, and a mark when others say something else than the configuration. */
+/** How much the model reads: what is in force, and who says something else. */
 function Context({ config }: { config: ModelConfigView }) {
   const { window } = config;
+  const others = window.differs ? windowsOf(config).filter(([, tokens]) => tokens !== window.effective) : [];
   return (
-    <span className="inline-flex items-center justify-end gap-1.5">
+    <>
       {compact(window.effective)}
-      {window.differs && (
-        <span
-          className="rounded-md bg-bg3 px-1.5 text-small text-warn"
-          title={windowsOf(config)
-            .map(([who, tokens]) => `${who}: ${tokens.toLocaleString("en")} tokens`)
-            .join("\n")}
-        >
-          differs
+      {others.map(([who, tokens]) => (
+        <span key={who} className="block text-small whitespace-normal text-warn">
+          {who}: {compact(tokens)}
         </span>
-      )}
-    </span>
+      ))}
+    </>
   );
 }
 
@@ -141,7 +137,7 @@ export function windowsOf({ context_limit, window }: ModelConfigView): [string, 
   const learned = window.learned_from === "halving" ? "Guessed after a refusal" : "Named by the provider's refusal";
   const said: [string, number | null][] = [
     ["Configured", context_limit],
-    ["Listed by this version", window.catalogued ?? null],
+    ["Listed in this version of Rookery", window.catalogued ?? null],
     ["Reported by the provider", window.reported ?? null],
     [learned, window.learned ?? null],
   ];
@@ -158,7 +154,9 @@ function Windows({ config }: { config: ModelConfigView }) {
   if (!config.window.differs && config.window.learned == null) return null;
   return (
     <div className="rounded-md bg-bg2 p-3 text-small">
-      <p className="mb-1">The smallest of these counts: {config.window.effective.toLocaleString("en")} tokens.</p>
+      <p className="mb-1">
+        The model gets at most {config.window.effective.toLocaleString("en")} tokens, the smallest of these:
+      </p>
       <ul>
         {windowsOf(config).map(([who, tokens]) => (
           <li key={who}>

@@ -1,7 +1,9 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
+import { useEffect } from "react";
+import { Link, useLocation } from "react-router";
 import { changePassword, listOwnAccesses } from "@/api/account";
 import { patchUser } from "@/api/admin";
-import { sentence } from "@/api/errors";
+import { ApiError, hasCode, sentence } from "@/api/errors";
 import { del, get } from "@/api/http";
 import type { ItemsOfSessionView } from "@/api/types.gen";
 import { visitsOf } from "@/chat/accesses";
@@ -12,7 +14,7 @@ import { useSelf } from "@/state/session";
 import { Button } from "@/ui/button";
 import { TextField } from "@/ui/field";
 import { Switch } from "@/ui/switch";
-import { Ago } from "@/ui/time";
+import { Ago, Moment } from "@/ui/time";
 import { toast } from "@/ui/toast";
 
 /** Who one is, the password, and where one is signed in. */
@@ -60,6 +62,9 @@ export function Profile() {
   );
 }
 
+const WRONG_PASSWORD = new ApiError(401, {
+  fields: [{ field: "current_password", message: "This is not your current password." }],
+});
 const EMPTY = { current_password: "", new_password: "", revoke_tokens: true };
 
 function Password() {
@@ -69,8 +74,12 @@ function Password() {
         initial={EMPTY}
         action="Change password"
         saved="The password was changed."
+        clears
+        isReady={(values) => values.current_password !== "" && values.new_password !== ""}
         save={async (changed) => {
-          await changePassword({ ...EMPTY, ...changed });
+          await changePassword({ ...EMPTY, ...changed }).catch((error: unknown) => {
+            throw hasCode(error, "invalid_credentials") ? WRONG_PASSWORD : error;
+          });
           await queryClient.invalidateQueries({ queryKey: ["sessions"] });
           await queryClient.invalidateQueries({ queryKey: ["tokens"] });
         }}
@@ -95,8 +104,8 @@ function Password() {
               error={error("new_password")}
             />
             <Switch
-              label="End all API tokens, too"
-              hint="Programs and terminals that use them have to log in again."
+              label="End all API tokens as well"
+              hint="Programs and terminals that use one have to sign in again."
               checked={values.revoke_tokens}
               onChange={(on) => set("revoke_tokens", on)}
             />
@@ -152,20 +161,40 @@ function Sessions() {
 /** Administrators who read one's chats or reset the password. */
 function Accesses() {
   const { data } = useQuery({ queryKey: ["accesses"], queryFn: listOwnAccesses });
+  const { hash } = useLocation();
+  const isAsked = hash === "#accesses" && data !== undefined;
+  useEffect(() => {
+    if (isAsked) document.getElementById("accesses")?.scrollIntoView();
+  }, [isAsked]);
   return (
     <Section
-      title="Accesses"
-      text="Administrators who read a chat of yours by stating a reason, or reset your password."
+      id="accesses"
+      title="Accesses by administrators"
+      text="When an administrator read one of your chats, with the reason that they gave, or reset your password."
     >
       <Table
-        label="Accesses"
+        label="Accesses by administrators"
         rows={visitsOf(data?.items ?? [])}
-        keyOf={(one) => `${one.at} ${one.who} ${one.reason}`}
-        empty={data ? "Nobody did." : "Loading"}
+        keyOf={(one) => `${one.at} ${one.who} ${one.chat} ${one.reason}`}
+        empty={data ? "None so far." : "Loading"}
         columns={[
           { title: "Who", cell: (one) => one.who },
-          { title: "What", cell: (one) => one.reason },
-          { title: "When", cell: (one) => <Ago at={one.at} /> },
+          {
+            title: "What",
+            cell: (one) =>
+              one.chat === null ? (
+                one.reason
+              ) : (
+                <span className="[overflow-wrap:anywhere]">
+                  Read{" "}
+                  <Link to={`/c/${one.chat}`} className="text-accent underline">
+                    a chat
+                  </Link>
+                  : {one.reason}
+                </span>
+              ),
+          },
+          { title: "When", cell: (one) => <Moment at={one.at} /> },
         ]}
       />
     </Section>

@@ -3,6 +3,7 @@ import { useState } from "react";
 import { createProvider, deleteProvider, listProviders, patchProvider, testProvider } from "@/api/admin";
 import { ApiError, sentence } from "@/api/errors";
 import type { ProviderCreate, ProviderType, ProviderView } from "@/api/types.gen";
+import { fields } from "@/chat/tools";
 import { Section } from "@/features/settings/form";
 import { Table } from "@/features/settings/table";
 import { keys, queryClient } from "@/state/queries";
@@ -142,6 +143,7 @@ function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; 
     },
   });
   const refused = save.error instanceof ApiError ? save.error : null;
+  const headers = Object.keys(fields(provider?.options.headers));
   const set = <K extends keyof typeof form>(name: K, value: (typeof form)[K]) =>
     setForm((old) => ({ ...old, [name]: value }));
   const text = (name: "name" | "display_name" | "base_url" | "api_key") => ({
@@ -183,6 +185,12 @@ function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; 
           placeholder={provider?.has_key ? "Leave empty to keep the key" : ""}
           {...text("api_key")}
         />
+        {headers.length > 0 && (
+          <p className="text-small [overflow-wrap:anywhere] text-muted">
+            With every request it gets the {headers.length === 1 ? "header" : "headers"} {headers.join(", ")}. The
+            values are stored encrypted and never shown.
+          </p>
+        )}
         <Switch label="Enabled" checked={form.enabled} onChange={(on) => set("enabled", on)} />
         <Switch
           label="Use the server's key"

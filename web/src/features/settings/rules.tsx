@@ -77,7 +77,7 @@ export function RulesEditor({ rules, onChange, error, field = "rules" }: Props) 
       )}
       {rules.map((rule, index) => (
         <fieldset key={rule.key} className="rounded-lg border border-line p-3">
-          <legend className="sr-only">Rule {index + 1}</legend>
+          <legend className="px-1 text-small text-muted">Rule {index + 1}</legend>
           {rule.problem && (
             <p role="alert" className="mb-3 break-words text-danger">
               This rule is not valid, so it{" "}
