@@ -226,6 +226,24 @@ export const ROWS: Row[] = said<Row[]>([
   { kind: "unknown", key: "x", part: {} },
   { kind: "compaction", key: "c", id: "c", result: { percent: 72, summary: "We **talked** long." }, running: false },
   { kind: "compaction", key: "c2", id: "c2", result: {}, running: true },
+  {
+    kind: "compaction",
+    key: "c3",
+    id: "c3",
+    result: { source: "overflow", summary: "Long.", calls: 5, rungs: ["pieces", "spill"], spilled: ["a"] },
+    running: false,
+  },
+  { kind: "compaction", key: "c4", id: "c4", result: { source: "overflow", spilled: ["a"] }, running: false },
+  {
+    kind: "compaction",
+    key: "c5",
+    id: "c5",
+    result: {
+      percent: 84,
+      error: "The provider did not answer within 60 seconds. The turn goes on without a summary.",
+    },
+    running: false,
+  },
   { kind: "interrupted", key: "i", at: AT },
   { kind: "footer", key: "o", figures: FIGURES },
 ]);

@@ -113,7 +113,11 @@ function Sources({ id, sources }: { id: string; sources: Extract<Row, { kind: "s
   );
 }
 
-const COMPACTED: Record<string, string> = { manual: "on request", user: "on request", overflow: "after an overflow" };
+const COMPACTED: Record<string, string> = {
+  manual: "on request",
+  user: "on request",
+  overflow: "because the conversation was too long for the model",
+};
 
 /** What the line says: a failure is no summary, and a message of which the model gets only the ends is told. */
 export function compactionTitle(result: Record<string, unknown>, why: string, running: boolean): string {
@@ -132,22 +136,28 @@ function Compaction({ id, result, running }: { id: string; result: Record<string
   const percent = number(result.percent) ?? number(result.usage_percent);
   const why =
     COMPACTED[text(result.source)] ?? `automatically${percent === null ? "" : ` at ${Math.round(percent)} %`}`;
+  const summary = text(result.summary);
+  const line = "flex w-full items-center gap-3 text-small text-muted";
+  const words = (
+    <>
+      <span className="h-px min-w-4 flex-1 bg-line" />
+      <Rows3 aria-hidden className="size-3.5 shrink-0" />
+      <span className="min-w-0 text-center break-words">{compactionTitle(result, why, running)}</span>
+      <span className="h-px min-w-4 flex-1 bg-line" />
+    </>
+  );
   return (
     <div className="py-2">
-      <button
-        type="button"
-        aria-expanded={open}
-        onClick={() => setOpen(!open)}
-        className="flex w-full items-center gap-3 text-small text-muted hover:text-text"
-      >
-        <span className="h-px flex-1 bg-line" />
-        <Rows3 aria-hidden className="size-3.5" />
-        {compactionTitle(result, why, running)}
-        <span className="h-px flex-1 bg-line" />
-      </button>
-      {open && text(result.summary) && (
+      {summary ? (
+        <button type="button" aria-expanded={open} onClick={() => setOpen(!open)} className={`${line} hover:text-text`}>
+          {words}
+        </button>
+      ) : (
+        <p className={line}>{words}</p>
+      )}
+      {open && summary && (
         <div className="mt-2 rounded-lg bg-bg2 px-4 py-3">
-          <Markdown text={text(result.summary)} />
+          <Markdown text={summary} />
         </div>
       )}
     </div>
