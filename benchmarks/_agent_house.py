@@ -29,11 +29,12 @@ from benchmarks import _process
 from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader, events, sse
 
 from rookery import garbage
-from rookery.chat.messages import ChatId, NewMessage, NewQueuedMessage, Role
-from rookery.chat.parts import Text
-from rookery.chat.states import Status
-from rookery.chat.transitions import BusyBehavior
 from rookery.clock import SystemClock
+from rookery.domain.chat.messages import ChatId, NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat.parts import Text
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import BusyBehavior
+from rookery.domain.models.options import ProviderType
 from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.secrets import KeyRing, SecretStr
@@ -42,7 +43,6 @@ from rookery.store import chat_settings, machine, model_configs, providers, sett
 from rookery.store.hints import ChatHint, Hint
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Database
 from rookery.store.providers import ProviderDraft
 from rookery.store.pubsub import Bus, Listener, Notifier

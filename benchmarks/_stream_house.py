@@ -26,12 +26,12 @@ from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader
 
 from rookery import app, garbage, installation
 from rookery.app import Choices, Replica
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.parts import Text
-from rookery.chat.rights import Role as UserRole
-from rookery.chat.rights import Scope
-from rookery.chat.states import Status
+from rookery.domain.access.rights import Role as UserRole
+from rookery.domain.access.rights import Scope
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.parts import Text
+from rookery.domain.chat.states import Status
 from rookery.llm.secrets import KeyRing, SecretStr
 from rookery.settings import Settings, load
 from rookery.store import chat_settings, machine, model_configs, providers, settings, tokens, users

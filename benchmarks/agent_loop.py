@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._agent_house import Floor, House, open_house, serving
 from benchmarks.token_decode import WIRES, WORD
 
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.parts import Text
+from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.parts import Text
 from rookery.store import machine, migrate
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.machine import ChatSpec, Limits

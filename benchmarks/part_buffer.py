@@ -23,9 +23,9 @@ from uuid import UUID
 
 import uvloop
 
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.parts import Text
 from rookery.clock import SystemClock
+from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.parts import Text
 from rookery.worker import deltas
 from rookery.worker.deltas import PartEvent
 from rookery.worker.feeds import Subscription

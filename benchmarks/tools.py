@@ -39,9 +39,9 @@ from uuid import UUID, uuid4
 
 import uvloop
 
-from rookery.chat import approvals
-from rookery.chat.approvals import Policy, Rule, RuleAction, Verdict
 from rookery.clock import SystemClock
+from rookery.domain.chat import approvals
+from rookery.domain.chat.approvals import Policy, Rule, RuleAction, Verdict
 from rookery.pieces import in_pieces
 from rookery.stream.listening import serving
 from rookery.stream.relay import tokens

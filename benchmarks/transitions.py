@@ -25,9 +25,9 @@ from uuid import UUID
 import asyncpg
 import uvloop
 
-from rookery.chat.messages import NewMessage, NewQueuedMessage, Role, StepFigures
-from rookery.chat.parts import Text
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.messages import NewMessage, NewQueuedMessage, Role, StepFigures
+from rookery.domain.chat.parts import Text
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine, migrate
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.hints import Hint

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from rookery import pieces
-from rookery.chat.patterns import Texts
+from rookery.domain.chat.approval_patterns import Texts
 
 # Shorter texts are names of tools, whose matches are kept.
 LONG_TEXT = 1000

@@ -16,10 +16,10 @@ import pytest
 
 from rookery import app, installation, settings
 from rookery.app import Choices
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.parts import Text
-from rookery.chat.rights import UserActor
 from rookery.cli import metrics
+from rookery.domain.access.rights import UserActor
+from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.parts import Text
 from rookery.llm.errors import TransportError
 from rookery.llm.secrets import KeyRing, new_key
 from rookery.settings import Settings, SettingsError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rookery
-from rookery.chat import transitions
+from rookery.domain.chat import transitions
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -1,4 +1,4 @@
-"""The shape of the tree: imports point downward only, SQL lives in `store/`, `chat/` is pure.
+"""The shape of the tree: imports point downward only, SQL lives in `store/`, `domain/` is pure.
 
 Each rule is checked against the source, and against a small example that breaks it, so that the check itself is
 known to work.
@@ -31,22 +31,27 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("metrics",),
     ("api",),
     ("stream",),
+    ("server",),
     ("worker",),
     ("agents",),
     ("tools",),
     ("mcp",),
     ("loop",),
+    ("live",),
+    ("titles",),
     ("debug",),
     ("workspaces",),
+    ("models",),
+    ("demo",),
     ("llm",),
     ("store",),
-    ("chat",),
+    ("domain",),
     ("client",),
     ("testing",),
-    ("lag", "http_stats", "cache", "replica_slots"),
+    ("telemetry", "lag", "http_stats", "cache", "replica_slots"),
     ("log",),
     ("redaction",),
-    ("clock", "garbage", "guard", "histogram", "pieces", "waits"),
+    ("runtime", "clock", "garbage", "guard", "histogram", "waits", "pieces"),
 )
 DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 
@@ -88,7 +93,9 @@ def impure_imports(source: str) -> list[str]:
     return [
         name
         for name, root in roots.items()
-        if not (root in PURE or root in ("msgspec", "__future__") or name.startswith("rookery.chat"))
+        if not (
+            root in PURE or root in ("msgspec", "__future__") or name.startswith(("rookery.domain", "rookery.chat"))
+        )
     ]
 
 
@@ -120,8 +127,8 @@ def test_modules_outside_the_store_have_no_sql() -> None:
     assert offenders(lambda path: sql_strings(path.read_text()), lambda layer: layer != "store") == {}
 
 
-def test_chat_modules_import_only_pure_standard_library_and_msgspec() -> None:
-    assert offenders(lambda path: impure_imports(path.read_text()), lambda layer: layer == "chat") == {}
+def test_domain_modules_import_only_pure_standard_library_and_msgspec() -> None:
+    assert offenders(lambda path: impure_imports(path.read_text()), lambda layer: layer == "domain") == {}
 
 
 # Where nobody is somebody yet: who asks, the first account, one-time links, and signed addresses.
@@ -150,9 +157,9 @@ def test_packages_say_what_they_own_and_only_public_ones_gather_names() -> None:
 
 
 def test_the_checks_find_what_they_look_for() -> None:
-    assert upward_imports("chat", "from rookery.store import pool") == ["rookery.store"]
+    assert upward_imports("domain", "from rookery.store import pool") == ["rookery.store"]
     assert upward_imports("store", "def f():\n    import rookery.api.app") == ["rookery.api.app"]
-    assert upward_imports("log", "from rookery import lag") == ["rookery.lag"]
+    assert upward_imports("telemetry", "from rookery import store") == ["rookery.store"]
     assert upward_imports("cli", "from rookery import app, __version__") == []
     assert impure_imports("import asyncio\nimport json\nimport pydantic\nfrom rookery.store import x") == [
         "asyncio",

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from rookery import settings, worker_figures
-from rookery.chat.decide import MAX_STEPS
-from rookery.chat.retrying import RetryPolicy
+from rookery.domain.chat.decision import MAX_STEPS
+from rookery.domain.chat.retry_policy import RetryPolicy
+from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.llm.http import CONNECT_SECONDS
 from rookery.loop.config import LoopConfig
 from rookery.setting_keys import KEYS, Key
 from rookery.setting_values import DURATION
 from rookery.settings import Settings, SettingsError
-from rookery.store.model_options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.worker.config import WorkerConfig
 from rookery.worker.part_limits import PartLimits
 from tests.worker.parts_rig import KEY, Rig, read, texts

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.web.probe import PROBE
 from benchmarks.web.provider import providing
 
-from rookery.chat.messages import Role
+from rookery.domain.chat.messages import Role
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.pool import Database, DatabaseConfig
 from tests.browser.rested import rest_chat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from rookery.chat.retrying import RetryPolicy
+from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.loop.config import LoopConfig
 from rookery.settings import Settings
 from rookery.worker.config import WorkerConfig

@@ -14,14 +14,14 @@ import httpx2
 
 from rookery import app, installation
 from rookery.app import Choices, Replica
-from rookery.chat.rights import Role, Scope
 from rookery.clock import Clock, SystemClock
+from rookery.domain.access.rights import Role, Scope
+from rookery.domain.models.options import ProviderType
 from rookery.llm import secrets as sealing
 from rookery.settings import Settings, load
 from rookery.store import model_configs, providers, tokens, users
 from rookery.store import settings as stored_settings
 from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.model_options import ProviderType
 from rookery.store.passwords import Passwords
 from rookery.store.pool import Database
 from rookery.store.providers import ProviderDraft

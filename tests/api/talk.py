@@ -8,10 +8,10 @@ from uuid import UUID
 
 import httpx2
 
-from rookery.chat import parts
-from rookery.chat.chats import LastError
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.parts import Text, ToolCall
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import LastError
+from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.parts import Text, ToolCall
 from rookery.store import machine
 from rookery.store.machine import Bundle, Tx
 from tests.api.house import House, Person

@@ -9,11 +9,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rookery.chat import approvals as rules_of_approvals
-from rookery.chat import parts, rights
-from rookery.chat.approvals import Offers
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.parts import ToolCall
+from rookery.domain.access import rights
+from rookery.domain.chat import approvals as rules_of_approvals
+from rookery.domain.chat import parts
+from rookery.domain.chat.approvals import Offers
+from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.parts import ToolCall
 from rookery.store import approvals, machine
 from rookery.store.machine import ChatSpec, Question, Tx
 from tests.api.house import House, Person

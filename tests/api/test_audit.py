@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.store import audit, job_runs, paging
 from rookery.store.audit import Event
 from rookery.store.job_runs import JobOutcome, JobRun

@@ -9,7 +9,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from rookery.api.origins import Origins
-from rookery.chat.rights import Role, Scope
+from rookery.domain.access.rights import Role, Scope
 from tests.api.doors import credentials, log_in, open_door, session_cookie
 from tests.api.house import PASSWORD, House, Person
 

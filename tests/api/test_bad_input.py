@@ -10,7 +10,7 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from tests.api.described import ALL
 from tests.api.doors import KEY, open_door
 from tests.api.house import House, Person

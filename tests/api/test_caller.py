@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.api import caller
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from tests.api.doors import credentials, late_body, log_in
 from tests.api.house import House, Person
 

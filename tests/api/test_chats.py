@@ -5,10 +5,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.rights import Role, Scope
+from rookery.domain.access.rights import Role, Scope
+from rookery.domain.models.options import ProviderType
 from rookery.store import model_configs, providers
 from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
-from rookery.store.model_options import ProviderType
 from rookery.store.providers import ProviderDraft, ProviderPatch
 from rookery.tools import registry
 from tests.api.house import House, Person

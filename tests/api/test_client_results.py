@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from rookery.chat import truncation
-from rookery.chat.windows import Learned, LearnedFrom
+from rookery.domain.chat import truncation
+from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.store import model_windows
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk

@@ -31,7 +31,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.store import templates as stored_templates
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.store import links, setup, users
 from rookery.store.links import LinkKind
 from rookery.store.users import User

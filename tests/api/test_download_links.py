@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from rookery.api import download_links
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.redaction import hide_secrets
 from rookery.store import session_links
 from rookery.store.session_links import LinkKey, SignedTarget

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from rookery.api.limits import Limit, RateLimits
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.store import users
 from rookery.store.users import UserPatch
 from rookery.testing.clock import FakeClock

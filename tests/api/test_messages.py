@@ -8,7 +8,7 @@ import pytest
 
 from rookery.api import answers
 from rookery.api.routers import chats
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
 from rookery.store import usage
 from rookery.store.spending import SpendSettings, write_spend_settings
 from rookery.store.usage import CallStatus, KeySource

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.rights import Role, Scope
-from rookery.chat.windows import Learned, LearnedFrom
+from rookery.domain.access.rights import Role, Scope
+from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.store import model_windows
 from rookery.testing.fake_completions import Answer, FakeCompletions
 from rookery.testing.fake_server import Scenario, failure

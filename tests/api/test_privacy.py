@@ -7,7 +7,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.store import search
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk

@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from tests.api.house import PASSWORD
 from tests.api.rights_table import (
     ACTORS,

@@ -12,7 +12,7 @@ from websockets.typing import Origin, Subprotocol
 
 from rookery.api.limits import Limit, RateLimits
 from rookery.api.origins import Origins
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.store import credentials as secrets
 from rookery.store.credentials import Credential, Kind
 from rookery.testing import FakeClock

@@ -10,7 +10,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.store import setting_groups, setting_pins, settings
 from rookery.store.setting_pins import PinError
 from tests.api.house import House, Person

@@ -16,7 +16,7 @@ import pytest
 
 from rookery.api.limits import Limit, RateLimits
 from rookery.api.routers import files, templates
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.testing import FakeClock
 from tests.api.described import ALL, Asked
 from tests.api.doors import credentials, log_in, open_door

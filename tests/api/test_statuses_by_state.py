@@ -17,8 +17,8 @@ import httpx2
 import pytest
 
 from rookery.api.edge import Edge
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
+from rookery.domain.chat.messages import ChatId
 from rookery.store import setting_pins, usage
 from rookery.store.spending import SpendSettings, write_spend_settings
 from rookery.store.usage import CallStatus, KeySource

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
 from rookery.api.origins import Origins
-from rookery.chat.rights import Role, Scope
+from rookery.domain.access.rights import Role, Scope
 from rookery.store import tokens
 from rookery.store.hints import AccessHint
 from rookery.store.pool import Connection

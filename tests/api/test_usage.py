@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Role, Scope
+from rookery.domain.access.rights import Role, Scope
+from rookery.domain.chat.messages import ChatId
 from rookery.store import usage
 from rookery.store.usage import CallStatus, Entry, KeySource
 from tests.api.house import House, Person

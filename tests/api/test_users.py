@@ -6,10 +6,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.messages import ChatId, NewMessage
-from rookery.chat.messages import Role as MessageRole
-from rookery.chat.parts import Text
-from rookery.chat.rights import Role, Scope
+from rookery.domain.access.rights import Role, Scope
+from rookery.domain.chat.messages import ChatId, NewMessage
+from rookery.domain.chat.messages import Role as MessageRole
+from rookery.domain.chat.parts import Text
 from rookery.store import machine
 from rookery.store.machine import Bundle, ChatSpec
 from tests.api.doors import credentials, late_body, log_in

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.store import templates as stored
 from rookery.store import workspace_context
 from rookery.store.workspace_context import ContextResource, Snapshot

@@ -12,11 +12,11 @@ from uuid import UUID, uuid4
 import httpx2
 
 from rookery.api.limits import Limit, RateLimits
-from rookery.chat.mcp_servers import Entry
-from rookery.chat.messages import NewMessage
-from rookery.chat.messages import Role as MessageRole
-from rookery.chat.parts import Text
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
+from rookery.domain.chat.mcp_consent import Entry
+from rookery.domain.chat.messages import NewMessage
+from rookery.domain.chat.messages import Role as MessageRole
+from rookery.domain.chat.parts import Text
 from rookery.store import machine, workspace_context
 from rookery.store import templates as stored_templates
 from rookery.store.machine import Bundle, ChatSpec

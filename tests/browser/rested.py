@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from uuid import UUID
 
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.parts import Text
+from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.parts import Text
 from rookery.store import machine, search
 from rookery.store.hints import Hint
 from rookery.store.machine import ChatSpec, Machine

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.messages import ChatId, NewMessage, NewQueuedMessage, Role
-from rookery.chat.parts import Text
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId, NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat.parts import Text
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.errors import CommitOutcomeUnknown
 from rookery.store.machine import ChatSpec, Machine

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.transitions import BusyBehavior
 from tests.chaos.plans import TOOLS, Plan
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.transitions import BusyBehavior
 from tests.chaos.plans import Plan
 from tests.chaos.processes import ReplicaProcess
 from tests.chaos.records import Accepted, ChatRecord

@@ -29,12 +29,12 @@ import asyncpg
 import msgspec
 
 from rookery import log
-from rookery.chat import parts
+from rookery.domain.chat import parts
+from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, new_key
 from rookery.store import model_configs, providers, settings
 from rookery.store.machine import Machine
 from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.providers import ProviderDraft
 from rookery.store.pubsub import Bus, Notifier

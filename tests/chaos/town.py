@@ -15,12 +15,12 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
+from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.store import migrate, model_configs, providers, settings
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.machine import Machine
 from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.providers import ProviderDraft
 from rookery.store.pubsub import Bus, Notifier

@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat import parts
+from rookery.domain.chat import parts
 from rookery.worker.database import DATABASE_ERRORS
 from tests.chaos.records import Call, ChatRecord, Result, Row, Sighting
 

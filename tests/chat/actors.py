@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rookery.chat.states import Status
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import Transition
 from tests.chat.model_values import Action, Call, Chat, Deadline, Fence, Kind, Result, Row, Tool
 
 GONE = 999

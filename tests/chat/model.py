@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from rookery.chat.states import State, Status
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.states import State, Status
+from rookery.domain.chat.transitions import Transition
 from tests.chat.model_values import MAX_QUEUE, Action, Chat, Deadline, Fence, Kind, Queued, Refusal, Row, Tool
 
 BUSY = frozenset({Status.RUNNING, Status.INTERRUPTING, Status.REQUIRES_ACTION})

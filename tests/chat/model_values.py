@@ -10,8 +10,8 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from rookery.chat.states import State, Status, classify
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.states import State, Status, classify
+from rookery.domain.chat.transitions import Transition
 
 MAX_QUEUE = 20
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from rookery.chat import parts
-from rookery.chat.attachments import FileRules, StoredFile
-from rookery.chat.messages import ChatId, Message, MessageId, Role, StepFigures, Visibility
-from rookery.chat.parts import CONTENT_VERSION, Part, Text
-from rookery.chat.prompt import ModelIdentity, PromptRow, build_prompt
-from rookery.chat.prompt_parts import Prompt
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, StepFigures, Visibility
+from rookery.domain.chat.parts import CONTENT_VERSION, Part, Text
+from rookery.domain.chat.prompt import ModelIdentity, PromptRow, build_prompt
+from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.content.attachments import FileRules, StoredFile
 
 CHAT = ChatId(UUID(int=1))
 CLAUDE, CLAUDE_NEXT, GPT = UUID(int=11), UUID(int=12), UUID(int=13)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import approvals, call_values, patterns
-from rookery.chat.approvals import (
+from rookery.domain.chat import approval_patterns, approval_values, approvals
+from rookery.domain.chat.approvals import (
     UNREADABLE,
     Answer,
     Decision,
@@ -23,7 +23,7 @@ from rookery.chat.approvals import (
     Scope,
     Verdict,
 )
-from rookery.chat.errors import ApprovalRejected, InvalidInput
+from rookery.domain.chat.errors import ApprovalRejected, InvalidInput
 
 PERMITTING = (RuleAction.ALLOW, RuleAction.ALWAYS)
 RESTRICTING = (RuleAction.ASK, RuleAction.DENY)
@@ -239,7 +239,7 @@ def test_all_named_arguments_have_to_match() -> None:
     ("value", "text"), [(True, "true"), (None, "null"), (3, "3"), ({"b": 1, "a": [2]}, '{"a":[2],"b":1}'), ("x", "x")]
 )
 def test_every_value_has_one_text(value: object, text: str) -> None:
-    assert call_values.text_of(value) == text
+    assert approval_values.text_of(value) == text
     assert verdict(rule("deny", argument=text), args={"argument": value}) is Verdict.DENY
 
 
@@ -311,8 +311,8 @@ def test_whatever_a_server_is_called_its_exact_rule_covers_it_alone(server: str)
     names = of_server(server, "run")
 
     assert names[0].count("/") == 1
-    assert permits(patterns.literal(names[0]), names)
-    assert not permits(patterns.literal(names[0]), of_server(server + "x", "run"))
+    assert permits(approval_patterns.literal(names[0]), names)
+    assert not permits(approval_patterns.literal(names[0]), of_server(server + "x", "run"))
     assert not permits("execute", names)
 
 
@@ -351,7 +351,7 @@ texts = st.text(max_size=40)
 
 @given(texts)
 def test_a_literal_matches_its_text_alone(text: str) -> None:
-    exact = rule("allow", command=patterns.literal(text))
+    exact = rule("allow", command=approval_patterns.literal(text))
 
     assert verdict(exact, default=Default.ASK, args={"command": text}) is Verdict.ALLOW
     assert verdict(exact, default=Default.ASK, args={"command": f"{text}x"}) is Verdict.ASK
@@ -401,7 +401,7 @@ def test_judging_never_fails_and_what_is_offered_covers_the_call(args: dict[str,
 # Bounds
 
 
-LONGEST = call_values.MAX_VALUE_BYTES
+LONGEST = approval_values.MAX_VALUE_BYTES
 
 
 @pytest.mark.parametrize("size", [LONGEST + 1, 1_000_000])

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import attachments
-from rookery.chat.attachments import MAX_PASTED_BYTES, FileRules, ImageTooLarge, StoredFile
-from rookery.chat.parts import File, FileReference
-from rookery.chat.prompt_parts import PromptFile, PromptText
+from rookery.domain.chat.parts import File, FileReference
+from rookery.domain.chat.prompt_parts import PromptFile, PromptText
+from rookery.domain.content import attachments
+from rookery.domain.content.attachments import MAX_PASTED_BYTES, FileRules, ImageTooLarge, StoredFile
 
 FILE = UUID(int=1)
 MIB = 1024 * 1024

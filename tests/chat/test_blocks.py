@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import blocks, default_prompt, sanitise
-from rookery.chat.blocks import Awareness, InstructionFile, Mode, Skill, TurnContext
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat import default_prompt, system_blocks
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.system_blocks import Awareness, InstructionFile, Mode, Skill, TurnContext
+from rookery.domain.content import prompt_text
 
 # Blocks of the chat
 
 
 def test_a_chat_stores_deployment_prompt_own_prompt_and_awareness_in_this_order() -> None:
-    stored = blocks.chat_blocks(
+    stored = system_blocks.chat_blocks(
         deployment_prompt="house rules", system_prompt="  be brief\r\n", awareness=Awareness.ATTACHED
     )
 
@@ -22,14 +23,15 @@ def test_a_chat_stores_deployment_prompt_own_prompt_and_awareness_in_this_order(
 
 
 def test_absent_prompts_leave_no_row() -> None:
-    stored = blocks.chat_blocks(deployment_prompt="", system_prompt=None, awareness=Awareness.DETACHED)
+    stored = system_blocks.chat_blocks(deployment_prompt="", system_prompt=None, awareness=Awareness.DETACHED)
 
     assert stored == (default_prompt.DETACHED,)
 
 
 def test_each_awareness_says_something_else() -> None:
     said = [
-        blocks.chat_blocks(deployment_prompt="", system_prompt=None, awareness=awareness) for awareness in Awareness
+        system_blocks.chat_blocks(deployment_prompt="", system_prompt=None, awareness=awareness)
+        for awareness in Awareness
     ]
 
     assert len(set(said)) == len(Awareness)
@@ -52,13 +54,13 @@ def test_the_default_prompt_stands_first_where_it_is_wanted(
 ) -> None:
     expected = [default_prompt.DEFAULT_PROMPT] * has_default + ["ours"] * has_custom
 
-    assert blocks.deployment_prompt(custom, include_default=include_default) == "\n\n".join(expected)
+    assert system_blocks.deployment_prompt(custom, include_default=include_default) == "\n\n".join(expected)
 
 
 def test_a_subagent_is_not_told_to_start_others() -> None:
-    root = blocks.deployment_prompt("ours", include_default=True)
+    root = system_blocks.deployment_prompt("ours", include_default=True)
 
-    (stored, _) = blocks.chat_blocks(
+    (stored, _) = system_blocks.chat_blocks(
         deployment_prompt=root, system_prompt=None, awareness=Awareness.ATTACHED, is_subagent=True
     )
 
@@ -78,15 +80,15 @@ def test_a_subagent_is_not_told_to_start_others() -> None:
     ],
 )
 def test_a_block_about_a_capability_is_there_exactly_when_its_tool_is(tool: str, word: str) -> None:
-    stored = blocks.chat_blocks(
-        deployment_prompt=blocks.deployment_prompt("ours", include_default=True),
+    stored = system_blocks.chat_blocks(
+        deployment_prompt=system_blocks.deployment_prompt("ours", include_default=True),
         system_prompt=None,
         awareness=Awareness.DETACHED,
     )
     everything = {name for _, name in default_prompt.CAPABILITIES}
 
-    with_it = "\n\n".join(blocks.for_tools(text, everything) for text in stored)
-    without = "\n\n".join(filter(None, (blocks.for_tools(text, everything - {tool}) for text in stored)))
+    with_it = "\n\n".join(system_blocks.for_tools(text, everything) for text in stored)
+    without = "\n\n".join(filter(None, (system_blocks.for_tools(text, everything - {tool}) for text in stored)))
 
     assert with_it == "\n\n".join(stored)
     assert word in with_it
@@ -96,8 +98,8 @@ def test_a_block_about_a_capability_is_there_exactly_when_its_tool_is(tool: str,
 
 
 def test_planning_without_the_tool_that_proposes_plans_is_told_of_no_plan_file() -> None:
-    (with_file,) = blocks.turn_blocks(TurnContext(mode=Mode.PLAN, tools=frozenset({"propose_plan"})))
-    (without,) = blocks.turn_blocks(TurnContext(mode=Mode.PLAN, tools=frozenset()))
+    (with_file,) = system_blocks.turn_blocks(TurnContext(mode=Mode.PLAN, tools=frozenset({"propose_plan"})))
+    (without,) = system_blocks.turn_blocks(TurnContext(mode=Mode.PLAN, tools=frozenset()))
 
     assert "call propose_plan" in with_file
     assert "propose_plan" not in without
@@ -108,7 +110,7 @@ def test_built_in_texts_are_clean_and_small() -> None:
     texts = [text for name, text in vars(default_prompt).items() if name.isupper() and isinstance(text, str)]
 
     assert len(texts) >= 10
-    assert all(sanitise.clean(text) == text for text in texts)
+    assert all(prompt_text.clean(text) == text for text in texts)
     assert len(default_prompt.DEFAULT_PROMPT) < 8 * 1024
 
 
@@ -126,7 +128,7 @@ FULL = TurnContext(
 
 
 def test_blocks_of_a_turn_have_a_fixed_order() -> None:
-    workspace, skills, person, overlay, advisor = blocks.turn_blocks(FULL)
+    workspace, skills, person, overlay, advisor = system_blocks.turn_blocks(FULL)
 
     assert workspace.startswith("<workspace-context>")
     assert skills.startswith("<available-skills>")
@@ -136,7 +138,7 @@ def test_blocks_of_a_turn_have_a_fixed_order() -> None:
 
 
 def test_an_empty_context_gives_no_blocks() -> None:
-    assert blocks.turn_blocks(TurnContext(user_prompt=" \u200b\n", plan_instructions="only in plan mode")) == ()
+    assert system_blocks.turn_blocks(TurnContext(user_prompt=" \u200b\n", plan_instructions="only in plan mode")) == ()
 
 
 @pytest.mark.parametrize(
@@ -149,30 +151,30 @@ def test_an_empty_context_gives_no_blocks() -> None:
     ],
 )
 def test_exactly_one_overlay_is_chosen(context: TurnContext, overlay: str) -> None:
-    assert blocks.turn_blocks(context)[-1] == overlay
-    assert sum(block in OVERLAYS for block in blocks.turn_blocks(context)) == 1
+    assert system_blocks.turn_blocks(context)[-1] == overlay
+    assert sum(block in OVERLAYS for block in system_blocks.turn_blocks(context)) == 1
 
 
 @pytest.mark.parametrize(("own", "block"), [("you help", "you help"), (" ", default_prompt.SUBAGENT)])
 def test_a_subagent_is_told_what_it_is_before_anything_else(own: str, block: str) -> None:
     context = TurnContext(is_subagent=True, subagent_instruction=own, user_prompt="call me Ada")
 
-    assert blocks.turn_blocks(context) == (block, blocks.user_instructions("call me Ada"))
+    assert system_blocks.turn_blocks(context) == (block, system_blocks.user_instructions("call me Ada"))
 
 
 def test_a_root_chat_has_no_subagent_instruction() -> None:
-    assert blocks.turn_blocks(TurnContext(subagent_instruction="you help")) == ()
+    assert system_blocks.turn_blocks(TurnContext(subagent_instruction="you help")) == ()
 
 
 def test_the_same_context_gives_the_same_blocks() -> None:
-    assert blocks.turn_blocks(FULL) == blocks.turn_blocks(FULL)
+    assert system_blocks.turn_blocks(FULL) == system_blocks.turn_blocks(FULL)
 
 
 # Workspace and skills
 
 
 def test_workspace_context_names_place_and_sources() -> None:
-    text = blocks.workspace_context(
+    text = system_blocks.workspace_context(
         "linux",
         "/home/ada/app",
         files=[
@@ -193,19 +195,19 @@ def test_workspace_context_names_place_and_sources() -> None:
 
 
 def test_a_long_instruction_file_is_cut_and_marked() -> None:
-    text = blocks.workspace_context("linux", "/", files=[InstructionFile("/a.md", "é" * 40_000)])
+    text = system_blocks.workspace_context("linux", "/", files=[InstructionFile("/a.md", "é" * 40_000)])
 
     assert "Source: /a.md (truncated)\n" in text
-    assert text.count("é") == blocks.MAX_INSTRUCTION_BYTES // 2
+    assert text.count("é") == system_blocks.MAX_INSTRUCTION_BYTES // 2
 
 
 def test_unknown_workspace_gives_no_context() -> None:
-    assert blocks.workspace_context("", "", files=[]) == ""
-    assert "Working directory" not in blocks.workspace_context("linux", "", files=[])
+    assert system_blocks.workspace_context("", "", files=[]) == ""
+    assert "Working directory" not in system_blocks.workspace_context("linux", "", files=[])
 
 
 def test_skills_are_listed_by_name_and_qualified_only_on_a_clash() -> None:
-    index = blocks.skills_index(
+    index = system_blocks.skills_index(
         [
             Skill("review", "Theirs.", "workspace"),
             Skill("deploy", "Deploys\n  the app.", "workspace"),
@@ -222,15 +224,15 @@ def test_skills_are_listed_by_name_and_qualified_only_on_a_clash() -> None:
 
 
 def test_no_skills_give_no_index() -> None:
-    assert blocks.skills_index([]) == ""
+    assert system_blocks.skills_index([]) == ""
 
 
 @pytest.mark.parametrize("place", ["{}", "before\n\n{}", "before {} after", "{}\n\nafter"])
 def test_the_plan_path_takes_the_place_kept_for_it(place: str) -> None:
     text = place.format(default_prompt.PLAN_PATH)
 
-    known = blocks.with_plan_path(text, "/p.md")
-    unknown = blocks.with_plan_path(text, None)
+    known = system_blocks.with_plan_path(text, "/p.md")
+    unknown = system_blocks.with_plan_path(text, None)
 
     assert known == place.format("<plan-file-path>\n/p.md\n</plan-file-path>")
     assert default_prompt.PLAN_PATH not in unknown
@@ -247,12 +249,12 @@ INVISIBLE = [
 
 @pytest.mark.parametrize("code", INVISIBLE, ids=hex)
 def test_invisible_characters_are_removed(code: int) -> None:
-    assert sanitise.clean(f"a{chr(code)}b") == "ab"
+    assert prompt_text.clean(f"a{chr(code)}b") == "ab"
 
 
 @pytest.mark.parametrize("code", [0x200C, 0x2065, 0x2029, 0x2070, 0xFFFC, 0x00AE])
 def test_their_neighbours_stay(code: int) -> None:
-    assert sanitise.clean(f"a{chr(code)}b") == f"a{chr(code)}b"
+    assert prompt_text.clean(f"a{chr(code)}b") == f"a{chr(code)}b"
 
 
 @pytest.mark.parametrize(
@@ -268,28 +270,28 @@ def test_their_neighbours_stay(code: int) -> None:
     ],
 )
 def test_space_is_tidied(text: str, cleaned: str) -> None:
-    assert sanitise.clean(text) == cleaned
+    assert prompt_text.clean(text) == cleaned
 
 
 @given(st.text(st.sampled_from("a \t\r\n\u200b\ufeff\u200c")))
 def test_cleaning_twice_changes_nothing(text: str) -> None:
-    once = sanitise.clean(text)
+    once = prompt_text.clean(text)
 
-    assert sanitise.clean(once) == once
+    assert prompt_text.clean(once) == once
 
 
 @pytest.mark.parametrize("text", ["a<!-- x -->b", "a<!-- x\ny -->b", "ab<!-- open"])
 def test_comments_vanish_from_markdown(text: str) -> None:
-    assert sanitise.clean_markdown(text) == "ab"
+    assert prompt_text.clean_markdown(text) == "ab"
 
 
 def test_a_prompt_of_128_kib_is_kept_and_cleaning_comes_first() -> None:
-    assert sanitise.check_prompt("a" * 128 * 1024 + "\u200b\r\n", field="system_prompt") == "a" * 128 * 1024
+    assert prompt_text.check_prompt("a" * 128 * 1024 + "\u200b\r\n", field="system_prompt") == "a" * 128 * 1024
 
 
 @pytest.mark.parametrize("text", ["a" * (128 * 1024 + 1), "é" * (64 * 1024 + 1), "\ud800" * 50_000])
 def test_a_larger_prompt_is_refused_by_field(text: str) -> None:
     with pytest.raises(InvalidInput, match="131072") as caught:
-        sanitise.check_prompt(text, field="system_prompt")
+        prompt_text.check_prompt(text, field="system_prompt")
 
     assert caught.value.field == "system_prompt"

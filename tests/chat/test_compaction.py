@@ -8,13 +8,12 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.chat import compaction, overflow, parts, summarising
-from rookery.chat.attachments import StoredFile
-from rookery.chat.compaction import Assessment, Source, Status
-from rookery.chat.messages import NewMessage, Role, StepFigures, Visibility
-from rookery.chat.parts import File, FileReference, Part, Text, ToolResult
-from rookery.chat.prompt import PromptRow
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat import compaction, overflow, parts, summary_prompt
+from rookery.domain.chat.compaction import Assessment, Source, Status
+from rookery.domain.chat.messages import NewMessage, Role, StepFigures, Visibility
+from rookery.domain.chat.parts import File, FileReference, Part, Text, ToolResult
+from rookery.domain.chat.prompt import PromptRow
+from rookery.domain.chat.prompt_parts import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -25,6 +24,7 @@ from rookery.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.domain.content.attachments import StoredFile
 from tests.chat.prompt_rows import assistant, boundary, call, hook, prompt_of, result, row, system, tool, user
 
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -382,11 +382,11 @@ def says(text: str) -> PromptMessage:
 def test_the_request_is_the_generation_with_an_instruction_at_its_end() -> None:
     prompt = prompt_of([system(1, "rules"), user(2, "hi"), counted(3, 1)])
 
-    asked = summarising.ask(prompt, hint=" keep names ")
+    asked = summary_prompt.ask(prompt, hint=" keep names ")
 
     assert asked.messages[:-1] == prompt.messages
-    assert asked.messages[-1] == says(f"{summarising.INSTRUCTION}\n\nkeep names")
-    assert summarising.ask(prompt).messages[-1] == says(summarising.INSTRUCTION)
+    assert asked.messages[-1] == says(f"{summary_prompt.INSTRUCTION}\n\nkeep names")
+    assert summary_prompt.ask(prompt).messages[-1] == says(summary_prompt.INSTRUCTION)
 
 
 @pytest.mark.parametrize(
@@ -394,11 +394,11 @@ def test_the_request_is_the_generation_with_an_instruction_at_its_end() -> None:
     [
         ([" one ", "", "two\n"], "stop", "one\n\ntwo"),
         (["one"], "other", "one"),
-        (["one"], "length", "one" + summarising.CUT_SHORT),
+        (["one"], "length", "one" + summary_prompt.CUT_SHORT),
     ],
 )
 def test_the_summary_is_all_text_of_the_answer(texts: list[str], reason: str, summary: str) -> None:
-    assert summarising.read_summary(texts, finish_reason=reason) == summary
+    assert summary_prompt.read_summary(texts, finish_reason=reason) == summary
 
 
 @pytest.mark.parametrize(
@@ -406,8 +406,8 @@ def test_the_summary_is_all_text_of_the_answer(texts: list[str], reason: str, su
     [([], "stop"), ([" \n"], "stop"), ([""], "length"), (["one"], "tool_calls"), (["No."], "content_filter")],
 )
 def test_an_answer_without_a_summary_fails(texts: list[str], reason: str) -> None:
-    with pytest.raises(summarising.SummaryFailed):
-        summarising.read_summary(texts, finish_reason=reason)
+    with pytest.raises(summary_prompt.SummaryFailed):
+        summary_prompt.read_summary(texts, finish_reason=reason)
 
 
 def test_another_provider_gets_a_copy_it_can_read() -> None:
@@ -422,7 +422,9 @@ def test_another_provider_gets_a_copy_it_can_read() -> None:
         )
     )
 
-    asked, answered, looked = summarising.for_other_provider(prompt, accepts=lambda kind: kind == "text/csv").messages
+    asked, answered, looked = summary_prompt.for_other_provider(
+        prompt, accepts=lambda kind: kind == "text/csv"
+    ).messages
 
     assert asked.parts[0] == PromptText("see")
     assert isinstance(asked.parts[1], PromptText)
@@ -446,13 +448,13 @@ def test_what_a_provider_executed_is_told_in_answers_only() -> None:
     silent = PromptResult("wt", "web_search", " ", provider_executed=True)
     prompt = Prompt((message(Role.USER, PromptText("hi"), search, found), message(Role.ASSISTANT, silent)))
 
-    assert summarising.for_other_provider(prompt, accepts=lambda kind: True) == Prompt((says("hi"),))
+    assert summary_prompt.for_other_provider(prompt, accepts=lambda kind: True) == Prompt((says("hi"),))
 
 
 def test_plain_results_reach_another_provider_unchanged() -> None:
     steps = step("a", 10)
 
-    copied = summarising.for_other_provider(Prompt(steps), accepts=lambda kind: True)
+    copied = summary_prompt.for_other_provider(Prompt(steps), accepts=lambda kind: True)
 
     assert copied.messages[1] == steps[1]
 
@@ -470,7 +472,7 @@ def test_an_estimate_counts_text_by_bytes_and_pictures_by_what_they_cost() -> No
 def test_an_answer_of_reasoning_alone_vanishes_from_the_copy() -> None:
     prompt = Prompt((says("hi"), message(Role.ASSISTANT, PromptReasoning("hm"))))
 
-    assert summarising.for_other_provider(prompt, accepts=lambda kind: True) == Prompt((says("hi"),))
+    assert summary_prompt.for_other_provider(prompt, accepts=lambda kind: True) == Prompt((says("hi"),))
 
 
 # When it is too much
@@ -487,7 +489,7 @@ def test_first_media_and_old_results_go() -> None:
     steps = [each for number in range(12) for each in step(f"c{number}", 5000, media=PromptMedia("image/png", "QUJD"))]
     prompt = Prompt((message(Role.USER, PromptFile("image/png", b"x" * 100)), *steps))
 
-    lighter = summarising.without_bulk(prompt)
+    lighter = summary_prompt.without_bulk(prompt)
 
     results = [part for each in lighter.messages for part in each.parts if isinstance(part, PromptResult)]
     assert all(part.media is None for part in results)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import compaction, decide, history
-from rookery.chat.blocks import Mode
-from rookery.chat.chats import Chat, LastError
-from rookery.chat.compaction import Assessment, Source
-from rookery.chat.decide import (
+from rookery.domain.chat import compaction, history
+from rookery.domain.chat import decision as chat_decision
+from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.compaction import Assessment, Source
+from rookery.domain.chat.decision import (
     Compact,
     Decision,
     EnterRequiresAction,
@@ -25,10 +25,11 @@ from rookery.chat.decide import (
     Rules,
     TurnEnd,
 )
-from rookery.chat.messages import Role, StepFigures, Visibility
-from rookery.chat.parts import Part, Text, ToolCall, ToolResult
-from rookery.chat.prompt import PromptRow
-from rookery.chat.toolcalls import OpenCall
+from rookery.domain.chat.messages import Role, StepFigures, Visibility
+from rookery.domain.chat.parts import Part, Text, ToolCall, ToolResult
+from rookery.domain.chat.prompt import PromptRow
+from rookery.domain.chat.system_blocks import Mode
+from rookery.domain.chat.tool_calls import OpenCall
 from tests.chat.prompt_rows import AT, CHAT, assistant, boundary, call, hook, result, row, system, tool, user
 
 PLAIN = Chat(
@@ -103,7 +104,7 @@ def next_decision(
     limit: int | None = LIMIT,
     is_refused: bool = False,
 ) -> Decision:
-    return decide.decide(
+    return chat_decision.decide(
         chat,
         history.read(rows),
         rules=rules,
@@ -285,7 +286,7 @@ def test_tool_ends_only_the_turn_it_ran_in() -> None:
     ],
 )
 def test_only_plan_turns_have_tools_that_end_them(mode: Mode, is_root: bool, names: set[str]) -> None:
-    assert decide.stop_after_tools(mode, is_root=is_root) == names
+    assert chat_decision.stop_after_tools(mode, is_root=is_root) == names
 
 
 # Row 5: the model has finished
@@ -370,7 +371,7 @@ def test_step_limit_comes_before_compaction() -> None:
     [(1079, 1200, False), (1080, 1200, True), (1199, 1200, True), (8, 10, False), (9, 10, True), (9999, 0, False)],
 )
 def test_model_is_told_when_nine_tenths_of_its_steps_are_used(done: int, limit: int, is_told: bool) -> None:
-    notice = decide.step_notice(done, limit)
+    notice = chat_decision.step_notice(done, limit)
 
     assert (notice is not None) is is_told
     assert notice is None or str(limit) in notice
@@ -382,11 +383,11 @@ def test_notice_goes_with_the_decision_and_stays_the_same() -> None:
     notices = [next_decision(steps(count), rules=rules) for count in (17, 18, 19)]
 
     assert notices[0] == Generate()
-    assert notices[1] == notices[2] == Generate(decide.step_notice(18, 20))
+    assert notices[1] == notices[2] == Generate(chat_decision.step_notice(18, 20))
 
 
 def test_people_are_told_how_to_go_on_after_the_limit() -> None:
-    assert decide.step_limit_notice(1200) == (
+    assert chat_decision.step_limit_notice(1200) == (
         "The turn was stopped at its limit of 1200 steps. Send a message to go on."
     )
 
@@ -482,7 +483,10 @@ STEP = [assistant(20, LOCAL), tool(21, result("l"))]
         ([user(1, "go"), *STEP], Compact(Source.OVERFLOW)),
         ([user(1, "go"), *compacted(2, Source.OVERFLOW)], Compact(Source.OVERFLOW)),
         ([user(1, "go"), *(row for _ in range(7) for row in compacted(2, Source.OVERFLOW))], Compact(Source.OVERFLOW)),
-        ([user(1, "go"), *(row for _ in range(8) for row in compacted(2, Source.OVERFLOW))], FailTurn(decide.TOO_LONG)),
+        (
+            [user(1, "go"), *(row for _ in range(8) for row in compacted(2, Source.OVERFLOW))],
+            FailTurn(chat_decision.TOO_LONG),
+        ),
         ([user(1, "go"), *(row for _ in range(9) for row in compacted(2, Source.AUTOMATIC))], Compact(Source.OVERFLOW)),
         (
             [*(row for _ in range(8) for row in compacted(2, Source.OVERFLOW)), user(90, "more")],
@@ -525,7 +529,7 @@ def test_refused_history_never_leads_to_the_same_request() -> None:
     ],
 )
 def test_empty_answer_to_the_user_is_asked_for_again(rows: list[PromptRow], attempt: int, is_final: bool) -> None:
-    assert decide.is_empty_answer_final(history.read(rows), attempt) is is_final
+    assert chat_decision.is_empty_answer_final(history.read(rows), attempt) is is_final
 
 
 # What holds for every history

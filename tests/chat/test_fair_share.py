@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat.fair_share import Claim, Use, WaitingChat, find_donors, find_receiver, may_start, takes_from_poorer
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.fair_share import (
+    Claim,
+    Use,
+    WaitingChat,
+    find_donors,
+    find_receiver,
+    may_start,
+    takes_from_poorer,
+)
+from rookery.domain.chat.messages import ChatId
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import compaction, history, parts
-from rookery.chat.compaction import Source
-from rookery.chat.messages import Role, StepFigures, Visibility
-from rookery.chat.parts import CONTENT_VERSION, ToolResult
-from rookery.chat.prompt import PromptRow, UnreadableRow
-from rookery.chat.toolcalls import OpenCall
+from rookery.domain.chat import compaction, history, parts
+from rookery.domain.chat.compaction import Source
+from rookery.domain.chat.messages import Role, StepFigures, Visibility
+from rookery.domain.chat.parts import CONTENT_VERSION, ToolResult
+from rookery.domain.chat.prompt import PromptRow, UnreadableRow
+from rookery.domain.chat.tool_calls import OpenCall
 from tests.chat.prompt_rows import AT, assistant, boundary, call, hook, result, row, system, tool, user
 
 CONFIG = UUID(int=11)

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from rookery.chat import interrupted, parts
-from rookery.chat.interrupted import NOTE, LivePart
-from rookery.chat.messages import NewMessage, Role, StepFigures
-from rookery.chat.parts import File, HookNotice, Part, Reasoning, Source, Text, ToolCall, ToolResult
-from rookery.chat.prompt_parts import PromptCall, PromptReasoning, PromptResult
-from rookery.chat.toolcalls import CallRow, OpenCall, open_calls
+from rookery.domain.chat import interrupted_step, parts
+from rookery.domain.chat.interrupted_step import NOTE, LivePart
+from rookery.domain.chat.messages import NewMessage, Role, StepFigures
+from rookery.domain.chat.parts import File, HookNotice, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.domain.chat.prompt_parts import PromptCall, PromptReasoning, PromptResult
+from rookery.domain.chat.tool_calls import CallRow, OpenCall, open_calls
 from tests.chat.prompt_rows import prompt_of, row
 
 CONFIG = UUID(int=11)
@@ -46,7 +46,7 @@ def done(call_id: str, output: bytes = b'{"output":"x"}', *, provider_executed: 
 
 
 def rows(live: Sequence[LivePart], *committed: OpenCall) -> tuple[NewMessage, ...]:
-    return interrupted.rows(live, at=AT, model_config_id=CONFIG, figures=FIGURES, committed=committed)
+    return interrupted_step.rows(live, at=AT, model_config_id=CONFIG, figures=FIGURES, committed=committed)
 
 
 def content(live: Sequence[LivePart]) -> tuple[Part, ...]:

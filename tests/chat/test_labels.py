@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import labels
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat import labels
+from rookery.domain.chat.errors import InvalidInput
 
 
 @pytest.mark.parametrize("key", ["a", "7", "team", "app.kubernetes.io/name", "A_b-c.d/e", "a" * 64])

@@ -8,8 +8,8 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rookery.chat.states import State
-from rookery.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition
 from tests.chat import explore, model, truths
 from tests.chat.actors import User, Worker
 from tests.chat.explore import Edge, Node

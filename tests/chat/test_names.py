@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat.names import normal_name
+from rookery.domain.access.account_names import normal_name
 
 # Letters and marks that fold or compose in odd ways are too rare among all characters to be met by chance.
 ODD = (

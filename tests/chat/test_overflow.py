@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from rookery.chat import overflow, summarising
-from rookery.chat.attachments import StoredFile
-from rookery.chat.messages import Role
-from rookery.chat.overflow import Budget, Cut
-from rookery.chat.parts import File, FileReference, Part, Text
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat import overflow, summary_prompt
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.overflow import Budget, Cut
+from rookery.domain.chat.parts import File, FileReference, Part, Text
+from rookery.domain.chat.prompt_parts import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -23,6 +22,7 @@ from rookery.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.domain.content.attachments import StoredFile
 
 FILE = UUID(int=5)
 TEXTS = st.text(max_size=4000)
@@ -83,25 +83,25 @@ def test_turn_that_is_refused_again_and_again_comes_to_an_end(window: int, first
 @given(st.lists(TEXTS, max_size=12), st.integers(8_000, 40_000))
 def test_trimmed_prompt_keeps_system_blocks_and_the_request(texts: list[str], max_bytes: int) -> None:
     said = [message(Role.USER, PromptText(text * 3)) for text in texts]
-    prompt = summarising.ask(Prompt((message(Role.SYSTEM, PromptText("rules")), *said)))
+    prompt = summary_prompt.ask(Prompt((message(Role.SYSTEM, PromptText("rules")), *said)))
 
     shorter = overflow.trimmed(prompt, max_bytes=max_bytes)
 
     assert len(shorter.messages) == len(prompt.messages)
     assert (shorter.messages[0], shorter.messages[-1]) == (prompt.messages[0], prompt.messages[-1])
-    assert summarising.size_bytes(shorter.messages) <= max(max_bytes, summarising.size_bytes(prompt.messages))
+    assert summary_prompt.size_bytes(shorter.messages) <= max(max_bytes, summary_prompt.size_bytes(prompt.messages))
 
 
 def test_long_results_are_cut_to_their_ends_as_far_as_they_must() -> None:
     result = PromptResult("a", "read", "HEAD " + "x" * 60_000 + " TAIL")
-    prompt = summarising.ask(Prompt((message(Role.USER, PromptText("go")), message(Role.TOOL, result))))
+    prompt = summary_prompt.ask(Prompt((message(Role.USER, PromptText("go")), message(Role.TOOL, result))))
 
     shorter = overflow.trimmed(prompt, max_bytes=20_000)
 
     (cut,) = (part for each in shorter.messages for part in each.parts if isinstance(part, PromptResult))
     assert cut.text.startswith("HEAD ")
     assert cut.text.endswith(" TAIL")
-    assert summarising.size_bytes(shorter.messages) <= 20_000
+    assert summary_prompt.size_bytes(shorter.messages) <= 20_000
 
 
 # Pieces

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from rookery.chat.messages import Role
-from rookery.chat.pairing import NO_RESULT, repair
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import (
     PromptCall,
     PromptFile,
     PromptMessage,
@@ -20,6 +19,7 @@ from rookery.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.domain.chat.tool_call_pairing import NO_RESULT, repair
 
 
 def call(call_id: str, name: str = "look", *, provider_executed: bool = False) -> PromptCall:

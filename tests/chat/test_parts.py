@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.parts import (
+from rookery.domain.chat import parts
+from rookery.domain.chat.parts import (
     ContentError,
     ContextFile,
     File,

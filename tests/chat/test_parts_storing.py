@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from rookery.chat import parts
-from rookery.chat.parts import (
+from rookery.domain.chat import parts
+from rookery.domain.chat.parts import (
     MAX_DEPTH,
     ContextFile,
     File,

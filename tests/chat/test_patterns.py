@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import patterns
-from rookery.chat.patterns import Texts
+from rookery.domain.chat import approval_patterns
+from rookery.domain.chat.approval_patterns import Texts
 
 UNSAFE = set(";&|<>$`(){}\\\u2028\u2029") | {chr(code) for code in (*range(32), *range(127, 160))}
 ALPHABET = "abAB*?\\; .\u00e4\u00c4\u0130\u0131\u017f\u212asS\U0001f600\n\ud800"
@@ -32,7 +32,7 @@ def reference(pattern: str, text: str, *, is_narrow: bool) -> bool:
         return is_wild(text[0], is_narrow) and reference(rest, text[1:], is_narrow=is_narrow)
     if first == "\\":
         first, rest = (rest[0], rest[1:]) if rest else ("\\", "")
-    same = first == text[0] if is_narrow else patterns.fold(first) == patterns.fold(text[0])
+    same = first == text[0] if is_narrow else approval_patterns.fold(first) == approval_patterns.fold(text[0])
     return same and reference(rest, text[1:], is_narrow=is_narrow)
 
 
@@ -45,7 +45,7 @@ def is_wild(character: str, is_narrow: bool) -> bool:
 def test_a_pattern_matches_what_the_definition_says(is_narrow: bool, pattern: str, text: str) -> None:
     expected = reference(pattern, text, is_narrow=is_narrow)
 
-    assert patterns.matches(pattern, text, is_narrow=is_narrow) is expected
+    assert approval_patterns.matches(pattern, text, is_narrow=is_narrow) is expected
 
 
 @pytest.mark.parametrize("is_narrow", [True, False])
@@ -63,14 +63,14 @@ def test_many_texts_are_matched_each_by_itself(is_narrow: bool, pattern: str, gi
 
 @given(st.text(max_size=20))
 def test_capitals_fold_character_by_character(text: str) -> None:
-    assert len(patterns.fold(text)) == len(text)
-    assert patterns.fold(patterns.fold(text)) == patterns.fold(text)
+    assert len(approval_patterns.fold(text)) == len(text)
+    assert approval_patterns.fold(approval_patterns.fold(text)) == approval_patterns.fold(text)
 
 
 @given(st.characters(), st.characters())
 def test_whatever_a_regular_expression_takes_for_the_same_letter_is_the_same(one: str, other: str) -> None:
     if re.fullmatch(re.escape(one), other, re.IGNORECASE):
-        assert patterns.fold(one) == patterns.fold(other)
+        assert approval_patterns.fold(one) == approval_patterns.fold(other)
 
 
 def test_every_pair_that_a_regular_expression_takes_for_the_same_letter_is_the_same() -> None:
@@ -78,7 +78,7 @@ def test_every_pair_that_a_regular_expression_takes_for_the_same_letter_is_the_s
     for character in everything:
         for variant in {character.lower(), character.upper()} - {character}:
             if len(variant) == 1 and re.fullmatch(re.escape(character), variant, re.IGNORECASE):
-                assert patterns.fold(character) == patterns.fold(variant), (character, variant)
+                assert approval_patterns.fold(character) == approval_patterns.fold(variant), (character, variant)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_every_pair_that_a_regular_expression_takes_for_the_same_letter_is_the_s
     ],
 )
 def test_patterns_have_at_most_256_characters_and_16_wildcards(pattern: str, is_taken: bool) -> None:
-    assert (patterns.find_problem(pattern) is None) is is_taken
+    assert (approval_patterns.find_problem(pattern) is None) is is_taken
 
 
 def test_work_grows_with_lengths_alone() -> None:

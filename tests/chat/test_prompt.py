@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from rookery.chat import parts
-from rookery.chat.attachments import FileRules, ImageTooLarge, StoredFile
-from rookery.chat.default_prompt import PLAN_PATH
-from rookery.chat.messages import Role, StepFigures, Visibility
-from rookery.chat.pairing import NO_RESULT
-from rookery.chat.parts import File, FileReference, HookNotice, Reasoning, Source, Text, ToolCall, ToolResult
-from rookery.chat.prompt import ModelIdentity, UnreadableRow, list_files, readable_output, result_text
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat import parts
+from rookery.domain.chat.default_prompt import PLAN_PATH
+from rookery.domain.chat.messages import Role, StepFigures, Visibility
+from rookery.domain.chat.parts import File, FileReference, HookNotice, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.domain.chat.prompt import ModelIdentity, UnreadableRow, list_files, readable_output, result_text
+from rookery.domain.chat.prompt_parts import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -27,6 +25,8 @@ from rookery.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
+from rookery.domain.chat.tool_call_pairing import NO_RESULT
+from rookery.domain.content.attachments import FileRules, ImageTooLarge, StoredFile
 from tests.chat.prompt_rows import (
     ANTHROPIC,
     CLAUDE,

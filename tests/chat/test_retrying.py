@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import retrying
-from rookery.chat.chats import RetryState
-from rookery.chat.retrying import GiveUp, RetryPolicy
+from rookery.domain.chat import retry_policy
+from rookery.domain.chat.chat import RetryState
+from rookery.domain.chat.retry_policy import GiveUp, RetryPolicy
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -27,23 +27,23 @@ def never() -> float:
     ("attempt", "delay"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 32), (7, 60), (8, 60), (24, 60)]
 )
 def test_delay_doubles_up_to_a_minute(attempt: int, delay: int) -> None:
-    assert retrying.next_delay(attempt, never, retryable=True) == seconds(delay)
+    assert retry_policy.next_delay(attempt, never, retryable=True) == seconds(delay)
 
 
 def test_all_waits_together_take_about_19_minutes() -> None:
-    waits = [retrying.retry_delay(attempt, None, never) for attempt in range(1, 25)]
+    waits = [retry_policy.retry_delay(attempt, None, never) for attempt in range(1, 25)]
 
     assert sum(waits, timedelta()) == timedelta(minutes=19, seconds=3)
 
 
 @pytest.mark.parametrize(("chance", "delay"), [(0.0, 4.0), (0.5, 4.4), (1.0, 4.8)])
 def test_chance_adds_up_to_a_fifth(chance: float, delay: float) -> None:
-    assert retrying.retry_delay(3, None, lambda: chance) == seconds(delay)
+    assert retry_policy.retry_delay(3, None, lambda: chance) == seconds(delay)
 
 
 @pytest.mark.parametrize(("asked", "delay"), [(0, 4), (3, 4), (4, 4), (5, 5), (90, 90), (600, 600)])
 def test_longer_wait_that_the_provider_asked_for_wins(asked: int, delay: int) -> None:
-    assert retrying.next_delay(3, never, retryable=True, retry_after=seconds(asked)) == seconds(delay)
+    assert retry_policy.next_delay(3, never, retryable=True, retry_after=seconds(asked)) == seconds(delay)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_longer_wait_that_the_provider_asked_for_wins(asked: int, delay: int) ->
 def test_some_failures_are_final(attempt: int, retryable: bool, retry_after: float | None, why: GiveUp) -> None:
     asked = None if retry_after is None else seconds(retry_after)
 
-    assert retrying.next_delay(attempt, never, retryable=retryable, retry_after=asked) is why
+    assert retry_policy.next_delay(attempt, never, retryable=retryable, retry_after=asked) is why
 
 
 def test_numbers_come_from_the_policy() -> None:
@@ -70,22 +70,25 @@ def test_numbers_come_from_the_policy() -> None:
         max_attempts=3, first_delay=seconds(10), max_delay=seconds(15), retry_after_cap=seconds(20), jitter=1.0
     )
 
-    assert retrying.next_delay(1, never, retryable=True, policy=policy) == seconds(10)
-    assert retrying.next_delay(2, lambda: 1.0, retryable=True, policy=policy) == seconds(30)
-    assert retrying.next_delay(3, never, retryable=True, policy=policy) is GiveUp.ATTEMPTS_USED
-    assert retrying.next_delay(1, never, retryable=True, retry_after=seconds(21), policy=policy) is GiveUp.WAIT_TOO_LONG
+    assert retry_policy.next_delay(1, never, retryable=True, policy=policy) == seconds(10)
+    assert retry_policy.next_delay(2, lambda: 1.0, retryable=True, policy=policy) == seconds(30)
+    assert retry_policy.next_delay(3, never, retryable=True, policy=policy) is GiveUp.ATTEMPTS_USED
+    assert (
+        retry_policy.next_delay(1, never, retryable=True, retry_after=seconds(21), policy=policy)
+        is GiveUp.WAIT_TOO_LONG
+    )
 
 
 @given(st.integers(max_value=10**9), st.floats(min_value=0, max_value=600), st.floats(min_value=0, max_value=1))
 def test_delay_is_never_shorter_than_asked_nor_longer_than_its_bound(attempt: int, asked: float, chance: float) -> None:
-    delay = retrying.retry_delay(attempt, seconds(asked), lambda: chance)
+    delay = retry_policy.retry_delay(attempt, seconds(asked), lambda: chance)
 
     assert max(seconds(1), seconds(asked)) <= delay <= max(seconds(60), seconds(asked)) * 1.2
 
 
 @pytest.mark.parametrize(("attempt", "used"), [(0, False), (24, False), (25, True), (26, True)])
 def test_crashes_use_attempts_up_too(attempt: int, used: bool) -> None:
-    assert retrying.are_attempts_used(attempt) is used
+    assert retry_policy.are_attempts_used(attempt) is used
 
 
 # A wait that somebody else began
@@ -107,4 +110,4 @@ def waiting(until: timedelta, delay_ms: int) -> RetryState:
     ids=["none", "under way", "over now", "long over", "other clock is ahead"],
 )
 def test_rest_of_a_wait_is_waited_for(state: RetryState | None, remaining: int) -> None:
-    assert retrying.remaining_wait(state, NOW) == seconds(remaining)
+    assert retry_policy.remaining_wait(state, NOW) == seconds(remaining)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import search_query
-from rookery.chat.errors import InvalidInput
-from rookery.chat.search_query import Archived, ChatQuery, Client, Source
-from rookery.chat.states import Status
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.states import Status
+from rookery.domain.content import search_query
+from rookery.domain.content.search_query import Archived, ChatQuery, Client, Source
 
 ID = UUID("0190b7a4-0000-7000-8000-000000000001")
 MAY = datetime(2026, 5, 1, tzinfo=UTC)

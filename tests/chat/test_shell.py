@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat.shell import parsed_commands
+from rookery.domain.content.shell_programs import parsed_commands
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import skills
-from rookery.chat.skills import AmbiguousSkill, NoSuchSkill, SkillFile, SkillProblem
+from rookery.domain.content import skills
+from rookery.domain.content.skills import AmbiguousSkill, NoSuchSkill, SkillFile, SkillProblem
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import snippets
-from rookery.chat.snippets import snippet
+from rookery.domain.content import snippets
+from rookery.domain.content.snippets import snippet
 
 LONG = "hay " * 100 + "the Needle here " + "straw " * 100
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from rookery.chat.states import ARCHIVED, HAS_QUEUE, RUNNABLE, STATUS_OF, State, Status, classify
+from rookery.domain.chat.states import ARCHIVED, HAS_QUEUE, RUNNABLE, STATUS_OF, State, Status, classify
 
 TUPLES = list(product(Status, (False, True), (0, 3)))
 

@@ -8,8 +8,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rookery.chat import parts, submission
-from rookery.chat.parts import (
+from rookery.domain.chat import parts, submission
+from rookery.domain.chat.parts import (
     File,
     FileReference,
     HookContext,
@@ -22,7 +22,7 @@ from rookery.chat.parts import (
     ToolResult,
     WorkspaceContext,
 )
-from rookery.chat.submission import FileFacts, InvalidContent
+from rookery.domain.chat.submission import FileFacts, InvalidContent
 
 FILE_ID = UUID("00000000-0000-0000-0000-00000000000f")
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import titles
-from rookery.chat.parts import FileReference, Text
+from rookery.domain.chat import titles
+from rookery.domain.chat.parts import FileReference, Text
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.errors import ToolResultRejected
-from rookery.chat.messages import NewMessage, Role, Visibility
-from rookery.chat.parts import CONTENT_VERSION, Part, Text, ToolCall, ToolResult
-from rookery.chat.toolcalls import (
+from rookery.domain.chat import parts
+from rookery.domain.chat.errors import ToolResultRejected
+from rookery.domain.chat.messages import NewMessage, Role, Visibility
+from rookery.domain.chat.parts import CONTENT_VERSION, Part, Text, ToolCall, ToolResult
+from rookery.domain.chat.tool_calls import (
     CallRow,
     CloseReason,
     OpenCall,

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.states import ARCHIVED, EXISTING, HAS_QUEUE, State
-from rookery.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, BusyBehavior, Transition, is_legal
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.states import ARCHIVED, EXISTING, HAS_QUEUE, State
+from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, BusyBehavior, Transition, is_legal
 
 # The table of state-machine.md, "Transition table", word by word, and what docs/decisions/0026 adds. Kept apart from
 # the code's own table on purpose: every other test derives its cases from that one, so a slip there would go unseen.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import windows
-from rookery.chat.windows import Learned, LearnedFrom, Windows
+from rookery.domain.models import context_window
+from rookery.domain.models.context_window import Learned, LearnedFrom, Windows
 
 LIMITS = st.none() | st.integers(-10, 10**9)
 
@@ -67,13 +67,13 @@ def test_window_in_force_is_never_larger_than_any_that_is_known(
     ],
 )
 def test_refusal_teaches(window: int | None, estimated: int, maximum: int | None, learned: Learned | None) -> None:
-    assert windows.learn(window, estimated=estimated, maximum=maximum) == learned
+    assert context_window.learn(window, estimated=estimated, maximum=maximum) == learned
 
 
 def test_refusal_that_may_be_about_something_else_teaches_only_the_number_it_names() -> None:
-    assert windows.learn(400_000, estimated=150_000, maximum=None, can_guess=False) is None
-    assert windows.learn(None, estimated=150_000, maximum=None, can_guess=False) is None
-    named = windows.learn(400_000, estimated=150_000, maximum=128_000, can_guess=False)
+    assert context_window.learn(400_000, estimated=150_000, maximum=None, can_guess=False) is None
+    assert context_window.learn(None, estimated=150_000, maximum=None, can_guess=False) is None
+    named = context_window.learn(400_000, estimated=150_000, maximum=128_000, can_guess=False)
     assert named == Learned(128_000, LearnedFrom.PROVIDER)
 
 
@@ -83,7 +83,7 @@ def test_refusal_that_may_be_about_something_else_teaches_only_the_number_it_nam
 def test_guess_is_never_less_than_what_the_model_has_read(
     window: int | None, read_tokens: int, guess: int | None
 ) -> None:
-    learned = windows.learn(window, estimated=50_000, maximum=None, read_tokens=read_tokens)
+    learned = context_window.learn(window, estimated=50_000, maximum=None, read_tokens=read_tokens)
 
     assert (None if learned is None else learned.tokens) == guess
 
@@ -92,6 +92,6 @@ def test_guess_is_never_less_than_what_the_model_has_read(
 def test_what_is_learned_is_always_less_than_what_was_believed(
     window: int, estimated: int, maximum: int | None
 ) -> None:
-    learned = windows.learn(window, estimated=estimated, maximum=maximum)
+    learned = context_window.learn(window, estimated=estimated, maximum=maximum)
 
-    assert learned is None or windows.MIN_NAMED_TOKENS <= learned.tokens < window
+    assert learned is None or context_window.MIN_NAMED_TOKENS <= learned.tokens < window

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rookery.chat.states import State, Status
+from rookery.domain.chat.states import State, Status
 from tests.chat.model import BUSY
 from tests.chat.model_values import Chat, Kind, Tool
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from rookery.chat.rights import Role
 from rookery.cli import chat
 from rookery.cli.chat import Terminal
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery
+from rookery.domain.access.rights import Role
 from rookery.llm.scripted import Say, Script, Step
 from rookery.llm.types import Call
 from tests.api.house import House, Person, open_house

@@ -15,6 +15,7 @@ from rookery.cli.admin_run import Interrupts
 from rookery.cli.admin_run_request import Request
 from rookery.cli.admin_run_screen import Screen
 from rookery.cli.output import Output
+from rookery.domain.models.options import ProviderType
 from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import Say, Script, Step
 from rookery.llm.secrets import KeyRing
@@ -22,7 +23,6 @@ from rookery.llm.types import Call
 from rookery.loop.tools import Tool
 from rookery.store import model_configs, providers
 from rookery.store.model_configs import ModelConfig, ModelConfigDraft
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Database
 from rookery.store.providers import ProviderDraft
 from rookery.tools.turn import PlainToolbox

@@ -16,12 +16,12 @@ from uuid import UUID
 
 import pytest
 
-from rookery.chat.windows import Learned, LearnedFrom
 from rookery.cli import admin_commands
+from rookery.domain.models.context_window import Learned, LearnedFrom
+from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.store import env_providers, model_configs, model_windows, providers
 from rookery.store.hints import CHANNELS, ConfigHint
-from rookery.store.model_options import ProviderType
 from tests.cli.served import SCRIPT, environment, rookery, serving
 from tests.store.models import Nest, open_nest
 from tests.waiting import until

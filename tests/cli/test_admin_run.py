@@ -15,14 +15,14 @@ import pytest
 
 from rookery import app
 from rookery.app import Choices
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId, NewMessage, Role
-from rookery.chat.parts import Text
 from rookery.cli.admin_input import Refused
 from rookery.cli.admin_run import Interrupts
 from rookery.cli.admin_run_follow import Stop
 from rookery.cli.exits import Exit
 from rookery.cli.output import OutputClosed
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId, NewMessage, Role
+from rookery.domain.chat.parts import Text
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Think, Truncate, Wait
 from rookery.llm.types import ErrorKind, Usage
 from rookery.loop import scripted

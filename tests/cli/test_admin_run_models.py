@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from rookery.chat.errors import InvalidInput
 from rookery.cli import admin_run_models
 from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say
 from rookery.llm.secrets import SecretStr
 from rookery.store import model_configs, offline_model, providers
 from rookery.store.model_configs import ModelConfigPatch
-from rookery.store.model_options import ProviderType
 from rookery.store.providers import ProviderDraft
 from tests.cli.run_desk import Desk, open_desk
 from tests.store.models import RING

@@ -10,9 +10,6 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat import parts
-from rookery.chat.messages import ChatId, Message, MessageId, Role, Visibility
-from rookery.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult, WorkspaceContext
 from rookery.cli import admin_run_screen
 from rookery.cli.admin_input import Refused
 from rookery.cli.admin_run_request import MAX_PROMPT_BYTES, Request, read_request
@@ -20,6 +17,9 @@ from rookery.cli.admin_run_screen import Screen, Style
 from rookery.cli.admin_run_teller import Teller
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
+from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult, WorkspaceContext
 from rookery.testing import FakeClock
 from tests.cli.run_desk import Stream
 

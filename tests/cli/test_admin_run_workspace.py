@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.chat.messages import ChatId
 from rookery.cli.exits import Exit
+from rookery.domain.chat.messages import ChatId
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
 from tests.cli.run_desk import Desk, open_desk

@@ -12,10 +12,10 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from rookery.domain.models.options import ProviderType
 from rookery.llm import secrets
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.store import providers, sealed, user_keys
-from rookery.store.model_options import ProviderType
 from rookery.store.providers import ProviderDraft
 from tests.cli.served import rookery
 from tests.store.models import Nest, open_nest

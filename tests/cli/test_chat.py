@@ -13,12 +13,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.parts import Text
 from rookery.cli import chat, chat_plans, chat_talk
 from rookery.cli.chat_failures import Refused
 from rookery.cli.exits import Exit
 from rookery.client import errors
+from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.parts import Text
 from rookery.llm.scripted import CallTool, Fail, Say, Step, Think, Wait
 from rookery.llm.types import Call, ErrorKind
 from rookery.store import machine

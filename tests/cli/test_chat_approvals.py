@@ -8,13 +8,13 @@ from uuid import UUID
 
 import pytest
 
-from rookery.chat import parts
-from rookery.chat.messages import NewMessage, Role
 from rookery.cli import chat, chat_approvals, chat_questions, chat_rules, chat_talk
 from rookery.cli.chat_failures import Refused
 from rookery.cli.exits import Exit
 from rookery.client import ApprovalAnswer, DynamicTool
 from rookery.client.models import ActionCall
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import NewMessage, Role
 from rookery.llm.scripted import CallTool, Say, Step, Wait, last_user_text
 from rookery.llm.types import Call
 from rookery.store import machine

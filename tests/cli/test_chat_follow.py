@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from rookery.chat.messages import Role
 from rookery.cli.admin_run_screen import Screen
 from rookery.cli.chat_follow import Follower, figures
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change
 from rookery.client.reducer import View
 from rookery.clock import SystemClock
+from rookery.domain.chat.messages import Role
 from rookery.llm.scripted import Fail, Say, Wait
 from rookery.llm.types import ErrorKind
 from rookery.testing import FakeClock

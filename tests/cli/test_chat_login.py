@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rookery.chat.rights import Role
 from rookery.cli import chat_credentials, chat_login
 from rookery.cli.chat_credentials import CredentialsFile
 from rookery.cli.chat_failures import Refused
@@ -17,6 +16,7 @@ from rookery.cli.chat_login import Answers
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Unauthenticated
+from rookery.domain.access.rights import Role
 from tests.api.house import PASSWORD, House, open_house
 from tests.cli.run_desk import Stream
 

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from rookery.chat.mcp_servers import Entry
 from rookery.cli import chat_servers, chat_talk
 from rookery.cli.chat_approvals import Undecided
 from rookery.cli.chat_failures import Refused
 from rookery.cli.exits import Exit
 from rookery.client.models import McpServer
+from rookery.domain.chat.mcp_consent import Entry
 from rookery.llm.scripted import Say
 from rookery.store import workspace_context
 from rookery.store.workspace_context import ContextResource, Snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from tests.api.house import House, Person, open_house
 from tests.client.rig import Rig
 from tests.store.machine.rig import Rig as MachineRig

@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 from uuid import uuid4
 
-from rookery.chat.chats import Chat
-from rookery.chat.messages import ChatId, NewMessage, Role
-from rookery.chat.parts import Text
-from rookery.chat.rights import Scope, UserActor
 from rookery.client import AsyncRookery, Change, LiveChat
+from rookery.domain.access.rights import Scope, UserActor
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import ChatId, NewMessage, Role
+from rookery.domain.chat.parts import Text
 from rookery.store import machine
 from rookery.testing import FakeClock
 from rookery.worker.parts import Episode, EpisodeKey

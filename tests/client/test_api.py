@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat.rights import Role
 from rookery.client import AsyncRookery, DynamicTool, Rookery, ToolOutput, errors, file_part
+from rookery.domain.access.rights import Role
 from rookery.llm.scripted import CallTool, Say, Step, When
 from rookery.llm.types import Call
 from rookery.store import setup

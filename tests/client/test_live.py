@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rookery.chat.chats import LastError
-from rookery.chat.messages import MessageId
-from rookery.chat.parts import Text
-from rookery.chat.states import State
 from rookery.client import AsyncRookery, errors
 from rookery.client.frames import Transport
+from rookery.domain.chat.chat import LastError
+from rookery.domain.chat.messages import MessageId
+from rookery.domain.chat.parts import Text
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from tests.client.rig import Rig, follow, preview, texts, write
 from tests.waiting import until

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from rookery.domain.models import options as models_options
+from rookery.domain.models.options import ProviderOptions, ProviderType
 from rookery.llm.directory import ReadyModel
 from rookery.llm.secrets import SecretStr
-from rookery.store import model_options
 from rookery.store.model_configs import ModelConfig
-from rookery.store.model_options import ProviderOptions, ProviderType
 from rookery.store.providers import Provider
 from rookery.store.usage import KeySource
 
@@ -65,7 +65,7 @@ def ready_model(
         deleted=False,
         context_limit=200_000,
         compression_threshold=70,
-        options=model_options.parse_model_options(ProviderType(type_), options),
+        options=models_options.parse_model_options(ProviderType(type_), options),
         created_by=None,
         updated_by=None,
         created_at=_THEN,

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.secrets import SecretStr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
 from rookery.llm.anthropic.wire import AnthropicFormat, AnthropicOptions, default_version
 from rookery.llm.types import (
     Call,

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from rookery.chat.messages import Effort
-from rookery.chat.prompt_parts import Prompt, PromptCall, PromptFile, PromptReasoning, PromptResult, PromptText
+from rookery.domain.chat.messages import Effort
+from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptFile, PromptReasoning, PromptResult, PromptText
 from rookery.llm.anthropic.wire import AnthropicFormat, AnthropicOptions
 from rookery.llm.types import (
     Call,

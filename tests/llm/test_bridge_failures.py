@@ -28,8 +28,8 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import PromptReasoning, PromptText
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import PromptReasoning, PromptText
 from rookery.llm.types import ErrorKind, ProviderError, ReplayFault, ResponseStarted, TextDelta
 from tests.llm.bridge_rig import (
     HELLO,

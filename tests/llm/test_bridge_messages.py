@@ -26,8 +26,8 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.profiles import ModelProfile
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import (
     PromptCall,
     PromptFile,
     PromptMedia,

@@ -9,7 +9,7 @@ import pytest
 from pydantic_ai.native_tools import WebSearchTool
 from pydantic_ai.profiles import ModelProfile
 
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
 from rookery.llm.completions.options import CompletionsOptions
 from rookery.llm.types import Capabilities, JsonFormat, Tool, WebSearch
 from tests.llm.bridge_rig import Asked, PlayedModel, ask, asking, bridged, drain, text, warnings_of

@@ -9,8 +9,8 @@ from contextlib import aclosing
 import msgspec
 import pytest
 
-from rookery.chat.messages import Effort, Role
-from rookery.chat.prompt_parts import PromptCall, PromptReasoning, PromptResult, PromptText
+from rookery.domain.chat.messages import Effort, Role
+from rookery.domain.chat.prompt_parts import PromptCall, PromptReasoning, PromptResult, PromptText
 from rookery.llm.bridge.factory import BridgeClients
 from rookery.llm.generate import generate
 from rookery.llm.secrets import SecretStr

@@ -8,16 +8,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.chat.messages import Effort, Role
-from rookery.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptReasoning, PromptResult, PromptText
+from rookery.domain.chat.messages import Effort, Role
+from rookery.domain.chat.prompt_parts import (
+    Prompt,
+    PromptCall,
+    PromptMessage,
+    PromptReasoning,
+    PromptResult,
+    PromptText,
+)
+from rookery.domain.models import options as models_options
+from rookery.domain.models.options import FAMILIES, ModelOptions, ProviderType
 from rookery.llm import call_options, catalog
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import Call, JsonFormat, Tool, Wire
 from rookery.llm.wire import Request
-from rookery.store import model_options
-from rookery.store.model_options import FAMILIES, ModelOptions, ProviderType
 from tests.store.test_model_configs import GOOD
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -101,7 +108,7 @@ def test_list_of_options_not_taken_names_only_options_there_are(wire: Wire) -> N
 
 def test_what_the_call_says_wins_over_the_config() -> None:
     call = msgspec.structs.replace(CALL, max_output_tokens=64, temperature=0.0)
-    options = model_options.parse_model_options(ProviderType.ANTHROPIC, {"temperature": 1, "top_k": 5})
+    options = models_options.parse_model_options(ProviderType.ANTHROPIC, {"temperature": 1, "top_k": 5})
 
     applied = call_options.with_options(call, options, wire="anthropic")
 

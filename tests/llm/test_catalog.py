@@ -8,11 +8,11 @@ import pytest
 from pydantic_ai.profiles.anthropic import anthropic_model_profile
 from pydantic_ai.profiles.openai import openai_model_profile
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import Effort
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import Effort
+from rookery.domain.models.options import CapabilityOverrides, EffortRange
 from rookery.llm import catalog, efforts
 from rookery.llm.types import Capabilities, Thinking, Wire
-from rookery.store.model_options import CapabilityOverrides, EffortRange
 
 NONE, MINIMAL, LOW, MEDIUM, HIGH, XHIGH, MAX = Effort
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.chat.messages import Effort
-from rookery.chat.prompt_parts import Meta, Prompt, PromptFile, PromptMessage, PromptReasoning
+from rookery.domain.chat.messages import Effort
+from rookery.domain.chat.prompt_parts import Meta, Prompt, PromptFile, PromptMessage, PromptReasoning
 from rookery.llm.completions.options import CompletionsOptions
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.types import (

@@ -10,8 +10,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rookery.chat.messages import Effort
-from rookery.chat.prompt_parts import Prompt
+from rookery.domain.chat.messages import Effort
+from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.models.options import ProviderOptions
 from rookery.llm import connect
 from rookery.llm.connect import Connector, Origin, choose_wire, identity_of, make_call
 from rookery.llm.scripted import Say
@@ -28,7 +29,6 @@ from rookery.llm.types import (
     TextDelta,
     Wire,
 )
-from rookery.store.model_options import ProviderOptions
 from rookery.testing import fake_anthropic, fake_completions
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCompletions

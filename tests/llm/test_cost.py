@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rookery.domain.models.options import ModelOptions
 from rookery.llm import cost
 from rookery.llm.cost import Prices, cost_micros
 from rookery.llm.types import Usage
 from rookery.store.model_configs import ModelConfig
-from rookery.store.model_options import ModelOptions
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 SONNET = Prices(

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm import guide as guides
 from rookery.llm.connect import default_scripts
 from rookery.llm.types import Call, Purpose, TextDelta, ToolCall

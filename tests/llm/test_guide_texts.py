@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import titles
+from rookery.domain.chat import titles
 from rookery.llm import guide_texts, quickgen
 from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import ScriptedModel

@@ -13,7 +13,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from rookery.chat.prompt_parts import Prompt
+from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.models.options import ProviderOptions
 from rookery.llm import generate
 from rookery.llm.connect import Connector, make_call
 from rookery.llm.directory import Directory, ReadyModel
@@ -25,7 +26,6 @@ from rookery.llm.stats import ModelCounters
 from rookery.llm.types import Finish, LanguageModel, ProviderError, StreamError, StreamPart
 from rookery.redaction import SecretRegistry
 from rookery.store import user_keys
-from rookery.store.model_options import ProviderOptions
 from rookery.testing.clock import FakeClock
 from tests.llm.connect_rig import PROVIDER_ID, ready_model
 from tests.llm.raw_server import Connection, Handler, RawRequest, answer, chunk, serving, stream_head

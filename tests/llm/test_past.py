@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from rookery.chat import parts, prompt
-from rookery.chat.attachments import FileRules, ImageTooLarge, StoredFile
-from rookery.chat.messages import Role, StepFigures
-from rookery.chat.parts import File, Part, Reasoning, Text
-from rookery.chat.prompt import PromptBuilder, PromptRow
-from rookery.chat.prompt_parts import Prompt, PromptCall, sum_sizes
+from rookery.domain.chat import parts, prompt
+from rookery.domain.chat.messages import Role, StepFigures
+from rookery.domain.chat.parts import File, Part, Reasoning, Text
+from rookery.domain.chat.prompt import PromptBuilder, PromptRow
+from rookery.domain.chat.prompt_parts import Prompt, PromptCall, sum_sizes
+from rookery.domain.content.attachments import FileRules, ImageTooLarge, StoredFile
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat, CompletionsOptions
 from rookery.llm.past import Past, Pasts

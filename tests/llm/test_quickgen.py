@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat import titles
-from rookery.chat.messages import Effort
+from rookery.domain.chat import titles
+from rookery.domain.chat.messages import Effort
 from rookery.llm import catalog, quickgen
 from rookery.llm.errors import NoObject
 from rookery.llm.guide import guide

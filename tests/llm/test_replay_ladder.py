@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptText
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptText
 from rookery.llm.http import HttpClients
 from rookery.llm.types import (
     Call,

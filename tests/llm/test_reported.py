@@ -10,7 +10,7 @@ import anthropic.types
 import msgspec
 import pytest
 
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth
 from rookery.llm.reported import (

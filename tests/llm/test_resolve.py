@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
+from rookery.domain.models.options import ProviderOptions
 from rookery.llm import resolve
 from rookery.llm.resolve import Choice, Models, ModelState, Override
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.store.model_errors import ModelUnusable, NoDefaultModel, Unusable
-from rookery.store.model_options import ProviderOptions
 from rookery.store.providers import Provider
 from rookery.store.usage import KeySource
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from rookery.chat.messages import Effort, Role
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat.messages import Effort, Role
+from rookery.domain.chat.prompt_parts import (
     Prompt,
     PromptCall,
     PromptFile,

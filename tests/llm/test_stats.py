@@ -8,9 +8,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rookery.chat import parts as content
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptReasoning, PromptText
+from rookery.domain.chat import parts as content
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptReasoning, PromptText
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients

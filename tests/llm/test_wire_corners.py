@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from openai.types.responses.response_stream_event import ResponseStreamEvent
 
-from rookery.chat.prompt_parts import PromptText
+from rookery.domain.chat.prompt_parts import PromptText
 from rookery.llm import errors, model
 from rookery.llm.anthropic.stream import AnthropicFold
 from rookery.llm.completions.stream import CompletionsFold

@@ -11,11 +11,11 @@ from uuid import UUID
 
 from msgspec import UNSET
 
-from rookery.chat import parts
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.parts import Part
-from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.clock import Clock
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.parts import Part
+from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.types import (
     Call,
     Capabilities,

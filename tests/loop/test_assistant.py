@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rookery.chat import parts
-from rookery.chat.messages import Role
-from rookery.chat.parts import Part
 from rookery.clock import DeadlineExceeded
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import Part
 from rookery.llm.errors import CallFailed
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, ScriptedModel, Scripts, Step, Think, Truncate, Wait
 from rookery.llm.types import (

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.messages import Role
-from rookery.chat.parts import Part
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import Part
 from rookery.loop import scripted
 from rookery.loop.config import LoopConfig
 from rookery.loop.scripted import ScriptedTool

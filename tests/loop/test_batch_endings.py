@@ -9,8 +9,8 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from rookery.chat import parts, toolcalls
-from rookery.chat.messages import ChatId
+from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat.messages import ChatId
 from rookery.loop import scripted
 from rookery.loop.batch import OUTCOME_UNKNOWN
 from rookery.loop.config import LoopConfig
@@ -281,11 +281,11 @@ async def test_a_cancelled_tool_may_clean_up() -> None:
 
 
 def test_the_replay_token_is_made_of_chat_message_and_call() -> None:
-    token = toolcalls.replay_token(CHAT_ID, 12, "call_0")
+    token = tool_calls.replay_token(CHAT_ID, 12, "call_0")
 
     assert token == uuid5(CHAT_ID, "12:call_0")
-    assert token != toolcalls.replay_token(CHAT_ID, 13, "call_0")
-    assert token != toolcalls.replay_token(ChatId(UUID(int=1)), 12, "call_0")
+    assert token != tool_calls.replay_token(CHAT_ID, 13, "call_0")
+    assert token != tool_calls.replay_token(ChatId(UUID(int=1)), 12, "call_0")
 
 
 async def test_a_token_tool_gets_the_same_token_in_every_run() -> None:

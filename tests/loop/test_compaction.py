@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.chat import overflow, parts, summarising
-from rookery.chat.compaction import LEAD_IN, Assessment, Source, Status
-from rookery.chat.messages import Role, Visibility
-from rookery.chat.overflow import Budget
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat import overflow, parts, summary_prompt
+from rookery.domain.chat.compaction import LEAD_IN, Assessment, Source, Status
+from rookery.domain.chat.messages import Role, Visibility
+from rookery.domain.chat.overflow import Budget
+from rookery.domain.chat.prompt_parts import (
     Prompt,
     PromptCall,
     PromptFile,
@@ -111,7 +111,7 @@ async def test_the_request_is_the_generations_own_with_an_instruction_at_its_end
     assert asked.prompt.messages[:-1] == CALL.prompt.messages
     assert (asked.tools, asked.tool_choice, asked.cache_key) == (CALL.tools, "none", "chat")
     assert asked.purpose is Purpose.COMPACTION
-    assert text_of(Prompt(asked.prompt.messages[-1:])) == f"{summarising.INSTRUCTION}\n\nKeep the ticket number."
+    assert text_of(Prompt(asked.prompt.messages[-1:])) == f"{summary_prompt.INSTRUCTION}\n\nKeep the ticket number."
 
 
 async def test_the_summary_leaves_boundary_call_and_result() -> None:
@@ -145,7 +145,7 @@ async def test_the_call_is_shown_while_it_runs_and_the_result_only_with_its_rows
 async def test_a_summary_that_was_cut_short_is_taken_with_a_note() -> None:
     made, _ = await summarise((*said("Half a"), Finish(FinishReason.LENGTH, USAGE)))
 
-    assert made.summary == "Half a" + summarising.CUT_SHORT
+    assert made.summary == "Half a" + summary_prompt.CUT_SHORT
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from rookery.chat import parts
+from rookery.domain.chat import parts
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptResult, PromptText
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptResult, PromptText
 from rookery.llm.types import (
     Call,
     Finish,

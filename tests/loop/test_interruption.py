@@ -8,10 +8,10 @@ from uuid import UUID
 
 from msgspec import Raw
 
-from rookery.chat import interrupted, parts
-from rookery.chat.interrupted import LivePart
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.toolcalls import OpenCall
+from rookery.domain.chat import interrupted_step, parts
+from rookery.domain.chat.interrupted_step import LivePart
+from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.tool_calls import OpenCall
 from rookery.llm.types import (
     ReasoningDelta,
     ReasoningEnd,
@@ -47,7 +47,7 @@ async def interrupt(*played: Played) -> tuple[NewMessage, ...]:
 
 
 def kept(shown: Shown, meter: StepMeter, clock: FakeClock, *open_calls: OpenCall) -> tuple[NewMessage, ...]:
-    return interrupted.rows(
+    return interrupted_step.rows(
         [LivePart(role, part) for role, part in shown.all],
         at=AT,
         model_config_id=CONFIG_ID,

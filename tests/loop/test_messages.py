@@ -8,8 +8,8 @@ from uuid import UUID
 
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
 from rookery.llm.types import Finish, FinishReason, ResponseStarted, StreamPart, ToolCall, Usage
 from rookery.loop import messages, scripted
 from rookery.loop.assistant import StepMeter

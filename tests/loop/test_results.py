@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.prompt import result_text
+from rookery.domain.chat import parts
+from rookery.domain.chat.prompt import result_text
 from rookery.loop import results
 from rookery.loop.results import CallName, CallResult, UnusableOutput
 from rookery.loop.tools import Attachment, Media, ToolOutput

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from rookery.chat import parts
+from rookery.domain.chat import parts
 from rookery.loop import tool_input
 
 SCHEMA: dict[str, Any] = {

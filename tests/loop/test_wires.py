@@ -11,12 +11,12 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat import prompt as prompts
-from rookery.chat.attachments import FileRules
-from rookery.chat.messages import Message, MessageId, NewMessage, Role, StepFigures, Visibility
-from rookery.chat.prompt import ModelIdentity, PromptRow
 from rookery.clock import SystemClock
+from rookery.domain.chat import parts
+from rookery.domain.chat import prompt as prompts
+from rookery.domain.chat.messages import Message, MessageId, NewMessage, Role, StepFigures, Visibility
+from rookery.domain.chat.prompt import ModelIdentity, PromptRow
+from rookery.domain.content.attachments import FileRules
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.errors import CallFailed

@@ -9,8 +9,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from rookery.chat.messages import ChatId
-from rookery.chat.retrying import RetryPolicy
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Script, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.loop import scripted

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
-from rookery.chat.messages import ChatId
 from rookery.client import AsyncRookery, Change
 from rookery.client.frames import Transport
 from rookery.client.reducer import Event, View
+from rookery.domain.chat.messages import ChatId
 from rookery.worker.parts import EpisodeKey
 from tests.cable import Cable
 from tests.simulation.town import HastyClock, Town

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.chat.messages import ChatId
 from rookery.client.frames import Transport
+from rookery.domain.chat.messages import ChatId
 from tests.cable import Cable
 from tests.simulation.follower import Follower
 from tests.simulation.town import Hearing, Town, open_town

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import asyncpg
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.store import users
 from rookery.store.passwords import Passwords
 from rookery.store.pool import Connection

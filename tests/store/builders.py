@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from rookery.chat import parts
-from rookery.chat.messages import ChatId, MessageId
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import ChatId, MessageId
 
 OPEN = "UPDATE chats SET snapshot_version = snapshot_version + 1 WHERE id = $1"
 

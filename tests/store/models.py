@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
+from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.store import model_configs, providers
 from rookery.store.model_configs import ModelConfig, ModelConfigDraft
-from rookery.store.model_options import ProviderType
 from rookery.store.providers import Provider, ProviderDraft
 
 RING = KeyRing.parse(new_key("test"))

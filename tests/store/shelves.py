@@ -10,9 +10,9 @@ from uuid import UUID
 import asyncpg
 from msgspec import UNSET
 
-from rookery.chat import search_query
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.content import search_query
 from rookery.store import pins, search
 from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.chat_views import ChatListPage, ChatView

@@ -10,8 +10,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.rights import Actor, OwnerActor, Role, SystemActor, SystemName, UserActor
+from rookery.domain.access.rights import Actor, OwnerActor, Role, SystemActor, SystemName, UserActor
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store import audit
 from rookery.store.audit import EntryFilter, Event, Outcome, RequestInfo
 from tests.store.accounts import person

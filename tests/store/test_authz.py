@@ -10,18 +10,12 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.errors import (
-    ChatNotFound,
-    ChatNotRoot,
-    FileUnavailable,
-    InvalidInput,
-    QueuedMessageNotFound,
-)
-from rookery.chat.messages import ChatId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
-from rookery.chat.parts import File, Text
-from rookery.chat.rights import AdminAccess, OwnerActor, Scope, UserActor
-from rookery.chat.rights import Role as UserRole
-from rookery.chat.states import Status as ChatStatus
+from rookery.domain.access.rights import AdminAccess, OwnerActor, Scope, UserActor
+from rookery.domain.access.rights import Role as UserRole
+from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, FileUnavailable, InvalidInput, QueuedMessageNotFound
+from rookery.domain.chat.messages import ChatId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
+from rookery.domain.chat.parts import File, Text
+from rookery.domain.chat.states import Status as ChatStatus
 from rookery.store import access, audit, file_quota, idempotency, sessions, settings, shares, users
 from rookery.store.access import Standing, Watching
 from rookery.store.access_errors import (

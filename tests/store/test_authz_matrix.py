@@ -14,12 +14,13 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.mcp_servers import McpDecision
-from rookery.chat.messages import ChatId, MessageId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
-from rookery.chat.parts import Text
-from rookery.chat.rights import Action, Actor, OwnerActor, Scope, SystemActor, SystemName, UserActor
-from rookery.chat.rights import Role as UserRole
+from rookery.domain.access.rights import Action, Actor, OwnerActor, Scope, SystemActor, SystemName, UserActor
+from rookery.domain.access.rights import Role as UserRole
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.mcp_consent import McpDecision
+from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
+from rookery.domain.chat.parts import Text
+from rookery.domain.models.options import ProviderType
 from rookery.store import idempotency
 from rookery.store.access_errors import (
     Denied,
@@ -34,7 +35,6 @@ from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.authz import Part, Rule
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
-from rookery.store.model_options import ProviderType
 from rookery.store.preferences import PreferencesPatch
 from rookery.store.providers import ProviderDraft, ProviderPatch
 from rookery.store.shares import SharePatch

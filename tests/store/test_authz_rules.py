@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import rights
-from rookery.chat.rights import (
+from rookery.domain.access import rights
+from rookery.domain.access.rights import (
     CHAT_RIGHTS,
     GRANTS,
     RULES,

@@ -9,8 +9,8 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import auto_archive, machine
 from tests.store.machine.rig import Rig, assistant, make_rig
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import OwnerActor
-from rookery.chat.search_query import ChatQuery
+from rookery.domain.access.rights import OwnerActor
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.content.search_query import ChatQuery
 from rookery.store import paging, pins, shares
 from rookery.store.access_errors import Forbidden
 from rookery.store.shares import SharingSettings

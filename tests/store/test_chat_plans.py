@@ -11,8 +11,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from rookery.chat import search_query
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.content import search_query
 from rookery.store import chat_list, chat_reads, prompts
 from rookery.store.chat_list import Position, Statement
 from tests.store.shelves import NOON, Shelf, open_shelf

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from rookery.chat import parts
-from rookery.chat.errors import ChatNotRoot, InvalidInput
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action, SystemActor, SystemName
+from rookery.domain.access.rights import Action, SystemActor, SystemName
+from rookery.domain.chat import parts
+from rookery.domain.chat.errors import ChatNotRoot, InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.store import chat_diffs, chat_reads, pins, settings, workspace_context
 from rookery.store.authorized.chats import ChatPatch
 from rookery.store.chat_diffs import DiffStatus

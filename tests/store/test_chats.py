@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import chats, pins
 from rookery.store.chats import ChatSummary
 from tests.store.builders import OPEN, World, open_world

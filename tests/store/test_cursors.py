@@ -7,9 +7,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId, MessageId
-from rookery.chat.rights import UserActor
+from rookery.domain.access.rights import UserActor
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store import chat_reads, cursors
 from tests.store.builders import World, open_world
 

@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.attachments import StoredFile
-from rookery.chat.messages import ChatId, NewMessage, Role
-from rookery.chat.parts import File
+from rookery.domain.chat.messages import ChatId, NewMessage, Role
+from rookery.domain.chat.parts import File
+from rookery.domain.content.attachments import StoredFile
 from rookery.store import files
 from rookery.store.files import FileCache, FileInfo, Origin
 from tests.store.machine.rig import Rig, make_rig

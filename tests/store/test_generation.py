@@ -11,14 +11,14 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.chat import history as history_rules
-from rookery.chat import parts
-from rookery.chat.chats import Chat, Fence
-from rookery.chat.errors import StaleFence
-from rookery.chat.messages import ChatId, Message, NewMessage, Role, StepFigures, Visibility
-from rookery.chat.parts import ContentError
-from rookery.chat.prompt import PromptRow
-from rookery.chat.states import State
+from rookery.domain.chat import history as history_rules
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import Chat, Fence
+from rookery.domain.chat.errors import StaleFence
+from rookery.domain.chat.messages import ChatId, Message, NewMessage, Role, StepFigures, Visibility
+from rookery.domain.chat.parts import ContentError
+from rookery.domain.chat.prompt import PromptRow
+from rookery.domain.chat.states import State
 from rookery.store import generation, machine, messages
 from rookery.store.generation import HistoryCache, Step
 from tests.store.machine.gates import held, updating

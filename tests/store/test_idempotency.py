@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store import idempotency
 from rookery.store.access_errors import IdempotencyInProgress, IdempotencyMismatch
 from rookery.store.idempotency import Request

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat.errors import ChatNotFound, InvalidInput
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import ChatNotFound, InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.store import chats, labels
 from tests.store.builders import World, open_world
 

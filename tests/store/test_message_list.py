@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rookery.chat.errors import InvalidInput, MessageNotFound
-from rookery.chat.messages import ChatId, MessageId
-from rookery.chat.prompt import PromptRow
+from rookery.domain.chat.errors import InvalidInput, MessageNotFound
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.domain.chat.prompt import PromptRow
 from rookery.store.authorized.messages import MessageList
 from tests.store.builders import OPEN
 from tests.store.shelves import Shelf, open_shelf

@@ -7,9 +7,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat import parts
-from rookery.chat.messages import ChatId, Effort, Message, MessageId, Role, Visibility
-from rookery.chat.prompt import PromptRow
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import ChatId, Effort, Message, MessageId, Role, Visibility
+from rookery.domain.chat.prompt import PromptRow
 from rookery.store import messages, streaming
 from tests.store.builders import World, open_world
 

@@ -11,12 +11,13 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import Effort
-from rookery.store import model_configs, model_options, providers
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import Effort
+from rookery.domain.models import options as models_options
+from rookery.domain.models.options import FAMILIES, ModelOptions, ProviderType
+from rookery.store import model_configs, providers
 from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.model_errors import ModelConfigNotFound, ProviderUnavailable
-from rookery.store.model_options import FAMILIES, ModelOptions, ProviderType
 from rookery.store.providers import ProviderPatch
 from tests.store.models import RING, Nest, open_nest
 
@@ -267,13 +268,13 @@ def test_every_option_is_taken_where_it_belongs_and_refused_by_name_elsewhere(na
 
     for type_ in ProviderType:
         if type_ in takers:
-            parsed = model_options.parse_model_options(type_, {name: GOOD[name]})
-            stored = model_options.encode(parsed)
+            parsed = models_options.parse_model_options(type_, {name: GOOD[name]})
+            stored = models_options.encode(parsed)
             assert name in msgspec.json.decode(stored)
-            assert model_options.read_model_options(stored) == parsed
+            assert models_options.read_model_options(stored) == parsed
         else:
             with pytest.raises(InvalidInput) as caught:
-                model_options.parse_model_options(type_, {name: GOOD[name]})
+                models_options.parse_model_options(type_, {name: GOOD[name]})
             assert caught.value.field == f"options.{name}"
 
 
@@ -282,7 +283,7 @@ def test_every_option_refuses_a_value_it_cannot_be(name: str) -> None:
     [type_, *_] = [type_ for type_ in ProviderType if name in FAMILIES[type_]]
 
     with pytest.raises(InvalidInput) as caught:
-        model_options.parse_model_options(type_, {name: BAD.get(name, "nonsense")})
+        models_options.parse_model_options(type_, {name: BAD.get(name, "nonsense")})
 
     assert caught.value.field == f"options.{name}"
 
@@ -293,7 +294,7 @@ def test_option_rules_that_span_two_values() -> None:
 
     for options, field in ((both, "options.blocked_domains"), (upside_down, "options.reasoning_effort")):
         with pytest.raises(InvalidInput) as caught:
-            model_options.parse_model_options(ProviderType.ANTHROPIC, options)
+            models_options.parse_model_options(ProviderType.ANTHROPIC, options)
         assert caught.value.field == field
 
 
@@ -313,7 +314,7 @@ async def test_options_come_back_as_they_were_saved(nest: Nest) -> None:
 
     assert renamed.options.fallbacks == (fallback.id,)
     assert renamed.options.max_output_tokens == 32_000
-    assert renamed.options.reasoning_effort == model_options.EffortRange(Effort.LOW, Effort.HIGH)
+    assert renamed.options.reasoning_effort == models_options.EffortRange(Effort.LOW, Effort.HIGH)
 
 
 async def test_option_of_a_newer_version_does_not_hide_the_rest(nest: Nest) -> None:

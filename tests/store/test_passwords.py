@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store import passwords
 from rookery.store.access_errors import PasswordsBusy
 from rookery.store.passwords import Passwords

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.store import pins
 from rookery.store.pins import Pin
 from tests.store.builders import OPEN, World, open_world

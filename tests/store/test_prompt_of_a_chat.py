@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import msgspec
 
-from rookery.chat.attachments import FileRules
-from rookery.chat.messages import ChatId, NewMessage, Role, StepFigures
-from rookery.chat.parts import Reasoning, Text
-from rookery.chat.prompt import ModelIdentity, build_prompt
-from rookery.chat.prompt_parts import PromptReasoning, PromptResult, PromptText
+from rookery.domain.chat.messages import ChatId, NewMessage, Role, StepFigures
+from rookery.domain.chat.parts import Reasoning, Text
+from rookery.domain.chat.prompt import ModelIdentity, build_prompt
+from rookery.domain.chat.prompt_parts import PromptReasoning, PromptResult, PromptText
+from rookery.domain.content.attachments import FileRules
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.types import Call, Capabilities
 from rookery.store import machine, messages

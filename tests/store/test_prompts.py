@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat import parts
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import ChatId
+from rookery.domain.chat import parts
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.store import prompts
 from rookery.store.prompts import Prompt
 from tests.store.shelves import Shelf, open_shelf

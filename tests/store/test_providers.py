@@ -11,7 +11,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.store import env_providers, model_configs, providers, sealed, user_keys
 from rookery.store.model_errors import (
@@ -23,7 +24,6 @@ from rookery.store.model_errors import (
     UserKeyNotFound,
     UserKeysDisabled,
 )
-from rookery.store.model_options import ProviderType
 from rookery.store.providers import ProviderDraft, ProviderPatch
 from tests.store.models import KEY, RING, Nest, open_nest
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from rookery.chat.states import State
+from rookery.domain.chat.states import State
 from rookery.store import retention
 from tests.store.machine.rig import Rig, make_rig
 from tests.waiting import until

@@ -10,11 +10,11 @@ import asyncpg
 import msgspec
 import pytest
 
-from rookery.chat import parts
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import ChatId, MessageId
-from rookery.chat.rights import UserActor
-from rookery.chat.search_query import Archived, ChatQuery, Source
+from rookery.domain.access.rights import UserActor
+from rookery.domain.chat import parts
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.domain.content.search_query import Archived, ChatQuery, Source
 from rookery.store import chat_list, chats, search
 from rookery.store.chat_list import Wanted
 from tests.store.builders import World, open_world

@@ -10,8 +10,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store import sessions, setup, users
 from rookery.store.access_errors import AlreadySetUp, WrongSetupToken
 from rookery.store.operator import ensure_operator

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.store import shares
 from rookery.store.shares import ShareChange, SharePatch, SharingSettings
 from tests.store.accounts import person

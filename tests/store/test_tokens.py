@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.rights import Scope
+from rookery.domain.access.rights import Scope
+from rookery.domain.chat.errors import InvalidInput
 from rookery.redaction import hide_secrets
 from rookery.store import credentials, tokens, users
 from rookery.store.access_errors import AlreadyExists, QuotaExceeded, TokenExpired, TokenNotFound, Unauthenticated

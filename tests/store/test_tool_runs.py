@@ -10,11 +10,11 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.chat import toolcalls
-from rookery.chat.chats import Fence
-from rookery.chat.errors import StaleFence
-from rookery.chat.messages import ChatId, MessageId
-from rookery.chat.states import State
+from rookery.domain.chat import tool_calls
+from rookery.domain.chat.chat import Fence
+from rookery.domain.chat.errors import StaleFence
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.domain.chat.states import State
 from rookery.store import machine, tool_runs
 from rookery.store.tool_runs import Call, RunStatus, ToolRun
 from tests.store.machine.rig import Rig, call, calling, make_rig
@@ -47,13 +47,13 @@ async def finish(rig: Rig, of: Call, result: bytes, *, is_error: bool = False) -
 def test_token_depends_on_chat_message_and_call() -> None:
     chat_id = ChatId(uuid4())
     tokens = {
-        toolcalls.replay_token(*place, name)
+        tool_calls.replay_token(*place, name)
         for place in ((chat_id, MessageId(1)), (chat_id, MessageId(2)), (ChatId(uuid4()), MessageId(1)))
         for name in ("a", "b")
     }
 
     assert len(tokens) == 6
-    assert toolcalls.replay_token(chat_id, MessageId(1), "a") in tokens
+    assert tool_calls.replay_token(chat_id, MessageId(1), "a") in tokens
 
 
 async def test_run_is_started_once_and_its_result_is_given_again(rig: Rig) -> None:

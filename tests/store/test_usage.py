@@ -10,8 +10,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.store import settings, spending, usage
 from rookery.store.model_configs import ModelConfig
 from rookery.store.model_errors import SpendLimitReached

@@ -9,8 +9,8 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store import migrate, users
 from rookery.store.access_errors import AlreadyExists, InUse, LastAdmin, UserNotFound
 from rookery.store.users import Status, UserDraft, UserPatch

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
 from rookery.store import workspace_context
 from rookery.store.workspace_context import ContextResource, Snapshot
 from tests.store.builders import World, open_world

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rookery.chat.messages import ChatId, MessageId, NewMessage, Role, Visibility
-from rookery.chat.parts import File, HookContext, Text
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role, Visibility
+from rookery.domain.chat.parts import File, HookContext, Text
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.hints import MiscHint
 from rookery.stream.loop import MAX_REBASES

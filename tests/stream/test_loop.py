@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.chat.chats import Chat
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import ChatId
 from rookery.store.hints import ChatHint
 from rookery.stream.loop import LoopStats, Step, StreamLoop, Target, Verdict
 from rookery.stream.sync import Batch, Snapshot

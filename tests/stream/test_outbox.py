@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from rookery.chat.messages import Role
-from rookery.chat.parts import Text, ToolResult, json_raw
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import Text, ToolResult, json_raw
 from rookery.stream.outbox import MAX_FRAME_BYTES, MAX_FRAME_EVENTS, PREVIEW_MAX_BYTES, Frame, Outbox
 from rookery.worker import deltas
 from rookery.worker.deltas import PartEvent

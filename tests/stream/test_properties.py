@@ -19,14 +19,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import Refused
-from rookery.chat.interrupted import LivePart
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.parts import Text
-from rookery.chat.transitions import TABLE, Transition
 from rookery.client import reducer
 from rookery.client.reducer import Client, View
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import Refused
+from rookery.domain.chat.interrupted_step import LivePart
+from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.parts import Text
+from rookery.domain.chat.transitions import TABLE, Transition
 from rookery.store import machine
 from rookery.worker.parts import EpisodeExists, EpisodeKey, PartBufferError
 from tests.store.machine.moves import MOVES

@@ -15,7 +15,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import InvalidStatus
 
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
 from rookery.store import machine
 from rookery.stream.listening import INTERNAL_MAX_BYTES, serving
 from rookery.stream.relay import frames, tokens

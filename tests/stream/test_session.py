@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId
 from rookery.store.hints import ChatHint
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
 from rookery.stream.guard import Grant

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.parts import Source, Text
+from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.parts import Source, Text
 from rookery.store.hints import MiscHint
 from rookery.stream.follow import ChatStream
 from rookery.stream.guard import Grant

@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 from msgspec import UNSET
 
-from rookery.chat.messages import ChatId, MessageId
-from rookery.chat.parts import Text
-from rookery.chat.prompt import PromptRow
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.domain.chat.parts import Text
+from rookery.domain.chat.prompt import PromptRow
 from rookery.store import chat_reads, streaming
 from tests.store.builders import World, open_world
 

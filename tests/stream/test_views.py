@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import msgspec
 
-from rookery.chat.messages import ChatId, Message, MessageId, Role, StepFigures, Visibility
-from rookery.chat.prompt import PromptRow
+from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, StepFigures, Visibility
+from rookery.domain.chat.prompt import PromptRow
 from rookery.stream import views
 
 ANSWER = Message(

@@ -7,8 +7,8 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from rookery.chat.chats import Chat
 from rookery.client.reducer import View
+from rookery.domain.chat.chat import Chat
 from rookery.store import chat_views, streaming
 from rookery.stream import views
 

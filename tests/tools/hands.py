@@ -15,10 +15,10 @@ import aiohttp
 import asyncpg
 from msgspec import UNSET
 
-from rookery.chat import parts
-from rookery.chat.messages import ChatId
-from rookery.chat.skills import SkillFile
 from rookery.clock import Clock, SystemClock
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.content.skills import SkillFile
 from rookery.loop import batch
 from rookery.loop.batch import BatchSetup, PendingCall
 from rookery.loop.results import CallResult

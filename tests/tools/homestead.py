@@ -14,12 +14,13 @@ import msgspec
 
 from rookery import app, installation, settings
 from rookery.app import Choices, Replica
-from rookery.chat import parts
-from rookery.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
-from rookery.chat.parts import Text, ToolCall, ToolResult
-from rookery.chat.states import Status
-from rookery.chat.transitions import BusyBehavior
 from rookery.clock import SystemClock
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat.parts import Text, ToolCall, ToolResult
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import BusyBehavior
+from rookery.domain.models.options import ProviderType
 from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import Scripts
 from rookery.llm.secrets import KeyRing
@@ -27,7 +28,6 @@ from rookery.settings import Settings
 from rookery.store import machine, messages, model_configs, providers
 from rookery.store.machine import ChatSpec
 from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Database
 from rookery.store.providers import ProviderDraft
 from tests.waiting import until

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Raw
 
-from rookery.chat import parts
+from rookery.domain.chat import parts
 from rookery.loop.tools import Replay, ToolContext, ToolOutput, ToolSet, ToolSource
 from rookery.tools import framework
 from rookery.tools.framework import BadArguments

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rookery.chat.skills import SkillFile
+from rookery.domain.content.skills import SkillFile
 from rookery.store.machine.files import MAX_FILES_PER_CHAT
 from rookery.tools.registry import Column
 from tests.store.accounts import open_pool

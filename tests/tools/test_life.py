@@ -15,11 +15,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rookery.chat import parts
-from rookery.chat.blocks import Mode
-from rookery.chat.mcp_servers import Entry, McpDecision
-from rookery.chat.messages import ChatId
 from rookery.clock import SystemClock
+from rookery.domain.chat import parts
+from rookery.domain.chat.mcp_consent import Entry, McpDecision
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.system_blocks import Mode
 from rookery.loop import batch
 from rookery.loop.batch import BatchSetup, PendingCall
 from rookery.loop.scripted import MemoryLedger

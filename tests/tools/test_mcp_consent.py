@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from rookery.chat.mcp_servers import McpDecision
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.rights import OwnerActor
+from rookery.domain.access.rights import OwnerActor
+from rookery.domain.chat.mcp_consent import McpDecision
+from rookery.domain.chat.messages import ChatId, Role
 from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.chat.blocks import Mode
+from rookery.domain.chat.system_blocks import Mode
 from rookery.tools import registry
 from rookery.tools.registry import Column
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from rookery.chat.messages import Role
-from rookery.chat.parts import Text, WorkspaceContext
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import Text, WorkspaceContext
 from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call

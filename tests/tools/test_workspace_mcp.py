@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.chat.mcp_servers import Entry
+from rookery.domain.chat.mcp_consent import Entry
 from rookery.loop.tools import ToolSource
 from rookery.store.workspace_context import ContextResource
 from rookery.tools import workspace_mcp

@@ -13,12 +13,12 @@ import httpx2
 import msgspec
 from msgspec import Raw
 
-from rookery.chat import parts as content
-from rookery.chat import prompt as prompts_of
-from rookery.chat.attachments import FileRules
-from rookery.chat.messages import ChatId, Effort, Message, MessageId, Role, StepFigures, Visibility
-from rookery.chat.prompt import ModelIdentity, PromptRow
-from rookery.chat.prompt_parts import Prompt
+from rookery.domain.chat import parts as content
+from rookery.domain.chat import prompt as prompts_of
+from rookery.domain.chat.messages import ChatId, Effort, Message, MessageId, Role, StepFigures, Visibility
+from rookery.domain.chat.prompt import ModelIdentity, PromptRow
+from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.content.attachments import FileRules
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.sse import SseDecoder
 from rookery.llm.types import (

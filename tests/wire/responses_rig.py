@@ -11,8 +11,8 @@ import msgspec
 import openai
 from msgspec import Raw
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import (
     Prompt,
     PromptCall,
     PromptMessage,

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rookery.chat import parts as content
-from rookery.chat import prompt as prompts_of
-from rookery.chat.attachments import FileRules
-from rookery.chat.messages import Role
+from rookery.domain.chat import parts as content
+from rookery.domain.chat import prompt as prompts_of
+from rookery.domain.chat.messages import Role
+from rookery.domain.content.attachments import FileRules
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rookery.chat.prompt_parts import Prompt
+from rookery.domain.chat.prompt_parts import Prompt
 from rookery.llm.connect import Connector, make_call
 from rookery.llm.types import (
     ErrorKind,

@@ -30,7 +30,7 @@ from pydantic_ai.profiles.anthropic import anthropic_model_profile
 from pydantic_ai.profiles.google import google_model_profile
 from pydantic_ai.profiles.openai import openai_model_profile
 
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
 from rookery.llm import catalog
 from rookery.llm.anthropic.stream import STOP_REASONS, AnthropicFold
 from rookery.llm.completions.chunks import Delta

@@ -16,14 +16,14 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rookery.chat import interrupted, parts
-from rookery.chat import prompt as prompts
-from rookery.chat.attachments import FileRules
-from rookery.chat.interrupted import LivePart
-from rookery.chat.messages import ChatId, Message, MessageId, NewMessage, Role, StepFigures
-from rookery.chat.parts import Part
-from rookery.chat.prompt import ModelIdentity, PromptRow
 from rookery.clock import SystemClock
+from rookery.domain.chat import interrupted_step, parts
+from rookery.domain.chat import prompt as prompts
+from rookery.domain.chat.interrupted_step import LivePart
+from rookery.domain.chat.messages import ChatId, Message, MessageId, NewMessage, Role, StepFigures
+from rookery.domain.chat.parts import Part
+from rookery.domain.chat.prompt import ModelIdentity, PromptRow
+from rookery.domain.content.attachments import FileRules
 from rookery.llm import catalog
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
@@ -261,7 +261,7 @@ async def test_request_after_an_interruption_is_taken(where: str, name: str, cha
     chat.say("Go on.")
     await chat.step(name)
     live = [LivePart(Role.ASSISTANT, part) for part in INTERRUPTED[where]]
-    kept = interrupted.rows(
+    kept = interrupted_step.rows(
         live, at=AT, model_config_id=chat.providers[name].config_id, figures=StepFigures(finish_reason="interrupted")
     )
     chat.commit(*kept)

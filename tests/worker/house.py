@@ -17,15 +17,16 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery.chat import parts
-from rookery.chat.blocks import Mode
-from rookery.chat.chats import Chat, LastError
-from rookery.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
-from rookery.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
-from rookery.chat.retrying import RetryPolicy
-from rookery.chat.states import Status
-from rookery.chat.transitions import BusyBehavior
 from rookery.clock import Clock, SystemClock
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
+from rookery.domain.chat.retry_policy import RetryPolicy
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.system_blocks import Mode
+from rookery.domain.chat.transitions import BusyBehavior
+from rookery.domain.models.options import ProviderType
 from rookery.llm.connect import Connector, default_scripts
 from rookery.llm.directory import Directory
 from rookery.llm.scripted import Say, Script, Scripts, Step
@@ -37,7 +38,6 @@ from rookery.store import machine, messages, model_configs, providers, settings
 from rookery.store.generation import Step as LoadedStep
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection, Database, DatabaseConfig
 from rookery.store.providers import ProviderDraft
 from rookery.store.pubsub import Bus, Listener, Notifier

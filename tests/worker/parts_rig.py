@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
+from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from rookery.testing.clock import FakeClock
 from rookery.worker import deltas
 from rookery.worker.deltas import PartEvent

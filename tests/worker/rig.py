@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import Transition
 from rookery.loop.tools import CancelReason
 from rookery.store.hints import Hint
 from rookery.store.machine import Machine, Tx, leave, try_acquire

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.hints import ChatHint, OwnershipHint
 from rookery.store.machine.capacity import Limits

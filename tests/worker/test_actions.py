@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import ToolCall
-from rookery.chat.states import Status
-from rookery.chat.toolcalls import SubmittedResult
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import ToolCall
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.llm.scripted import CallTool, Say
 from rookery.loop import scripted
 from rookery.store import machine

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.chat import approvals
-from rookery.chat.approvals import Answer, Decision, Policy, Rule, RuleAction
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import ToolCall
-from rookery.chat.states import Status
-from rookery.chat.toolcalls import SubmittedResult
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat import approvals
+from rookery.domain.chat.approvals import Answer, Decision, Policy, Rule, RuleAction
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import ToolCall
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.tool_calls import SubmittedResult
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Say
 from rookery.loop import scripted
 from rookery.loop.scripted import ScriptedTool

@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
 from rookery.store.model_configs import ModelConfig
 from rookery.store.usage import CallStatus, Entry, KeySource, record_call
 from rookery.testing.clock import FakeClock

@@ -15,8 +15,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import machine, retention
 from rookery.store.authorized.store import Store
 from rookery.store.hints import WatchKind

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from rookery.chat import compaction
-from rookery.chat.compaction import CARRIED_LEAD_IN, LEAD_IN
-from rookery.chat.errors import NothingToCompact, TransitionNotAllowed
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import ToolCall, ToolResult
-from rookery.chat.prompt_parts import PromptText
-from rookery.chat.states import Status
+from rookery.domain.chat import compaction
+from rookery.domain.chat.compaction import CARRIED_LEAD_IN, LEAD_IN
+from rookery.domain.chat.errors import NothingToCompact, TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import ToolCall, ToolResult
+from rookery.domain.chat.prompt_parts import PromptText
+from rookery.domain.chat.states import Status
 from rookery.llm import cost
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Script, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage

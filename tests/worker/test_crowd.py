@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rookery.chat.states import Status
+from rookery.domain.chat.states import Status
 from rookery.llm.scripted import Say, Wait
 from rookery.llm.types import Call
 from tests.waiting import until

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rookery.chat.rights import Role, UserActor
-from rookery.chat.states import Status
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.access.rights import Role, UserActor
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import Say, Wait
 from rookery.store.authorized.store import Store
 from rookery.store.hints import AccessHint

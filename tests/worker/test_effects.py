@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from rookery.chat import parts, titles
-from rookery.chat.decide import TurnEnd
-from rookery.chat.messages import Message, NewMessage, Role, Visibility
-from rookery.chat.parts import FileReference, Text, ToolResult
-from rookery.chat.prompt import PromptRow
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat import parts, titles
+from rookery.domain.chat.decision import TurnEnd
+from rookery.domain.chat.messages import Message, NewMessage, Role, Visibility
+from rookery.domain.chat.parts import FileReference, Text, ToolResult
+from rookery.domain.chat.prompt import PromptRow
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm import quickgen
 from rookery.llm.scripted import Fail, Wait
 from rookery.llm.types import ErrorKind

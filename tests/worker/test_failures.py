@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from rookery.chat.messages import MessageId
-from rookery.chat.prompt import UnreadableRow
-from rookery.chat.summarising import SummaryFailed
 from rookery.clock import DeadlineExceeded
+from rookery.domain.chat.messages import MessageId
+from rookery.domain.chat.prompt import UnreadableRow
+from rookery.domain.chat.summary_prompt import SummaryFailed
 from rookery.llm import errors
 from rookery.llm.errors import Broken, CallFailed, TransportError
 from rookery.llm.secrets import SecretsError

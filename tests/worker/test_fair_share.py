@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.prompt_parts import PromptText
-from rookery.chat.states import Status
+from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.prompt_parts import PromptText
+from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Fail, Say, Step
 from rookery.llm.types import Call, ErrorKind
 from rookery.loop.scripted import ScriptedTool

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
 from rookery.loop import scripted
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, Style, events
 from rookery.testing.fake_server import Scenario, failure

@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import audit, auto_archive, job_runs, machine, pins
 from rookery.store.hints import WatchKind
 from rookery.store.job_runs import JobOutcome, JobRun

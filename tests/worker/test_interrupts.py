@@ -9,10 +9,10 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from rookery.chat.interrupted import NOTE
-from rookery.chat.messages import ChatId, NewMessage
-from rookery.chat.states import Status
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.interrupted_step import NOTE
+from rookery.domain.chat.messages import ChatId, NewMessage
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Step, Think, Wait
 from rookery.llm.types import ErrorKind, Usage
 from rookery.loop import scripted

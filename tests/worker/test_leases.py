@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.transitions import Transition
 from rookery.loop.tools import CancelReason
 from rookery.store import machine
 from rookery.worker.runner import Runner

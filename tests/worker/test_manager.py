@@ -9,8 +9,8 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
 from rookery.loop.tools import CancelReason
 from rookery.store import machine
 from rookery.store.machine import ChatState

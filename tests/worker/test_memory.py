@@ -15,8 +15,8 @@ from uuid import uuid4
 import pytest
 
 from rookery.cache import CHAT_SECONDS, Cache
-from rookery.chat.retrying import RetryPolicy
-from rookery.chat.states import Status
+from rookery.domain.chat.retry_policy import RetryPolicy
+from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Fail, Say
 from rookery.llm.types import ErrorKind
 from rookery.loop import scripted

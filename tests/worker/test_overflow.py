@@ -11,20 +11,20 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.chat import overflow, parts
-from rookery.chat.compaction import LEAD_IN
-from rookery.chat.messages import ChatId, NewMessage, Role, Visibility
-from rookery.chat.parts import File, Text, ToolResult
-from rookery.chat.prompt_parts import PromptText
-from rookery.chat.states import Status
-from rookery.chat.windows import Learned, LearnedFrom
+from rookery.domain.chat import overflow, parts
+from rookery.domain.chat.compaction import LEAD_IN
+from rookery.domain.chat.messages import ChatId, NewMessage, Role, Visibility
+from rookery.domain.chat.parts import File, Text, ToolResult
+from rookery.domain.chat.prompt_parts import PromptText
+from rookery.domain.chat.states import Status
+from rookery.domain.models.context_window import Learned, LearnedFrom
+from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Count, Fail, Say, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.loop.tools import ToolOutput
 from rookery.store import files, machine, model_configs, model_windows
 from rookery.store.machine import ChatSpec
 from rookery.store.model_configs import ModelConfigPatch
-from rookery.store.model_options import ProviderType
 from rookery.testing import FakeClock, fake_anthropic
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import Answer, FakeCompletions

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from msgspec import Raw
 
-from rookery.chat.messages import Role
-from rookery.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.worker import deltas
 from rookery.worker.feeds import MAX_BATCH_BYTES, MERGE_ABOVE_PARTS
 from rookery.worker.part_limits import PartLimits

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Raw
 
-from rookery.chat import interrupted
-from rookery.chat.interrupted import LivePart
-from rookery.chat.messages import NewMessage, Role, StepFigures
-from rookery.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
-from rookery.chat.toolcalls import OpenCall
+from rookery.domain.chat import interrupted_step
+from rookery.domain.chat.interrupted_step import LivePart
+from rookery.domain.chat.messages import NewMessage, Role, StepFigures
+from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.domain.chat.tool_calls import OpenCall
 from rookery.worker import deltas
 from rookery.worker.deltas import PartEvent
 from rookery.worker.feeds import EndReason, Subscription
@@ -51,7 +51,7 @@ QUIET = st.sampled_from([0.0, 22.0])
 def rows(live: Sequence[LivePart]) -> tuple[NewMessage, ...]:
     committed = [OpenCall(0, "c1", "look")]
     figures = StepFigures(runtime_ms=10)
-    return interrupted.rows(live, at=LATER, model_config_id=UUID(int=1), figures=figures, committed=committed)
+    return interrupted_step.rows(live, at=LATER, model_config_id=UUID(int=1), figures=figures, committed=committed)
 
 
 def stream(rig: Rig, steps: Sequence[LivePart | None]) -> tuple[LivePart, ...]:

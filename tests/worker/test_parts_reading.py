@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from rookery.chat.messages import Role
-from rookery.chat.parts import Source, Text
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import Source, Text
 from rookery.testing.clock import FakeClock
 from rookery.worker import deltas
 from rookery.worker.deltas import PartEvent

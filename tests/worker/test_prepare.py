@@ -11,13 +11,13 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.blocks import Mode
-from rookery.chat.messages import NewMessage, NewQueuedMessage, Role
-from rookery.chat.parts import File, Text
-from rookery.chat.prompt_parts import PromptText
-from rookery.chat.states import Status
-from rookery.chat.transitions import BusyBehavior
 from rookery.clock import DeadlineExceeded
+from rookery.domain.chat.messages import NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat.parts import File, Text
+from rookery.domain.chat.prompt_parts import PromptText
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.system_blocks import Mode
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm import cost
 from rookery.llm.directory import ReadyModel
 from rookery.llm.scripted import CallTool, Say

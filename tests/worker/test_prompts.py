@@ -8,10 +8,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.chat import compaction
-from rookery.chat.messages import MessageId, Role, StepFigures
-from rookery.chat.parts import Text
-from rookery.chat.prompt import PromptBuilder, PromptRow
+from rookery.domain.chat import compaction
+from rookery.domain.chat.messages import MessageId, Role, StepFigures
+from rookery.domain.chat.parts import Text
+from rookery.domain.chat.prompt import PromptBuilder, PromptRow
 from rookery.store.generation import LoadedHistory
 from rookery.worker.prepare import assessed_rows
 from rookery.worker.prompts import PromptCache

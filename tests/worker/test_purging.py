@@ -10,7 +10,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.chat.rights import Scope, SystemActor, SystemName
+from rookery.domain.access.rights import Scope, SystemActor, SystemName
 from rookery.store import audit, idempotency, links, sessions, tokens
 from rookery.store.audit import Event
 from rookery.store.links import LinkKind

@@ -10,10 +10,10 @@ import asyncpg
 import msgspec
 import pytest
 
-from rookery.chat.chats import RetryState
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State, Status
-from rookery.chat.transitions import BusyBehavior, Transition
+from rookery.domain.chat.chat import RetryState
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State, Status
+from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.loop.tools import CancelReason
 from rookery.store import machine
 from rookery.store.hints import ChatHint, OwnershipHint

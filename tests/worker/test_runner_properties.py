@@ -10,8 +10,8 @@ import asyncpg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
 from rookery.loop.tools import CancelReason
 from rookery.store.machine import ChatState, Machine
 from rookery.store.pubsub import Bus

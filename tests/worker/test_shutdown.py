@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from rookery.chat.blocks import Mode
-from rookery.chat.states import Status
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.system_blocks import Mode
 from rookery.llm.scripted import CallTool, Fail, Say, Wait
 from rookery.llm.types import ErrorKind
 from rookery.loop import scripted

@@ -9,10 +9,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.errors import ChatNotFound, StaleFence, TransitionNotAllowed
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State, Status
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.errors import ChatNotFound, StaleFence, TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State, Status
+from rookery.domain.chat.transitions import Transition
 from rookery.loop.tools import CancelReason
 from rookery.store import machine
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout

@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat import titles
-from rookery.chat.attachments import StoredFile
-from rookery.chat.chats import Chat
-from rookery.chat.messages import Message, NewMessage, Role, Visibility
-from rookery.chat.parts import File, Part, Text
+from rookery.domain.chat import titles
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import Message, NewMessage, Role, Visibility
+from rookery.domain.chat.parts import File, Part, Text
+from rookery.domain.content.attachments import StoredFile
 from rookery.llm.scripted import Count, Fail, Say, Wait
 from rookery.llm.types import ErrorKind, Usage
 from rookery.store import chats, files, machine, usage

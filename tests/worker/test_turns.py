@@ -9,13 +9,13 @@ from functools import partial
 import msgspec
 import pytest
 
-from rookery.chat.chats import RetryState
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import Text, ToolCall
-from rookery.chat.prompt_parts import PromptText
-from rookery.chat.retrying import RetryPolicy
-from rookery.chat.states import State, Status
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.chat import RetryState
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import Text, ToolCall
+from rookery.domain.chat.prompt_parts import PromptText
+from rookery.domain.chat.retry_policy import RetryPolicy
+from rookery.domain.chat.states import State, Status
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.resolve import FALLBACK_ATTEMPTS
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Step, Think, Truncate, Wait
 from rookery.llm.types import Call, ErrorKind, Usage

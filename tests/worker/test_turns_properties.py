@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rookery.chat import compaction
-from rookery.chat.errors import ChatError
-from rookery.chat.messages import ChatId, Message, Role
-from rookery.chat.parts import ToolCall, ToolResult
-from rookery.chat.states import Status
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat import compaction
+from rookery.domain.chat.errors import ChatError
+from rookery.domain.chat.messages import ChatId, Message, Role
+from rookery.domain.chat.parts import ToolCall, ToolResult
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Fail, Pause, Say, Step, Think, Truncate
 from rookery.llm.types import Call, ErrorKind, Purpose
 from rookery.loop import scripted

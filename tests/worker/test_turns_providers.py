@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from rookery.chat.parts import ToolCall
-from rookery.chat.retrying import RetryPolicy
-from rookery.chat.states import Status
+from rookery.domain.chat.parts import ToolCall
+from rookery.domain.chat.retry_policy import RetryPolicy
+from rookery.domain.chat.states import Status
 from rookery.loop import scripted
 from rookery.loop.config import LoopConfig
 from rookery.testing import FakeClock

@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from rookery.chat.chats import Chat, LastError
-from rookery.chat.decide import TurnEnd
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.decision import TurnEnd
+from rookery.domain.chat.messages import ChatId
 from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.scripted import Say, Scripts, Step, last_user_text

@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from rookery.chat.rights import UserActor
 from rookery.clock import Clock, SystemClock
+from rookery.domain.access.rights import UserActor
 from rookery.llm.secrets import KeyRing, new_key
 from rookery.store import templates as stored
 from rookery.store import workspace_operations, workspaces

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from rookery.api.bodies import faults, rule
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store import passwords, users
 
 # Beyond any password that is taken, and short of what would keep the server busy.

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.chat.chats import Chat
-from rookery.chat.messages import Message, StepFigures, Visibility
-from rookery.chat.prompt import PromptRow
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import Message, StepFigures, Visibility
+from rookery.domain.chat.prompt import PromptRow
 from rookery.store.authorized.messages import MessageList
 from rookery.store.authorized.turns import EditedIn, PromotedIn, Queue, SentTo
 from rookery.stream import views

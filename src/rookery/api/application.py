@@ -52,7 +52,7 @@ from rookery.api.routers import (
     workspaces,
 )
 from rookery.api.spa import Spa
-from rookery.chat.errors import ChatError
+from rookery.domain.chat.errors import ChatError
 from rookery.store.access_errors import AccessError
 from rookery.store.authorized.config import StaleSetting
 from rookery.store.errors import StoreError

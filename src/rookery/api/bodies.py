@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from rookery.api.errors import ApiError, BadFields, FieldError
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat.errors import InvalidInput
 
 MAX_BODY_BYTES = 1024 * 1024
 READ_SECONDS = 30.0

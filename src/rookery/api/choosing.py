@@ -14,8 +14,8 @@ from uuid import UUID
 from rookery.api.caller import Caller
 from rookery.api.errors import ApiError
 from rookery.api.parts import ApiParts
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import ChatId, Effort
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId, Effort
 from rookery.llm import resolve
 from rookery.llm.resolve import Choice, Models, Override
 from rookery.store import spending

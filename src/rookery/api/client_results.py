@@ -13,11 +13,11 @@ import msgspec
 
 from rookery.api.caller import Caller
 from rookery.api.parts import ApiParts
-from rookery.chat import parts as content
-from rookery.chat import truncation
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import ContentError, ToolResult
-from rookery.chat.toolcalls import SubmittedResult
+from rookery.domain.chat import parts as content
+from rookery.domain.chat import truncation
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import ContentError, ToolResult
+from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.llm.directory import windows_of
 from rookery.log import get_logger
 from rookery.loop import results

@@ -15,10 +15,11 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from rookery.api.bodies import Body, faults, rule
 from rookery.api.caller import Caller
 from rookery.api.errors import BadFields, FieldError
-from rookery.chat import labels, messages, parts, sanitise, submission, titles, uploads
-from rookery.chat.attachments import StoredFile
-from rookery.chat.errors import InvalidInput
-from rookery.chat.parts import File, FileReference, Part, Text
+from rookery.domain.chat import labels, messages, parts, submission, titles
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.parts import File, FileReference, Part, Text
+from rookery.domain.content import prompt_text, uploads
+from rookery.domain.content.attachments import StoredFile
 from rookery.store.files import FileInfo, Origin
 from rookery.tools import registry
 from rookery.worker import titling
@@ -173,7 +174,7 @@ Title: TypeAlias = Annotated[
     str, AfterValidator(_trimmed_title), rule(lambda title: messages.check_storable("title", title))
 ]
 Labels: TypeAlias = Annotated[dict[str, str], AfterValidator(_check_labels)]
-SystemPrompt: TypeAlias = Annotated[str, rule(lambda prompt: sanitise.check_prompt(prompt, field="system_prompt"))]
+SystemPrompt: TypeAlias = Annotated[str, rule(lambda prompt: prompt_text.check_prompt(prompt, field="system_prompt"))]
 # MCP servers are no part of this version: whoever names one is told that it is not there.
 ServerIds: TypeAlias = Annotated[list[UUID], Field(max_length=MAX_SERVERS), AfterValidator(_no_servers)]
 

@@ -25,7 +25,7 @@ from rookery.api.errors import NO_STORE, ApiError, explain, internal
 from rookery.api.limits import Limit
 from rookery.api.origins import host_name, is_loopback
 from rookery.api.parts import ApiParts
-from rookery.chat.rights import UserActor
+from rookery.domain.access.rights import UserActor
 from rookery.http_stats import HttpStats
 from rookery.log import bind, get_logger
 from rookery.store import sessions, setup, tokens

@@ -15,11 +15,11 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from rookery.chat import errors as chat_errors
-from rookery.chat.errors import InvalidInput
-from rookery.chat.states import State
-from rookery.chat.submission import InvalidContent
-from rookery.chat.transitions import Transition
+from rookery.domain.chat import errors as chat_errors
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.states import State
+from rookery.domain.chat.submission import InvalidContent
+from rookery.domain.chat.transitions import Transition
 from rookery.store import access_errors, model_errors
 from rookery.store.authorized.config import StaleSetting
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, DatabaseUnreachable, LockTimeout

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from rookery.chat.errors import ChatError
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import ChatError
+from rookery.domain.chat.messages import ChatId
 from rookery.log import get_logger
 from rookery.store.access_errors import AccessError
 from rookery.store.chat_diffs import DiffStatus

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.chat.messages import MAX_CLIENT_ID_CHARS
+from rookery.domain.chat.messages import MAX_CLIENT_ID_CHARS
 from rookery.store.authz import MAX_REASON_CHARS, MIN_REASON_CHARS
 from rookery.store.idempotency import MAX_KEY_CHARS
 

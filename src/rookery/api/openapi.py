@@ -65,8 +65,8 @@ _UNUSED = frozenset({"HTTPValidationError", "ValidationError"})
 _NAME = re.compile(r"[A-Za-z0-9_]+")
 # Structs that have the same name in two modules; those that mean the same are one here.
 _NAMED = {
-    "rookery.chat.rights.Role": "UserRole",
-    "rookery.chat.messages.Role": "MessageRole",
+    "rookery.domain.access.rights.Role": "UserRole",
+    "rookery.domain.chat.messages.Role": "MessageRole",
     "Role": "UserRole",  # in bodies and parameters
 }
 

@@ -18,9 +18,9 @@ from rookery.api.caller import Caller
 from rookery.api.edge import PREFIX
 from rookery.api.errors import explain
 from rookery.api.git_watch import GitSource
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action, Resource, Role, Scope, has_scope
+from rookery.domain.access.rights import Action, Resource, Role, Scope, has_scope
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.store.access_errors import Denied, ScopeMissing
 from rookery.stream import edge, params
 from rookery.stream.guard import Grant

@@ -14,6 +14,7 @@ import msgspec
 from rookery import driving, installation, replica_slots
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
+from rookery.domain.models.options import ProviderType
 from rookery.llm import resolve
 from rookery.replica_slots import ReplicaSlot
 from rookery.settings import Settings
@@ -25,7 +26,6 @@ from rookery.store.embedded.server import find_binaries
 from rookery.store.errors import StoreError
 from rookery.store.job_runs import JobRun
 from rookery.store.migrate import Migration
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection, DatabaseConfig
 from rookery.workspaces.drivers.machine import problem_of_limits, problem_of_users
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable

@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager, contextmanager
 import msgspec
 
 from rookery import installation
-from rookery.chat.errors import InvalidInput
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
+from rookery.domain.chat.errors import InvalidInput
 from rookery.llm.secrets import SecretStr
 from rookery.settings import Settings
 from rookery.store import migrate

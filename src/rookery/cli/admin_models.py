@@ -8,19 +8,19 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.windows import LearnedFrom
 from rookery.cli import admin_input, admin_providers
 from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.models.context_window import LearnedFrom
+from rookery.domain.models.options import ProviderType
 from rookery.llm import catalog, cost, reported, resolve
 from rookery.llm.directory import windows_of
 from rookery.settings import Settings
 from rookery.store import model_configs, model_windows, providers
 from rookery.store.model_configs import ModelConfig, ModelConfigDraft, ModelConfigPatch
 from rookery.store.model_errors import Unusable
-from rookery.store.model_options import ProviderType
 from rookery.store.model_windows import ModelWindow
 from rookery.store.pool import Connection
 from rookery.store.providers import Provider

@@ -14,10 +14,10 @@ from rookery.cli import admin_input, admin_secrets
 from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
+from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import SecretStr
 from rookery.settings import Settings
 from rookery.store import env_providers, model_configs, providers
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection
 from rookery.store.providers import KEYLESS, Provider, ProviderDraft, ProviderPatch
 

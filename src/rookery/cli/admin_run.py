@@ -17,13 +17,6 @@ import msgspec
 
 from rookery import app, installation
 from rookery.app import Choices, Replica
-from rookery.chat import opening, parts, titles
-from rookery.chat.chats import Chat, LastError
-from rookery.chat.errors import ChatError, InvalidInput
-from rookery.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
-from rookery.chat.parts import ContentError, Text
-from rookery.chat.states import Status
-from rookery.chat.transitions import BusyBehavior
 from rookery.cli import admin_input, admin_run_models, admin_run_workspace
 from rookery.cli.admin_input import Refused
 from rookery.cli.admin_run_follow import AT_REST, PAGE, Follower, Stop
@@ -34,6 +27,13 @@ from rookery.cli.admin_run_workspace import Life
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output, OutputClosed
 from rookery.clock import Clock, SystemClock
+from rookery.domain.chat import first_rows, parts, titles
+from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.errors import ChatError, InvalidInput
+from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat.parts import ContentError, Text
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.secrets import KeyRing
 from rookery.settings import Settings
 from rookery.store import chats, machine, messages, offline_model, operator, providers, usage
@@ -270,8 +270,8 @@ class Run:
 
     async def _create(self, model: Named, owner_id: UUID) -> Started:
         async with self._database.api.acquire() as conn:
-            prompts = await runtime_settings.find_setting(conn, opening.SETTING)
-        system = opening.system_rows(prompts, system_prompt=self._request.system)
+            prompts = await runtime_settings.find_setting(conn, first_rows.SETTING)
+        system = first_rows.system_rows(prompts, system_prompt=self._request.system)
         prompt = self._request.prompt
         user = NewMessage(role=Role.USER, content=(Text(prompt),), created_by=owner_id, model_config_id=model.config.id)
         spec = ChatSpec(

@@ -11,12 +11,12 @@ from uuid import UUID
 
 from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
+from rookery.domain.models.options import ProviderType
 from rookery.llm import resolve
 from rookery.llm.directory import Directory
 from rookery.store import model_configs, providers
 from rookery.store.model_configs import ModelConfig
 from rookery.store.model_errors import NoDefaultModel
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection
 from rookery.store.providers import Provider
 

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import ChatId
 from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
+from rookery.domain.chat.messages import ChatId
 from rookery.setting_values import DURATION
 
 MAX_PROMPT_BYTES = 256 * 1024

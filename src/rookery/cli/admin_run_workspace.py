@@ -10,9 +10,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from rookery.app import Replica
-from rookery.chat.chats import Chat
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import OwnerActor
+from rookery.domain.access.rights import OwnerActor
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import ChatId
 from rookery.store import workspace_context
 from rookery.store.access_errors import AccessError
 from rookery.store.workspace_requests import OperationInProgress

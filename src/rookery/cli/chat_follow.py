@@ -16,10 +16,6 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import parts
-from rookery.chat.chats import RetryState
-from rookery.chat.messages import ChatId, Message, MessageId, Role, Visibility
-from rookery.chat.parts import CONTENT_VERSION, ContentError, Part, Reasoning, Text
 from rookery.cli import chat_approvals
 from rookery.cli.admin_run_screen import Screen, Style
 from rookery.cli.admin_run_teller import Teller
@@ -28,6 +24,10 @@ from rookery.client import AsyncRookery, Change, Conflict, LiveChat
 from rookery.client.live import AT_REST
 from rookery.client.reducer import Event, View
 from rookery.clock import Clock, Deadline, Ticker
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import RetryState
+from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
+from rookery.domain.chat.parts import CONTENT_VERSION, ContentError, Part, Reasoning, Text
 
 # Wrappers pass a signal on that the terminal has sent to them and to us: what comes this soon is the same key press.
 ECHO_SECONDS = 0.2

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
+from rookery.domain.models.options import ModelOptions
 from rookery.llm.anthropic.request import AnthropicOptions
 from rookery.llm.completions.options import CompletionsOptions
 from rookery.llm.responses.request import ResponsesOptions
 from rookery.llm.types import Call, WebSearch, Wire
-from rookery.store.model_options import ModelOptions
 
 # Read before there is a call: which wire, which effort, which model next, and what the model can do.
 DECIDED_BEFORE = frozenset({"reasoning_effort", "fallbacks", "capabilities", "use_responses_api"})

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
+from rookery.domain.models.options import CapabilityOverrides, ProviderType
 from rookery.llm.types import Capabilities, Thinking, Wire
-from rookery.store.model_options import CapabilityOverrides, ProviderType
 
 _NONE, _MINIMAL, _LOW, _MEDIUM, _HIGH, _XHIGH, _MAX = Effort
 _LOW_TO_HIGH = (_LOW, _MEDIUM, _HIGH)

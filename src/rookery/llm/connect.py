@@ -13,10 +13,11 @@ from uuid import UUID
 import msgspec
 
 from rookery.cache import Cache
-from rookery.chat.messages import Effort
-from rookery.chat.prompt import ModelIdentity
-from rookery.chat.prompt_parts import Prompt
 from rookery.clock import Clock, SystemClock
+from rookery.domain.chat.messages import Effort
+from rookery.domain.chat.prompt import ModelIdentity
+from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS, ProviderType
 from rookery.llm import call_options, catalog, efforts
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
@@ -43,7 +44,6 @@ from rookery.llm.types import (
 )
 from rookery.llm.wire import WireFormat
 from rookery.store.model_configs import ModelConfig
-from rookery.store.model_options import DEFAULT_MAX_OUTPUT_TOKENS, ProviderType
 from rookery.store.providers import Provider
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.windows import Windows
 from rookery.clock import Clock
+from rookery.domain.models.context_window import Windows
 from rookery.llm import catalog, cost, resolve
 from rookery.llm.config_cache import ConfigCache
 from rookery.llm.resolve import Choice, Models, ModelState

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import Effort
-from rookery.store.model_options import EffortRange
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import Effort
+from rookery.domain.models.options import EffortRange
 
 SCALE: tuple[Effort, ...] = tuple(Effort)  # from least to most
 _RANK = {effort: rank for rank, effort in enumerate(SCALE)}

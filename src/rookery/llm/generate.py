@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.errors import CallFailed, NoObject
 from rookery.llm.types import (
     Call,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptCall, PromptResult
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptResult
 from rookery.llm import guide_texts
 from rookery.llm.guide_requests import Request, field_of, make_tour, plan_for, system_text, understand
 from rookery.llm.scripted import CallTool, Say, Step, Think, all_parts, last_user_text, results_since_user, text_of

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptResult
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptResult
 from rookery.llm.scripted import CallTool, text_of
 
 HOME = "/home/agent"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rookery.chat import titles
+from rookery.domain.chat import titles
 
 MAX_ASKED = 5
 MAX_ASKED_WORDS = 12

@@ -14,10 +14,10 @@ from uuid import UUID, uuid4
 import msgspec
 
 from rookery import __version__
-from rookery.chat import pairing
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.clock import Clock, SystemClock
+from rookery.domain.chat import tool_call_pairing
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm import errors, refusals
 from rookery.llm.answer import Answer, AnswerReader, has_words, joined, media_type
 from rookery.llm.errors import TransportError
@@ -306,7 +306,7 @@ def _climb(call: Call, error: ProviderError) -> Call:
             # reasoning whose next item is missing would be refused as well.
             return msgspec.structs.replace(call, plain_history=True)
         case ReplayFault.BROKEN_PAIRS:
-            prompt = Prompt(pairing.repair(call.prompt.messages))
+            prompt = Prompt(tool_call_pairing.repair(call.prompt.messages))
             return msgspec.structs.replace(call, prompt=prompt, plain_history=True)
         case ReplayFault.INVALID_CALL:
             return _hinted(call, error.failed_generation)

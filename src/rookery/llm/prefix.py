@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from msgspec import Raw
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptMessage
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptMessage
 from rookery.llm.past import Past
 from rookery.llm.types import Call, CallWarning
 

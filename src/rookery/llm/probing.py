@@ -15,8 +15,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.models.options import ProviderType
 from rookery.llm import cost
 from rookery.llm.anthropic.wire import default_version
 from rookery.llm.connect import Connector, make_call
@@ -27,7 +28,6 @@ from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT
 from rookery.llm.resolve import Choice
 from rookery.llm.types import ErrorKind, ProviderError, Usage
-from rookery.store.model_options import ProviderType
 from rookery.store.providers import KEYLESS, Provider
 from rookery.store.usage import CallStatus, Entry
 

@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 import msgspec
 from pydantic import BaseModel, Field
 
-from rookery.chat import titles
-from rookery.chat.messages import Effort, Role
-from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat import titles
+from rookery.domain.chat.messages import Effort, Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.generate import ObjectResult, generate_object
 from rookery.llm.types import Call, Capabilities, LanguageModel, Purpose, Usage
 

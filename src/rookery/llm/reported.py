@@ -15,8 +15,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import Effort
 from rookery.clock import Clock
+from rookery.domain.chat.messages import Effort
+from rookery.domain.models.options import ProviderType
 from rookery.llm import catalog
 from rookery.llm.answer import media_type
 from rookery.llm.anthropic.wire import default_version
@@ -25,7 +26,6 @@ from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT, Auth
 from rookery.llm.types import Capabilities, Thinking
 from rookery.log import get_logger
-from rookery.store.model_options import ProviderType
 
 log = get_logger("llm.reported")
 

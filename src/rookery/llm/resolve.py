@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.log import get_logger
 from rookery.store.model_errors import ModelUnusable, NoDefaultModel, Unusable

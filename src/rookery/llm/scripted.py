@@ -15,9 +15,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptPart, PromptResult, PromptText
 from rookery.clock import Clock, SystemClock
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptPart, PromptResult, PromptText
 from rookery.llm.types import (
     Call,
     Capabilities,

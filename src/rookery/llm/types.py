@@ -16,8 +16,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
-from rookery.chat.messages import Effort
-from rookery.chat.prompt_parts import Meta, Prompt
+from rookery.domain.chat.messages import Effort
+from rookery.domain.chat.prompt_parts import Meta, Prompt
 
 Wire: TypeAlias = Literal["anthropic", "responses", "completions", "bridge", "scripted"]
 

@@ -19,9 +19,9 @@ from uuid import UUID, uuid4
 import msgspec
 
 from rookery import waits
-from rookery.chat import parts
-from rookery.chat.parts import Part, Reasoning, Text, ToolCall
 from rookery.clock import Clock, DeadlineExceeded
+from rookery.domain.chat import parts
+from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall
 from rookery.llm import errors
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import (

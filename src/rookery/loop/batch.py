@@ -16,11 +16,11 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import UNSET
 
-from rookery.chat import parts, toolcalls
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import ContentError, File, ToolResult
-from rookery.chat.truncation import budget_bytes
 from rookery.clock import Clock, DeadlineExceeded
+from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import ContentError, File, ToolResult
+from rookery.domain.chat.truncation import budget_bytes
 from rookery.log import get_logger
 from rookery.loop import live, messages, results, tool_input
 from rookery.loop.config import LoopConfig
@@ -419,7 +419,7 @@ class _Batch:
 
     def _token(self, place: int) -> UUID:
         pending = self._calls[place]
-        return toolcalls.replay_token(self._setup.chat_id, pending.message_id, pending.call.tool_call_id)
+        return tool_calls.replay_token(self._setup.chat_id, pending.message_id, pending.call.tool_call_id)
 
     def _name(self, place: int) -> CallName:
         return messages.name_of(self._calls[place].call, self._setup.tools)

@@ -14,15 +14,15 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import compaction, overflow, summarising
-from rookery.chat.compaction import Assessment, Source, Steps
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.overflow import Budget, Rung
-from rookery.chat.parts import Part, Text, ToolResult
-from rookery.chat.prompt_parts import Prompt
-from rookery.chat.summarising import SummaryFailed
-from rookery.chat.truncation import BYTES_PER_TOKEN
 from rookery.clock import DeadlineExceeded
+from rookery.domain.chat import compaction, overflow, summary_prompt
+from rookery.domain.chat.compaction import Assessment, Source, Steps
+from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.overflow import Budget, Rung
+from rookery.domain.chat.parts import Part, Text, ToolResult
+from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.summary_prompt import SummaryFailed
+from rookery.domain.chat.truncation import BYTES_PER_TOKEN
 from rookery.llm.errors import CallFailed
 from rookery.llm.generate import add_usage
 from rookery.llm.types import Call, ErrorKind, LanguageModel, ProviderError, Purpose, Tool, Usage
@@ -179,8 +179,8 @@ class _Climb:
     async def _climbed(self) -> str:
         prompt = self._call.prompt
         if self._setup.is_other_provider:
-            prompt = summarising.for_other_provider(prompt, accepts=self._model.caps.accepts)
-        whole = summarising.ask(prompt, hint=self._setup.hint)
+            prompt = summary_prompt.for_other_provider(prompt, accepts=self._model.caps.accepts)
+        whole = summary_prompt.ask(prompt, hint=self._setup.hint)
         if (said := await self._try(Rung.WHOLE, whole)) is not None:
             return said
         shorter = await self._aside(lambda: overflow.trimmed(whole, max_bytes=self._room()), whole)
@@ -260,7 +260,7 @@ class _Climb:
         self.usage = add_usage(self.usage, outcome.usage)
         self.runtime_ms += outcome.runtime_ms
         texts = (part.text for part in outcome.content if isinstance(part, Text))
-        return summarising.read_summary(texts, finish_reason=str(outcome.finish_reason))
+        return summary_prompt.read_summary(texts, finish_reason=str(outcome.finish_reason))
 
     def _show(self, text: str) -> None:
         step = self._setup.step

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rookery.chat.messages import Role
-from rookery.chat.parts import Part, ToolResult
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import Part, ToolResult
 from rookery.log import get_logger
 from rookery.loop import results
 from rookery.loop.results import CallName

@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
-from rookery.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
-from rookery.chat.parts import File, Part, Text, ToolCall
-from rookery.chat.truncation import budget_bytes
+from rookery.domain.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
+from rookery.domain.chat.parts import File, Part, Text, ToolCall
+from rookery.domain.chat.truncation import budget_bytes
 from rookery.llm.types import Usage
 from rookery.loop import results, tool_input
 from rookery.loop.assistant import AssistantOutcome, StepMeter

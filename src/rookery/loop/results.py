@@ -17,8 +17,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
-from rookery.chat import parts, truncation
-from rookery.chat.parts import ContentError, File, Json, ToolResult
+from rookery.domain.chat import parts, truncation
+from rookery.domain.chat.parts import ContentError, File, Json, ToolResult
 from rookery.log import get_logger
 from rookery.loop.tools import Attachment, Media, ToolOutput
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from rookery.chat import parts
-from rookery.chat.messages import ChatId
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import ChatId
 from rookery.loop.tools import (
     LedgerRun,
     LedgerState,

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.parts import ContentError
+from rookery.domain.chat import parts
+from rookery.domain.chat.parts import ContentError
 
 NOT_AN_OBJECT = (
     "This call was not executed: its arguments are not a well-formed JSON object. "

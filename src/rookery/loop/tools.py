@@ -14,10 +14,11 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
-from rookery.chat import parts, shell
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.parts import Json, Part
 from rookery.clock import Clock, Deadline
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.parts import Json, Part
+from rookery.domain.content import shell_programs
 from rookery.llm import types as llm
 from rookery.log import get_logger
 
@@ -338,7 +339,7 @@ class ToolSet:
             return None
         given = parts.json_value(args)
         text = given.get(spec.shell_argument) if isinstance(given, dict) else None
-        return shell.parsed_commands(text) if isinstance(text, str) else None
+        return shell_programs.parsed_commands(text) if isinstance(text, str) else None
 
     def label(self, name: str) -> str:
         spec = self.find_spec(name)

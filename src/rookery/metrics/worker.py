@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rookery.chat.decide import TurnEnd
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.decision import TurnEnd
+from rookery.domain.chat.transitions import Transition
 from rookery.metrics.families import Family, counter, gauge, histogram
 from rookery.worker.stats import FAILED, INTERRUPTED
 from rookery.worker.tasks import READ, TaskKind

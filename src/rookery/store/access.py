@@ -9,8 +9,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import rights
-from rookery.chat.rights import Action, AdminAccess, ChatFacts, Role, UserActor, Verdict
+from rookery.domain.access import rights
+from rookery.domain.access.rights import Action, AdminAccess, ChatFacts, Role, UserActor, Verdict
 from rookery.store import shares
 from rookery.store.pool import Connection
 

@@ -11,11 +11,11 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import parts, toolcalls
-from rookery.chat.approvals import MAX_RULES, UNREADABLE, Default, Offers, Policy, Rule, Rules, find_problem
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import ChatId
-from rookery.chat.toolcalls import OpenCall
+from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat.approvals import MAX_RULES, UNREADABLE, Default, Offers, Policy, Rule, Rules, find_problem
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.tool_calls import OpenCall
 from rookery.log import get_logger
 from rookery.store import chats, settings
 from rookery.store.pool import Connection
@@ -163,7 +163,7 @@ async def list_offers(conn: Connection, chat_id: ChatId) -> dict[UUID, Offers]:
 def select_asked(calls: Iterable[OpenCall], offers: dict[UUID, Offers], *, chat_id: ChatId) -> dict[OpenCall, Offers]:
     found = {}
     for call in calls:
-        token = toolcalls.replay_token(chat_id, call.message_id, call.tool_call_id)
+        token = tool_calls.replay_token(chat_id, call.message_id, call.tool_call_id)
         if token in offers:
             found[call] = offers[token]
     return found

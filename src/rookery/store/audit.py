@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.rights import Actor, OwnerActor, SystemActor, SystemName, UserActor
+from rookery.domain.access.rights import Actor, OwnerActor, SystemActor, SystemName, UserActor
 from rookery.store import chats, paging
 from rookery.store.pool import Connection
 

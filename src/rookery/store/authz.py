@@ -18,10 +18,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat import rights
-from rookery.chat.errors import ChatNotFound, InvalidInput
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import (
+from rookery.clock import Clock
+from rookery.domain.access import rights
+from rookery.domain.access.rights import (
     Action,
     Actor,
     AdminAccess,
@@ -33,7 +32,8 @@ from rookery.chat.rights import (
     UserActor,
     Verdict,
 )
-from rookery.clock import Clock
+from rookery.domain.chat.errors import ChatNotFound, InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.store import audit, shares, tokens, workspace_operations, workspaces
 from rookery.store.access_errors import (
     AccessError,

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
 from rookery.store.pool import Connection
 
 LOCK_KEY = 0x726F6F6B_61726368  # "rookarch"; the one-key space of advisory locks

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
 from rookery.store.nested import atomic
 from rookery.store.pool import Connection
 

@@ -18,11 +18,12 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import rights, snippets
-from rookery.chat.errors import InvalidInput
-from rookery.chat.names import normal_name
-from rookery.chat.rights import Action, OwnerActor, Resource, UserActor, Verdict
-from rookery.chat.search_query import ME, Archived, ChatQuery, Source
+from rookery.domain.access import rights
+from rookery.domain.access.account_names import normal_name
+from rookery.domain.access.rights import Action, OwnerActor, Resource, UserActor, Verdict
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.content import snippets
+from rookery.domain.content.search_query import ME, Archived, ChatQuery, Source
 from rookery.store import chat_reads, chat_views, cursors, paging, search, shares
 from rookery.store import labels as stored_labels
 from rookery.store.access_errors import Forbidden

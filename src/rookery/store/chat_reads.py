@@ -17,10 +17,10 @@ import msgspec
 from msgspec import UNSET
 
 from rookery import log
-from rookery.chat import rights
-from rookery.chat.messages import ChatId, MessageId
-from rookery.chat.rights import Actor, ChatFacts, Relation, Role, SystemActor, UserActor
-from rookery.chat.states import Status
+from rookery.domain.access import rights
+from rookery.domain.access.rights import Actor, ChatFacts, Relation, Role, SystemActor, UserActor
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.domain.chat.states import Status
 from rookery.store import chat_diffs, chat_settings, chats, cursors, machine, shares, streaming
 from rookery.store.chat_diffs import DiffStatus
 from rookery.store.chat_views import Action, ChatFile, ChatView, ContextState, ContextUsage, action, chat_error

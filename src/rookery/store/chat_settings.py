@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from rookery.chat.rights import AdminAccess
+from rookery.domain.access.rights import AdminAccess
 from rookery.store import settings
 from rookery.store.machine.capacity import Limits
 from rookery.store.pool import Connection

@@ -14,9 +14,9 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from rookery.chat import parts
-from rookery.chat.approvals import Offers
-from rookery.chat.messages import ChatId, MessageId
+from rookery.domain.chat import parts
+from rookery.domain.chat.approvals import Offers
+from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store.chat_diffs import DiffStatus
 from rookery.store.streaming import PendingCall
 from rookery.store.users import PublicUser

@@ -15,8 +15,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State, classify
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State, classify
 from rookery.store import labels as stored_labels
 from rookery.store.pool import Connection
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import MAX_ID, ChatId, MessageId
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import MAX_ID, ChatId, MessageId
 from rookery.store.pool import Connection
 
 # Never beyond the newest row there is: a cursor ahead of the chat would hide answers that are yet to come.

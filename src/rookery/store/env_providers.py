@@ -11,10 +11,10 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.models.options import ProviderType
 from rookery.log import get_logger
 from rookery.store import config_lock, providers
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection
 
 log = get_logger("store.env_providers")

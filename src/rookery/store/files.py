@@ -14,10 +14,10 @@ from uuid import UUID
 import msgspec
 
 from rookery.cache import CHAT_SECONDS, Cache
-from rookery.chat.attachments import StoredFile
-from rookery.chat.messages import ChatId
-from rookery.chat.submission import FileFacts
 from rookery.clock import Clock
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.submission import FileFacts
+from rookery.domain.content.attachments import StoredFile
 from rookery.store.pool import Connection
 
 MAX_FILE_BYTES = 10 * 1024 * 1024

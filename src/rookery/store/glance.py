@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import Message, StepFigures
+from rookery.domain.chat.messages import Message, StepFigures
 from rookery.store import messages
 from rookery.store.machine.lock import Machine
 

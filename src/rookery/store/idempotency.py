@@ -12,8 +12,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import check_storable
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import check_storable
 from rookery.store.access_errors import IdempotencyInProgress, IdempotencyMismatch
 from rookery.store.pool import Connection
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from rookery.chat import labels as rules
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId
+from rookery.domain.chat import labels as rules
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId
 from rookery.store.pool import Connection
 
 _decoder = msgspec.json.Decoder(dict[str, str])

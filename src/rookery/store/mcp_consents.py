@@ -12,8 +12,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import mcp_servers
-from rookery.chat.mcp_servers import Entry, McpDecision, McpState
+from rookery.domain.chat import mcp_consent
+from rookery.domain.chat.mcp_consent import Entry, McpDecision, McpState
 from rookery.store.pool import Connection
 from rookery.store.workspace_context import ContextResource, Snapshot
 
@@ -78,7 +78,7 @@ def named_servers(snapshot: Snapshot | None, consents: dict[str, Consent]) -> tu
             continue
         consent = consents.get(resource.entry.name)
         answered = None if consent is None else (consent.entry_hash, consent.decision)
-        standing = mcp_servers.state(resource.entry.hash, answered)
+        standing = mcp_consent.state(resource.entry.hash, answered)
         decided_at = consent.decided_at if consent is not None and standing is not McpState.CHANGED else None
         found.append(NamedServer(entry=resource.entry, state=standing, decided_at=decided_at, resource=resource))
     return tuple(sorted(found, key=lambda each: each.entry.name))

@@ -19,8 +19,18 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from rookery.chat.messages import MAX_ID, ChatId, Effort, Message, MessageId, Role, StepFigures, Visibility, is_id
-from rookery.chat.prompt import PromptRow
+from rookery.domain.chat.messages import (
+    MAX_ID,
+    ChatId,
+    Effort,
+    Message,
+    MessageId,
+    Role,
+    StepFigures,
+    Visibility,
+    is_id,
+)
+from rookery.domain.chat.prompt import PromptRow
 from rookery.store.pool import Connection
 
 WINDOW_MAX_BYTES = 8 * 1024 * 1024

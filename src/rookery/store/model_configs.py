@@ -18,10 +18,11 @@ import asyncpg
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.chat.errors import InvalidInput
-from rookery.store import config_lock, model_options, model_windows, providers
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.models import options as models_options
+from rookery.domain.models.options import ModelOptions, ProviderType
+from rookery.store import config_lock, model_windows, providers
 from rookery.store.model_errors import ModelConfigNotFound, ProviderUnavailable
-from rookery.store.model_options import ModelOptions, ProviderType
 from rookery.store.pool import Connection
 from rookery.store.providers import Provider
 
@@ -214,9 +215,9 @@ def _checked(draft: ModelConfigDraft, provider: Provider, known_fallbacks: set[U
     if len(draft.display_name) > 200 or re.search("[\x00-\x1f\x7f\ud800-\udfff]", draft.display_name):
         raise InvalidInput("display_name", "The name is longer than 200 characters or has control characters.")
     _check_prices(draft)
-    if provider.type not in model_options.FAMILIES:
+    if provider.type not in models_options.FAMILIES:
         raise InvalidInput("provider_id", f"This version does not know providers of type {provider.type}.")
-    options = model_options.parse_model_options(ProviderType(provider.type), draft.options)
+    options = models_options.parse_model_options(ProviderType(provider.type), draft.options)
     for fallback in options.fallbacks:
         if fallback not in known_fallbacks:
             raise InvalidInput("options.fallbacks", f"There is no model config {fallback} to fall back to.")
@@ -272,7 +273,7 @@ def _values(draft: ModelConfigDraft, options: ModelOptions, *, is_default: bool)
         is_default,
         draft.context_limit,
         draft.compression_threshold,
-        model_options.encode(options),
+        models_options.encode(options),
         *(getattr(draft, name) for name in PRICES),
     )
 
@@ -283,7 +284,7 @@ def _disabled_default() -> InvalidInput:
 
 def _config(record: asyncpg.Record) -> ModelConfig:
     values: list[Any] = list(record)
-    values[_OPTIONS] = model_options.read_model_options(values[_OPTIONS])
+    values[_OPTIONS] = models_options.read_model_options(values[_OPTIONS])
     return ModelConfig(*values)
 
 

@@ -8,7 +8,7 @@ ModelError
 ├── KeysMissing             there is no key ring to seal a key with
 ├── UserKeysDisabled        the provider does not take keys of users
 └── SpendLimitReached       the owner's limit for the period is used up
-InvalidInput (of rookery.chat.errors)
+InvalidInput (of rookery.domain.chat.errors)
 ├── ModelUnusable           the named model cannot be used; `reason` says why
 └── NoDefaultModel          nothing was named, and there is no default that could be used
 """
@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import ClassVar
 from uuid import UUID
 
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat.errors import InvalidInput
 
 
 class ModelError(Exception):

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.windows import Learned, LearnedFrom
+from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.store.pool import Connection
 
 # Chosen: providers enlarge windows now and then, and nobody would notice that a guess holds a model back.

@@ -7,8 +7,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.names import normal_name
+from rookery.domain.access.account_names import normal_name
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store import users
 from rookery.store.pool import Connection
 

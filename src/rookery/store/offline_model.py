@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from rookery.domain.models.options import ProviderType
 from rookery.store import config_lock, model_configs, providers
 from rookery.store.model_configs import ModelConfigDraft
 from rookery.store.model_errors import NameTaken
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection
 from rookery.store.providers import Provider, ProviderDraft
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat.errors import InvalidInput
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ import argon2
 from argon2.exceptions import InvalidHashError, VerificationError
 from argon2.low_level import Type
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.names import normal_name
+from rookery.domain.access.account_names import normal_name
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store.access_errors import PasswordsBusy
 
 T = TypeVar("T")

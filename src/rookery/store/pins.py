@@ -11,8 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.store import nested
 from rookery.store.pool import Connection
 

@@ -12,10 +12,10 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from rookery.chat import sanitise
-from rookery.chat.approvals import Rule, Rules
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import Effort
+from rookery.domain.chat.approvals import Rule, Rules
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import Effort
+from rookery.domain.content import prompt_text
 from rookery.store import approvals, chats, config_lock, setting_groups, settings
 from rookery.store.access_errors import Disabled
 from rookery.store.pool import Connection
@@ -90,7 +90,7 @@ async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) ->
         after: dict[str, object] = {}
         if patch.custom_prompt is not UNSET:
             text = chats.storable(patch.custom_prompt or "")
-            after["custom_prompt"] = sanitise.check_prompt(text, field="custom_prompt")
+            after["custom_prompt"] = prompt_text.check_prompt(text, field="custom_prompt")
         if patch.context_auto_refresh is not UNSET:
             after["context_auto_refresh"] = bool(patch.context_auto_refresh)
         if patch.model_overrides is not UNSET:

@@ -12,8 +12,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat import parts
-from rookery.chat.messages import ChatId, MessageId
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store import paging, search
 from rookery.store.pool import Connection
 

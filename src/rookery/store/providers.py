@@ -19,15 +19,16 @@ import asyncpg
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.chat.errors import InvalidInput
-from rookery.store import config_lock, model_options, model_windows
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.models import options as models_options
+from rookery.domain.models.options import ProviderOptions, ProviderType
+from rookery.store import config_lock, model_windows
 from rookery.store.model_errors import (
     KeysMissing,
     NameTaken,
     ProviderNotFound,
     ProviderReadOnly,
 )
-from rookery.store.model_options import ProviderOptions, ProviderType
 from rookery.store.pool import Connection
 
 TABLE = "model_providers"
@@ -212,7 +213,7 @@ async def list_providers(conn: Connection, *, with_deleted: bool = False) -> lis
 async def create_provider(conn: Connection, draft: ProviderDraft, *, ring: Sealer | None) -> Provider:
     provider_id = uuid4()
     now = datetime.min  # the database stamps the row
-    options = model_options.parse_provider_options(draft.type, draft.options)
+    options = models_options.parse_provider_options(draft.type, draft.options)
     provider = Provider(
         id=provider_id,
         type=draft.type,
@@ -295,7 +296,7 @@ def check_key(api_key: Secret) -> str:
 
 def from_record(record: asyncpg.Record) -> Provider:
     values: list[Any] = list(record)
-    values[_OPTIONS] = model_options.read_provider_options(values[_OPTIONS])
+    values[_OPTIONS] = models_options.read_provider_options(values[_OPTIONS])
     return Provider(*values)
 
 
@@ -307,7 +308,7 @@ def _patched(current: Provider, patch: ProviderPatch, *, ring: Sealer | None) ->
     if "base_url" in given:
         given["base_url"] = checked_base_url(given["base_url"])
     if "options" in given:
-        options = model_options.parse_provider_options(ProviderType(current.type), given["options"])
+        options = models_options.parse_provider_options(ProviderType(current.type), given["options"])
         headers = _restored(options.headers, current, ring=ring)
         given["options"] = with_masks(options)
         given["headers_enc"] = _sealed_headers(current.id, headers, ring=ring)
@@ -417,7 +418,7 @@ async def _write(conn: Connection, statement: str, provider: Provider) -> Provid
                 provider.base_url,
                 provider.enabled,
                 provider.source,
-                model_options.encode(provider.options),
+                models_options.encode(provider.options),
                 provider.send_correlation,
                 provider.api_key_enc,
                 provider.headers_enc,

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
 from rookery.store.pool import Connection
 
 LOCK_KEY = 0x726F6F6B_70757267  # "rookpurg"; the one-key space of advisory locks

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import MessageId
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import MessageId
 from rookery.store.pool import Connection
 
 MAX_TEXT_CHARS = 200_000

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.rights import UserActor
+from rookery.domain.access.rights import UserActor
 from rookery.store import credentials, users
 from rookery.store.access_errors import SessionExpired, SessionKeyRequired, SessionNotFound, Unauthenticated
 from rookery.store.credentials import Credential, Kind

@@ -14,9 +14,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from rookery.chat import sanitise
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import Effort
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import Effort
+from rookery.domain.content import prompt_text
 from rookery.store import (
     approvals,
     audit_settings,
@@ -137,7 +137,7 @@ def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Stru
         if group is APPROVALS and key == "rules":
             values[key] = approvals.checked(values[key])
         if group is PROMPTS and isinstance(values[key], str):
-            values[key] = sanitise.check_prompt(chats.storable(values[key]), field=key)
+            values[key] = prompt_text.check_prompt(chats.storable(values[key]), field=key)
     return msgspec.structs.replace(current, **values)
 
 

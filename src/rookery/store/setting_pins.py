@@ -12,8 +12,8 @@ from datetime import datetime
 
 import msgspec
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.rights import Resource, SystemActor, SystemName
+from rookery.domain.access.rights import Resource, SystemActor, SystemName
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store import audit, config_lock, setting_groups, settings
 from rookery.store.audit import Event
 from rookery.store.pool import Connection

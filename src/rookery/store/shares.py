@@ -13,8 +13,8 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.store import settings
 from rookery.store.pool import Connection
 from rookery.store.users import PublicUser

@@ -12,14 +12,14 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
-from rookery.chat import parts, toolcalls
-from rookery.chat.approvals import Offers
-from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
-from rookery.chat.parts import ContentError, ToolCall
-from rookery.chat.prompt import PromptRow
-from rookery.chat.toolcalls import CallRow, OpenCall
+from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat.approvals import Offers
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
+from rookery.domain.chat.parts import ContentError, ToolCall
+from rookery.domain.chat.prompt import PromptRow
+from rookery.domain.chat.tool_calls import CallRow, OpenCall
 from rookery.store import approvals, glance, messages, sessions
 from rookery.store.hints import ChatHint
 from rookery.store.machine import Machine, backlog, calls
@@ -197,12 +197,12 @@ async def list_queue(conn: Connection, chat_id: ChatId) -> tuple[QueuedMessage, 
 async def list_pending_calls(conn: Connection, chat_id: ChatId) -> tuple[PendingCall, ...]:
     """The open calls of the turn that the chat waits for, with their arguments: a person's answer, or the client's."""
     records = await conn.fetch(calls.TURN_CALLS, chat_id)
-    opened = toolcalls.open_calls(CallRow(*record) for record in records)
+    opened = tool_calls.open_calls(CallRow(*record) for record in records)
     if offers := await approvals.list_offers(conn, chat_id):
         asked: dict[OpenCall, Offers | None] = {**approvals.select_asked(opened, offers, chat_id=chat_id)}
     else:
         names = {record[0] for record in await conn.fetch(DECLARED_TOOLS, chat_id)}
-        asked = dict.fromkeys(toolcalls.select_dynamic(opened, names))
+        asked = dict.fromkeys(tool_calls.select_dynamic(opened, names))
     args: dict[tuple[int, str], Raw] = {}
     for message_id in {call.message_id for call in asked}:
         args.update(await _args_of(conn, chat_id, message_id=MessageId(message_id)))

@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
 from rookery.store.access_errors import InUse, Missing
 from rookery.store.nested import atomic
 from rookery.store.pool import Connection

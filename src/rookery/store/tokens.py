@@ -10,9 +10,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import check_storable
-from rookery.chat.rights import Scope, UserActor
+from rookery.domain.access.rights import Scope, UserActor
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import check_storable
 from rookery.store import credentials, users
 from rookery.store.access_errors import AlreadyExists, QuotaExceeded, TokenExpired, TokenNotFound, Unauthenticated
 from rookery.store.credentials import Kind

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from uuid import UUID, uuid5
 
-from rookery.chat.errors import ChatNotFound, FileCapExceeded
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import ChatNotFound, FileCapExceeded
+from rookery.domain.chat.messages import ChatId
 from rookery.store.files import COLUMNS, FileInfo, Origin
 from rookery.store.machine.files import MAX_FILES_PER_CHAT
 from rookery.store.nested import atomic

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import toolcalls
-from rookery.chat.chats import Chat, Fence
-from rookery.chat.errors import StaleFence
-from rookery.chat.messages import ChatId, MessageId
+from rookery.domain.chat import tool_calls
+from rookery.domain.chat.chat import Chat, Fence
+from rookery.domain.chat.errors import StaleFence
+from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store.machine.bundle import READ_CHAT
 from rookery.store.pool import Connection
 
@@ -85,7 +85,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def token(self) -> UUID:
-        return toolcalls.replay_token(self.chat_id, self.message_id, self.tool_call_id)
+        return tool_calls.replay_token(self.chat_id, self.message_id, self.tool_call_id)
 
 
 async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:

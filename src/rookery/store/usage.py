@@ -13,8 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import ChatId, MessageId
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store.pool import Connection
 
 MAX_REPORT_DAYS = 366

@@ -18,9 +18,9 @@ import asyncpg
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.names import normal_name
-from rookery.chat.rights import Role, UserActor
+from rookery.domain.access.account_names import normal_name
+from rookery.domain.access.rights import Role, UserActor
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store import nested, paging
 from rookery.store.access_errors import AlreadyExists, InUse, LastAdmin, UserNotFound
 from rookery.store.pool import Connection

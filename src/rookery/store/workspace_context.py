@@ -13,9 +13,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.mcp_servers import Entry
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.mcp_consent import Entry
+from rookery.domain.chat.messages import ChatId
 from rookery.store.nested import atomic
 from rookery.store.pool import Connection
 

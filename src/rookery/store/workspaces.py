@@ -16,7 +16,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat.errors import InvalidInput
 from rookery.store.access_errors import AlreadyExists, Missing
 from rookery.store.hints import Hint, MiscHint, WatchHint, WatchKind
 from rookery.store.pool import Connection

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from rookery.chat.errors import ChatNotFound, InvalidInput
+from rookery.domain.chat.errors import ChatNotFound, InvalidInput
 from rookery.stream import sse, ws
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
 from rookery.stream.follow import DATABASE_ERRORS

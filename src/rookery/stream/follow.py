@@ -16,9 +16,9 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId
 from rookery.clock import Clock
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId
 from rookery.log import get_logger
 from rookery.store.errors import StoreError
 from rookery.store.hints import MiscHint

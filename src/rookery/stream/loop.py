@@ -14,9 +14,9 @@ from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
 
-from rookery.chat.chats import Chat
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
 from rookery.store import chat_views
 from rookery.store.hints import ChatHint
 from rookery.stream import events, views

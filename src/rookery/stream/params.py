@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from rookery.chat.errors import InvalidInput
+from rookery.domain.chat.errors import InvalidInput
 
 MAX_TAIL = 1000
 DEFAULT_TAIL = 200

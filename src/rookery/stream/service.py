@@ -18,9 +18,9 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId, MessageId
 from rookery.clock import Clock
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.log import bind, get_logger
 from rookery.store import cursors
 from rookery.store.machine import Machine

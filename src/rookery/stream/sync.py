@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from rookery.chat.chats import Chat
-from rookery.chat.messages import ChatId, MessageId
-from rookery.chat.prompt import PromptRow
-from rookery.chat.states import Status
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.domain.chat.prompt import PromptRow
+from rookery.domain.chat.states import Status
 from rookery.store import streaming
 from rookery.store.hints import ChatHint
 from rookery.store.machine import Machine, View

@@ -14,10 +14,10 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.chat import parts
-from rookery.chat.messages import QueuedMessage, StepFigures
-from rookery.chat.parts import ContentError, Part
-from rookery.chat.prompt import PromptRow
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import QueuedMessage, StepFigures
+from rookery.domain.chat.parts import ContentError, Part
+from rookery.domain.chat.prompt import PromptRow
 from rookery.log import get_logger
 
 log = get_logger("stream.views")

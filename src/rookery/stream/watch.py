@@ -16,9 +16,9 @@ from uuid import UUID
 import asyncpg
 from msgspec import UNSET
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
 from rookery.clock import Clock
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
 from rookery.log import get_logger
 from rookery.store import chat_reads, chat_views, shares, streaming
 from rookery.store.chat_views import ActionCall, ChatView

@@ -1,8 +1,8 @@
 """What tests of Rookery and of programs built on it need: servers that speak like providers, and time at a standstill.
 
 The fakes of the providers are in `fake_anthropic`, `fake_responses` and `fake_completions`, each with the words of its
-wire; docs/guide/testing.md shows them. Nothing here imports more of Rookery than `rookery.clock` and `rookery.chat`, so
-every package may be tested with it.
+wire; docs/guide/testing.md shows them. The package imports only the clock and the pure rules of Rookery, so every
+package may be tested with it.
 """
 
 from rookery.testing.clock import FakeClock, Timer, Trap

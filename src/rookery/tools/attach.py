@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from rookery.chat import uploads
-from rookery.chat.errors import ChatError
+from rookery.domain.chat.errors import ChatError
+from rookery.domain.content import uploads
 from rookery.loop.tools import Attachment, Replay, Tool, ToolContext, ToolOutput
 from rookery.store import tool_files
 from rookery.store.files import MAX_FILE_BYTES, FileInfo

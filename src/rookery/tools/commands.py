@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.attachments import cut_utf8
+from rookery.domain.content.attachments import cut_utf8
 from rookery.workspaces.answers import Truncated
 
 MAX_VIEW_BYTES = 32 * 1024

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.parts import Json
+from rookery.domain.chat import parts
+from rookery.domain.chat.parts import Json
 from rookery.loop.tools import ToolCall, ToolContext, ToolOutput, ToolSpec, object_schema
 
 A = TypeVar("A", bound=msgspec.Struct)

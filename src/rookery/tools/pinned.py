@@ -14,12 +14,13 @@ from uuid import UUID
 import asyncpg
 
 from rookery.cache import CHAT_SECONDS, Cache
-from rookery.chat import blocks, sanitise, skills
-from rookery.chat.blocks import InstructionFile, Skill
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import ContextFile, WorkspaceContext
-from rookery.chat.skills import WORKSPACE, SkillFile
 from rookery.clock import Clock
+from rookery.domain.chat import system_blocks
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import ContextFile, WorkspaceContext
+from rookery.domain.chat.system_blocks import InstructionFile, Skill
+from rookery.domain.content import prompt_text, skills
+from rookery.domain.content.skills import WORKSPACE, SkillFile
 from rookery.log import get_logger
 from rookery.store import workspace_context
 from rookery.store.generation import ChatMeta
@@ -56,7 +57,7 @@ class Pinned:
             if each.kind == "instruction_file" and each.body
         ]
         held = [each.source for each in self.servers() if each.entry is not None and each.entry.hash not in agreed]
-        return blocks.workspace_context(
+        return system_blocks.workspace_context(
             (workspace.os if workspace else None) or "",
             (workspace.directory if workspace else None) or "",
             files=files,
@@ -126,7 +127,7 @@ class Pins:
 
 def _line(text: str) -> str:
     """Words of a stranger, in one line."""
-    return " ".join(sanitise.clean(text).split())[:MAX_PROBLEM_CHARS]
+    return " ".join(prompt_text.clean(text).split())[:MAX_PROBLEM_CHARS]
 
 
 def _key(pin: Pin, workspace_id: UUID, found: str) -> tuple[UUID, int, str]:

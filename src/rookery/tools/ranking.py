@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.chat import sanitise, skills
+from rookery.domain.content import prompt_text, skills
 from rookery.store.templates import Signals
 
 PAGE_SIZE = 10
@@ -105,10 +105,10 @@ def tier(facts: Facts, wanted: str) -> int:
 
 def excerpt(readme: str, max_chars: int = EXCERPT_CHARS) -> str:
     """The beginning of a README as plain text."""
-    text = sanitise.clean_markdown(skills.split_front_matter(readme[:MAX_README_CHARS])[1])
+    text = prompt_text.clean_markdown(skills.split_front_matter(readme[:MAX_README_CHARS])[1])
     for pattern, replacement in _MARKDOWN:
         text = pattern.sub(replacement, text)
-    return _cut(sanitise.clean(text), max_chars)
+    return _cut(prompt_text.clean(text), max_chars)
 
 
 def _rank(facts: Facts, wanted: str, signals: Mapping[str, Signals] | None, *, now: datetime) -> _Ranked:
@@ -137,7 +137,7 @@ def _item(each: _Ranked) -> dict[str, Any]:
         "id": facts.name,
         "name": facts.name,
         "display_name": facts.display_name,
-        "description": _cut(sanitise.clean(facts.description), DESCRIPTION_CHARS),
+        "description": _cut(prompt_text.clean(facts.description), DESCRIPTION_CHARS),
         "active_users": signals.active_users,
         "your_workspace_count": signals.active,
         "last_used_by_you": signals.last_used_at.isoformat() if signals.last_used_at else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
-from rookery.chat.blocks import Mode
+from rookery.domain.chat.system_blocks import Mode
 from rookery.loop.tools import Tool
 
 # Names found in old history, and what the tool is called today.

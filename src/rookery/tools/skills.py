@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from rookery.chat import skills
-from rookery.chat.skills import AmbiguousSkill, NoSuchSkill, SkillFile
+from rookery.domain.content import skills
+from rookery.domain.content.skills import AmbiguousSkill, NoSuchSkill, SkillFile
 from rookery.log import get_logger
 from rookery.loop.tools import Tool, ToolContext, ToolOutput
 from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of

@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 from msgspec import Meta
 
-from rookery.chat import sanitise, skills
+from rookery.domain.content import prompt_text, skills
 from rookery.log import get_logger
 from rookery.loop.tools import Tool, ToolContext, ToolOutput
 from rookery.store.access_errors import Missing
@@ -96,7 +96,7 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
                 "name": template.name,
                 "revision": template.revision,
                 "display_name": manifest.display_name,
-                "description": sanitise.clean(manifest.description),
+                "description": prompt_text.clean(manifest.description),
                 "network": (network := yard.service.granted_network(manifest)),
                 "reaches": networks.WORDS[network],
                 "hosts": list(manifest.sandbox.hosts) if network == "hosts" else [],
@@ -127,14 +127,14 @@ def _facts(template: Template) -> Facts:
 
 
 def _readme(text: str) -> str:
-    cleaned = sanitise.clean_markdown(skills.split_front_matter(text[: ranking.MAX_README_CHARS])[1])
+    cleaned = prompt_text.clean_markdown(skills.split_front_matter(text[: ranking.MAX_README_CHARS])[1])
     return cleaned[:README_CHARS]
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
     value = {
         "display_name": parameter.display_name,
-        "description": sanitise.clean(parameter.description)[:DESCRIPTION_CHARS],
+        "description": prompt_text.clean(parameter.description)[:DESCRIPTION_CHARS],
         "mutable": parameter.mutable,
         "ephemeral": parameter.ephemeral,
         "options": list(parameter.options),

@@ -17,12 +17,12 @@ from uuid import UUID
 import asyncpg
 
 from rookery.cache import Cache
-from rookery.chat.blocks import Mode
-from rookery.chat.mcp_servers import Entry
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import WorkspaceContext
-from rookery.chat.rights import OwnerActor
 from rookery.clock import Clock
+from rookery.domain.access.rights import OwnerActor
+from rookery.domain.chat.mcp_consent import Entry
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import WorkspaceContext
+from rookery.domain.chat.system_blocks import Mode
 from rookery.log import get_logger
 from rookery.loop.tools import Services, Tool, ToolSet, ToolSpec
 from rookery.store import mcp_consents, workspace_context, workspaces

@@ -12,7 +12,7 @@ from uuid import UUID, uuid5
 import msgspec
 from msgspec import Meta
 
-from rookery.chat.errors import ChatError
+from rookery.domain.chat.errors import ChatError
 from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
 from rookery.store.access_errors import AccessError, AlreadyExists, Missing
 from rookery.store.authorized.turns import Replayed

@@ -13,8 +13,8 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from rookery.chat import approvals, parts
-from rookery.chat.mcp_servers import Entry
+from rookery.domain.chat import approvals, parts
+from rookery.domain.chat.mcp_consent import Entry
 from rookery.loop.tools import Media, Replay, ToolCall, ToolContext, ToolOutput, ToolSource, ToolSpec, object_schema
 from rookery.store.workspace_context import ContextResource
 from rookery.tools.workspace_turn import Refused, ask_agent, turn_of

@@ -15,9 +15,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import Json
-from rookery.chat.skills import SkillFile
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import Json
+from rookery.domain.content.skills import SkillFile
 from rookery.loop.tools import ToolContext, ToolOutput
 from rookery.store.authorized.store import ActorStore
 from rookery.tools import framework, registry

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from rookery.chat.messages import ChatId
 from rookery.clock import Clock, DeadlineExceeded
+from rookery.domain.chat.messages import ChatId
 from rookery.log import get_logger
 from rookery.store.errors import CommitOutcomeUnknown
 from rookery.store.hints import OwnershipHint

@@ -16,17 +16,18 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery.chat import decide, overflow, summarising
-from rookery.chat.chats import Chat, LastError
-from rookery.chat.compaction import Source
-from rookery.chat.decide import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
-from rookery.chat.errors import FileCapExceeded, FileUnavailable
-from rookery.chat.history import History
-from rookery.chat.messages import NewMessage, Role, Visibility
-from rookery.chat.parts import CONTENT_VERSION, Part, Text
-from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy, are_attempts_used
-from rookery.chat.transitions import Transition
 from rookery.clock import Clock
+from rookery.domain.chat import decision as chat_decision
+from rookery.domain.chat import overflow, summary_prompt
+from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.compaction import Source
+from rookery.domain.chat.decision import Compact, EnterRequiresAction, ExecuteTools, FinishTurn, TurnEnd
+from rookery.domain.chat.errors import FileCapExceeded, FileUnavailable
+from rookery.domain.chat.history import History
+from rookery.domain.chat.messages import NewMessage, Role, Visibility
+from rookery.domain.chat.parts import CONTENT_VERSION, Part, Text
+from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy, are_attempts_used
+from rookery.domain.chat.transitions import Transition
 from rookery.llm import cost
 from rookery.llm.errors import CallFailed, LlmError
 from rookery.llm.types import Call, ErrorKind, GeneratedFile, Purpose, Usage
@@ -153,7 +154,7 @@ class Acts:
             tokens,
             attempt=self.attempt,
             is_of_history=asked.ready.config.id == self.prepared.asked.ready.config.id,
-            has_media=summarising.has_media(call.prompt.messages),
+            has_media=summary_prompt.has_media(call.prompt.messages),
             read_tokens=max(
                 (
                     row.figures.context_tokens or 0
@@ -189,7 +190,7 @@ class Acts:
     async def _take_empty(self, asked: Asked, outcome: AssistantOutcome) -> None:
         """Nothing was said: the end of the turn, unless the user waits for a first word."""
         self.parts.ledger.record(self._entry(asked, outcome))
-        if not decide.is_empty_answer_final(self.history, self.attempt):
+        if not chat_decision.is_empty_answer_final(self.history, self.attempt):
             raise StepFailed(msgspec.structs.replace(_EMPTY, provider=asked.provider_name))
         await self.finish(FinishTurn(TurnEnd.COMPLETE))
 
@@ -310,7 +311,7 @@ class Acts:
     async def finish(self, decision: FinishTurn) -> None:
         notice = None
         if decision.reason is TurnEnd.MAX_STEPS:
-            notice = notice_row(Text(decide.step_limit_notice(self.prepared.max_steps)))
+            notice = notice_row(Text(chat_decision.step_limit_notice(self.prepared.max_steps)))
 
         async def end(tx: Tx) -> tuple[Chat, bool] | None:
             if notice is not None and (await transitions.commit_step(tx, [notice])).promoted:

@@ -7,8 +7,8 @@ a person without a deadline is let go: whoever answers wakes a worker.
 
 from __future__ import annotations
 
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.transitions import Transition
 from rookery.log import get_logger
 from rookery.store.generation import read_fenced
 from rookery.store.machine import Machine, Tx, cancel_requires_action, interrupt

@@ -11,8 +11,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.chats import Chat
-from rookery.chat.messages import MessageId, StepFigures
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import MessageId, StepFigures
 from rookery.llm import cost
 from rookery.llm.types import Purpose, Usage
 from rookery.log import get_logger

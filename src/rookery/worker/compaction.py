@@ -11,16 +11,16 @@ from uuid import uuid5
 
 import msgspec
 
-from rookery.chat import overflow, summarising
-from rookery.chat.chats import Chat
-from rookery.chat.compaction import Source, Spilled, boundary_parts, boundary_summary, current_turn_parts
-from rookery.chat.decide import Compact, TurnEnd
-from rookery.chat.messages import Role
-from rookery.chat.overflow import Budget
-from rookery.chat.parts import Part
-from rookery.chat.transitions import Transition
-from rookery.chat.truncation import BYTES_PER_TOKEN
-from rookery.chat.windows import LearnedFrom
+from rookery.domain.chat import overflow, summary_prompt
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.compaction import Source, Spilled, boundary_parts, boundary_summary, current_turn_parts
+from rookery.domain.chat.decision import Compact, TurnEnd
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.overflow import Budget
+from rookery.domain.chat.parts import Part
+from rookery.domain.chat.transitions import Transition
+from rookery.domain.chat.truncation import BYTES_PER_TOKEN
+from rookery.domain.models.context_window import LearnedFrom
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import Call, ErrorKind, Purpose
 from rookery.log import get_logger
@@ -213,7 +213,7 @@ class CompactionAct:
 def _fixed_bytes(call: Call) -> int:
     """What every request of the chat has, whatever was said: system blocks and tools."""
     system = (message for message in call.prompt.messages if message.role is Role.SYSTEM)
-    return summarising.size_bytes(system) + compaction.tools_bytes(call.tools)
+    return summary_prompt.size_bytes(system) + compaction.tools_bytes(call.tools)
 
 
 def _no_room(fixed_bytes: int, asked: Asked) -> Classified:

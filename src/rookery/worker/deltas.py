@@ -12,9 +12,9 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from rookery.chat import parts
-from rookery.chat.messages import Role
-from rookery.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
 
 # Sequence number of the last part inside, how many parts are inside, and the bytes of the `message_part` event.
 PartEvent: TypeAlias = tuple[int, int, bytes]

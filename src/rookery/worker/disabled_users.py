@@ -12,8 +12,8 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat.errors import ChatError
 from rookery.clock import Clock
+from rookery.domain.chat.errors import ChatError
 from rookery.log import get_logger
 from rookery.store import disabled_users
 from rookery.store.disabled_users import DisabledUser

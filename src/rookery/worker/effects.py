@@ -19,14 +19,14 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat import compaction, titles
-from rookery.chat.chats import Chat, LastError
-from rookery.chat.decide import TurnEnd
-from rookery.chat.messages import ChatId, Message, Role, Visibility
-from rookery.chat.parts import ContentError, Part, Text, ToolResult
-from rookery.chat.prompt import PromptRow
-from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy
 from rookery.clock import Clock
+from rookery.domain.chat import compaction, titles
+from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.decision import TurnEnd
+from rookery.domain.chat.messages import ChatId, Message, Role, Visibility
+from rookery.domain.chat.parts import ContentError, Part, Text, ToolResult
+from rookery.domain.chat.prompt import PromptRow
+from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
 from rookery.llm import quickgen
 from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from rookery.chat.chats import LastError, RetryState
-from rookery.chat.errors import ChatError
 from rookery.clock import DeadlineExceeded
+from rookery.domain.chat.chat import LastError, RetryState
+from rookery.domain.chat.errors import ChatError
 from rookery.llm import errors, refusals
 from rookery.llm.errors import MAX_RETRY_AFTER, Broken, TransportError
 from rookery.llm.refusals import Hide

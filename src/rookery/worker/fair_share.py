@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.transitions import Transition
 from rookery.log import get_logger
 from rookery.store.machine import Slot, Tx, find_receiver, give_way
 from rookery.store.machine.capacity import Limits

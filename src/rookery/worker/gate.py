@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import asyncpg
 from msgspec import UNSET
 
-from rookery.chat import approvals, parts, toolcalls
-from rookery.chat.approvals import Offers, Verdict
-from rookery.chat.decide import OPEN_GATE, Gate
-from rookery.chat.history import History
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import ContentError, ToolCall
-from rookery.chat.toolcalls import OpenCall
+from rookery.domain.chat import approvals, parts, tool_calls
+from rookery.domain.chat.approvals import Offers, Verdict
+from rookery.domain.chat.decision import OPEN_GATE, Gate
+from rookery.domain.chat.history import History
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import ContentError, ToolCall
+from rookery.domain.chat.tool_calls import OpenCall
 from rookery.loop import messages, tool_input
 from rookery.loop.tools import ToolSet
 from rookery.pieces import in_pieces
@@ -62,7 +62,7 @@ def _judging(
             refused[call] = approvals.denied_by_rule(judged.rule)
         elif judged.verdict is Verdict.ASK:
             # An approval answers a question, nothing else: it does not lift what a rule denies.
-            token = toolcalls.replay_token(chat_id, call.message_id, call.tool_call_id)
+            token = tool_calls.replay_token(chat_id, call.message_id, call.tool_call_id)
             if token not in known.approved:
                 offers[call] = yield from approvals.offering(judged.rule, names, args)
     return Judged(Gate(frozenset(offers), refused), offers, known.timeout_seconds)

@@ -13,10 +13,11 @@ from random import Random
 
 import msgspec
 
-from rookery.chat import compaction, decide, history, retrying
-from rookery.chat.chats import OWNER_DISABLED, Chat, LastError, RetryState
-from rookery.chat.compaction import Source
-from rookery.chat.decide import (
+from rookery.domain.chat import compaction, history, retry_policy
+from rookery.domain.chat import decision as chat_decision
+from rookery.domain.chat.chat import OWNER_DISABLED, Chat, LastError, RetryState
+from rookery.domain.chat.compaction import Source
+from rookery.domain.chat.decision import (
     AskApproval,
     Compact,
     Decision,
@@ -26,10 +27,10 @@ from rookery.chat.decide import (
     FinishTurn,
     Generate,
 )
-from rookery.chat.errors import ChatError, InvariantViolation, Refused
-from rookery.chat.history import History
-from rookery.chat.retrying import GiveUp
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.errors import ChatError, InvariantViolation, Refused
+from rookery.domain.chat.history import History
+from rookery.domain.chat.retry_policy import GiveUp
+from rookery.domain.chat.transitions import Transition
 from rookery.llm.errors import LlmError
 from rookery.llm.types import ErrorKind
 from rookery.log import get_logger
@@ -151,7 +152,7 @@ class GenerationWork:
 
     def _remaining_wait(self, step: Step) -> timedelta:
         retry = stored_retry(step.chat)
-        return timedelta() if retry is None else retrying.remaining_wait(retry, step.now)
+        return timedelta() if retry is None else retry_policy.remaining_wait(retry, step.now)
 
     async def _gave_way(self, handle: TaskHandle, run: _Run) -> bool:
         """Whether the chat makes room for another instead. Asked once: who may go on goes on."""
@@ -191,7 +192,7 @@ class GenerationWork:
 
     def _decide(self, prepared: Prepared, past: History, judged: Judged) -> Decision:
         chat = prepared.step.chat
-        return decide.decide(
+        return chat_decision.decide(
             chat,
             past,
             rules=prepared.rules,
@@ -227,7 +228,7 @@ class GenerationWork:
 
         async def store(tx: Tx) -> tuple[Chat, LastError | RetryState, timedelta]:
             count = tx.chat.generation_attempt
-            delay = retrying.next_delay(
+            delay = retry_policy.next_delay(
                 count,
                 self._rng.random,
                 retryable=failure.retryable,

@@ -17,10 +17,10 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatError, InvariantViolation
-from rookery.chat.rights import Resource, SystemActor, SystemName
 from rookery.clock import Clock
+from rookery.domain.access.rights import Resource, SystemActor, SystemName
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import ChatError, InvariantViolation
 from rookery.log import get_logger
 from rookery.redaction import hide_secrets
 from rookery.store import approvals, audit, auto_archive, chat_settings, job_runs, search, usage_daily

@@ -12,13 +12,13 @@ from datetime import datetime
 import asyncpg
 import msgspec
 
-from rookery.chat import compaction, history, interrupted
-from rookery.chat.chats import Chat
-from rookery.chat.interrupted import LivePart
-from rookery.chat.messages import NewMessage, StepFigures
-from rookery.chat.parts import ToolCall, ToolResult
-from rookery.chat.transitions import Transition
 from rookery.clock import Clock
+from rookery.domain.chat import compaction, history, interrupted_step
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.interrupted_step import LivePart
+from rookery.domain.chat.messages import NewMessage, StepFigures
+from rookery.domain.chat.parts import ToolCall, ToolResult
+from rookery.domain.chat.transitions import Transition
 from rookery.log import get_logger
 from rookery.store.generation import HistoryCache, Step, load_step
 from rookery.store.machine import Machine, Tx, finish_interruption
@@ -92,7 +92,7 @@ class InterruptWork:
         figures = StepFigures() if metered is None else metered.figures
 
         def fold() -> tuple[NewMessage, ...]:
-            return interrupted.rows(
+            return interrupted_step.rows(
                 kept,
                 at=at,
                 model_config_id=chat.last_model_config_id if metered is None else metered.model_config_id,

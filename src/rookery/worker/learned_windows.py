@@ -7,10 +7,10 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat import windows
-from rookery.chat.transitions import Transition
-from rookery.chat.windows import LearnedFrom
 from rookery.clock import Clock
+from rookery.domain.chat.transitions import Transition
+from rookery.domain.models import context_window
+from rookery.domain.models.context_window import LearnedFrom
 from rookery.log import get_logger
 from rookery.store import machine as transitions
 from rookery.store import model_windows
@@ -57,7 +57,7 @@ class LearnedWindows:
         longest request of this chat that the model has read.
         """
         window = self.believed.get(asked.ready.config.id, asked.windows.effective)
-        learned = windows.learn(
+        learned = context_window.learn(
             window,
             estimated=tokens,
             maximum=failure.context_max,

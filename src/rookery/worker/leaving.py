@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.transitions import Transition
 from rookery.store.hints import OwnershipHint
 from rookery.store.machine import Publisher, Tx, leave
 from rookery.store.machine.capacity import Limits

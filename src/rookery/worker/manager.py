@@ -14,9 +14,9 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId
 from rookery.clock import Clock
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId
 from rookery.log import get_logger
 from rookery.loop.tools import CancelReason
 from rookery.store.errors import StoreError

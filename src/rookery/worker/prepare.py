@@ -20,17 +20,18 @@ import asyncpg
 import msgspec
 
 from rookery.cache import Cache
-from rookery.chat import blocks, compaction, decide, prompt
-from rookery.chat.attachments import FileRules, StoredFile
-from rookery.chat.blocks import Mode, TurnContext
-from rookery.chat.chats import Chat, RetryState
-from rookery.chat.compaction import Assessment
-from rookery.chat.decide import Rules
-from rookery.chat.messages import Effort, Role, StepFigures, Visibility
-from rookery.chat.prompt import ModelIdentity, PromptBuilder, PromptRow
-from rookery.chat.prompt_parts import Prompt
-from rookery.chat.windows import Windows
 from rookery.clock import Clock, DeadlineExceeded
+from rookery.domain.chat import compaction, decision, prompt, system_blocks
+from rookery.domain.chat.chat import Chat, RetryState
+from rookery.domain.chat.compaction import Assessment
+from rookery.domain.chat.decision import Rules
+from rookery.domain.chat.messages import Effort, Role, StepFigures, Visibility
+from rookery.domain.chat.prompt import ModelIdentity, PromptBuilder, PromptRow
+from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.system_blocks import Mode, TurnContext
+from rookery.domain.content.attachments import FileRules, StoredFile
+from rookery.domain.models.context_window import Windows
+from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.llm import efforts, resolve
 from rookery.llm.connect import Connector, Origin, identity_of, make_call
 from rookery.llm.cost import Prices
@@ -43,7 +44,6 @@ from rookery.store.chat_settings import ChatSettings
 from rookery.store.files import FileCache
 from rookery.store.generation import LoadedHistory, Step
 from rookery.store.model_configs import ModelConfig
-from rookery.store.model_options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.store.providers import Provider
 from rookery.store.usage import KeySource
 from rookery.tools.turn import Toolbox, ToolsUnavailable, TurnTools, mode_of
@@ -110,7 +110,7 @@ class Prepared:
     @property
     def rules(self) -> Rules:
         tools = self.turn_tools.tools
-        stops = decide.stop_after_tools(self.mode, is_root=self.step.chat.is_root)
+        stops = decision.stop_after_tools(self.mode, is_root=self.step.chat.is_root)
         return Rules(
             dynamic_tools=tools.dynamic_names,
             exclusive_tools=tools.exclusive_names,
@@ -161,7 +161,7 @@ class Preparer:
         *,
         pool: asyncpg.Pool,
         clock: Clock,
-        max_steps: int = decide.MAX_STEPS,
+        max_steps: int = decision.MAX_STEPS,
         max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS,
     ) -> None:
         self._max_output_tokens = max_output_tokens
@@ -211,7 +211,7 @@ class Preparer:
         )
         rows = assessed_rows(step.history)
         limit = compaction.effective_limit(asked.windows.effective, summary_limit)
-        turn_blocks = blocks.turn_blocks(context)
+        turn_blocks = system_blocks.turn_blocks(context)
         return Prepared(
             step=step,
             mode=mode,

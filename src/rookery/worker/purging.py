@@ -14,10 +14,10 @@ from typing import TypeAlias
 import asyncpg
 import msgspec
 
-from rookery.chat.errors import ChatBusy, ChatNotFound, InvalidState, InvariantViolation
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import SystemActor, SystemName
 from rookery.clock import Clock
+from rookery.domain.access.rights import SystemActor, SystemName
+from rookery.domain.chat.errors import ChatBusy, ChatNotFound, InvalidState, InvariantViolation
+from rookery.domain.chat.messages import ChatId
 from rookery.log import get_logger
 from rookery.store import (
     audit,

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
 from rookery.clock import Clock, DeadlineExceeded
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
 from rookery.log import get_logger
 from rookery.loop.tools import CancelReason
 from rookery.store.errors import StoreError

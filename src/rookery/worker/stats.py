@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
-from rookery.chat.messages import Role, Visibility
+from rookery.domain.chat.messages import Role, Visibility
 from rookery.histogram import Histogram, Histograms, exponential
 from rookery.llm.stats import CallStats
 from rookery.store.generation import LoadedHistory, Step

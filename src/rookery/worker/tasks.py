@@ -21,12 +21,12 @@ from uuid import UUID
 import asyncpg
 
 from rookery import waits
-from rookery.chat.chats import Chat, Fence
-from rookery.chat.errors import ChatNotFound, StaleFence
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
-from rookery.chat.transitions import Transition
 from rookery.clock import Clock, Deadline, DeadlineExceeded
+from rookery.domain.chat.chat import Chat, Fence
+from rookery.domain.chat.errors import ChatNotFound, StaleFence
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import Transition
 from rookery.log import bind, get_logger
 from rookery.loop.tools import Cancellation, CancelReason
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout

@@ -17,14 +17,15 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat import parts, retrying, titles
-from rookery.chat.attachments import StoredFile, cut_utf8, plain_type
-from rookery.chat.chats import Chat
-from rookery.chat.messages import Message, Role, Visibility
-from rookery.chat.parts import ContentError, File, Part
-from rookery.chat.prompt_parts import Prompt
-from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy
 from rookery.clock import Clock, Deadline
+from rookery.domain.chat import parts, retry_policy, titles
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import Message, Role, Visibility
+from rookery.domain.chat.parts import ContentError, File, Part
+from rookery.domain.chat.prompt_parts import Prompt
+from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
+from rookery.domain.content.attachments import StoredFile, cut_utf8, plain_type
+from rookery.domain.models.options import ProviderType
 from rookery.llm import quickgen, resolve
 from rookery.llm.connect import Connector, Origin, make_call
 from rookery.llm.directory import Directory
@@ -38,7 +39,6 @@ from rookery.store import messages as stored_messages
 from rookery.store.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
 from rookery.store.model_errors import NoDefaultModel, SpendLimitReached
-from rookery.store.model_options import ProviderType
 from rookery.store.pool import Connection
 from rookery.store.usage import CallStatus, KeySource
 from rookery.worker import billing
@@ -210,7 +210,7 @@ class ShortTexts:
                 return (await self._call(chat, asked, make, purpose=purpose, limit=limit)).text
             except CallFailed as failure:
                 error = failure.error
-                delay = retrying.next_delay(
+                delay = retry_policy.next_delay(
                     attempt,
                     self._rng.random,
                     retryable=error.retryable,

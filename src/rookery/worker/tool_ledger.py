@@ -6,8 +6,8 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat.chats import Fence
-from rookery.chat.messages import ChatId, MessageId
+from rookery.domain.chat.chat import Fence
+from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.loop.tools import LedgerRun, LedgerState
 from rookery.store import tool_runs
 from rookery.store.tool_runs import RunStatus

@@ -12,8 +12,9 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from rookery.cache import Cache
-from rookery.chat.retrying import DEFAULT_POLICY, RetryPolicy
 from rookery.clock import Clock, DeadlineExceeded
+from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
+from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.log import get_logger
@@ -22,7 +23,6 @@ from rookery.loop.stragglers import Stragglers
 from rookery.store.generation import HistoryCache
 from rookery.store.machine import Machine, Publisher, release_leases
 from rookery.store.machine.capacity import Limits
-from rookery.store.model_options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.store.pubsub import Bus
 from rookery.tools.turn import Toolbox
 from rookery.worker import billing

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.mcp_servers import Entry
+from rookery.domain.chat.mcp_consent import Entry
 from rookery.workspaces import answers
 from rookery.workspaces.agent_http import (
     REQUEST_SECONDS,

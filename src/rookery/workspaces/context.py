@@ -14,11 +14,11 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat import skills
-from rookery.chat.mcp_servers import Entry
-from rookery.chat.messages import ChatId
-from rookery.chat.skills import SkillProblem
 from rookery.clock import Clock, DeadlineExceeded
+from rookery.domain.chat.mcp_consent import Entry
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.content import skills
+from rookery.domain.content.skills import SkillProblem
 from rookery.log import get_logger
 from rookery.store import mcp_consents, workspace_context
 from rookery.store.errors import StoreError

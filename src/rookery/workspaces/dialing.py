@@ -15,8 +15,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import ChatId
 from rookery.clock import Clock, DeadlineExceeded
+from rookery.domain.chat.messages import ChatId
 from rookery.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.answers import ACCEPTED_APIS, Health

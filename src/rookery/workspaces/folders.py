@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId
 from rookery.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.answers import Listing

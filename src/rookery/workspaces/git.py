@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from uuid import UUID
 
-from rookery.chat.messages import ChatId
 from rookery.clock import DeadlineExceeded
+from rookery.domain.chat.messages import ChatId
 from rookery.log import get_logger
 from rookery.store.chat_diffs import DiffStatus
 from rookery.store.workspaces import Status

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId
 from rookery.log import get_logger
 from rookery.store import workspace_context, workspace_operations, workspaces
 from rookery.store.errors import StoreError

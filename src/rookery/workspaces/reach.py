@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
 from rookery.store.workspaces import Status
 from rookery.workspaces.dialing import Place, Unreadable
 from rookery.workspaces.errors import NotWatchable

@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from uuid import UUID, uuid4
 
-from rookery.chat import toolcalls
-from rookery.chat.messages import ChatId
+from rookery.domain.chat import tool_calls
+from rookery.domain.chat.messages import ChatId
 from tests.store.machine.replay import Copy
 from tests.store.machine.rig import Conn
 
@@ -92,7 +92,7 @@ async def _copy_questions(conn: Conn, messages: dict[UUID, list[int]]) -> None:
     await conn.execute("ALTER TABLE chat_approvals DISABLE TRIGGER USER")
     for source, target, token, *rest in questions:
         tokens = {
-            toolcalls.replay_token(ChatId(source), old, call): toolcalls.replay_token(ChatId(target), new, call)
+            tool_calls.replay_token(ChatId(source), old, call): tool_calls.replay_token(ChatId(target), new, call)
             for (old, named), new in zip(calls[source], messages[target], strict=True)
             for call in named
         }

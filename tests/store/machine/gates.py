@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from rookery.chat.chats import Fence
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.chat import Fence
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Bundle, Tx
 from tests.store.machine.rig import Rig, assistant, words

@@ -8,13 +8,13 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from rookery.chat.approvals import Answer, Decision
-from rookery.chat.chats import RetryState
-from rookery.chat.fair_share import WaitingChat
-from rookery.chat.messages import ChatId, QueuedMessageId, Role
-from rookery.chat.states import State
-from rookery.chat.toolcalls import SubmittedResult
-from rookery.chat.transitions import BusyBehavior, Transition
+from rookery.domain.chat.approvals import Answer, Decision
+from rookery.domain.chat.chat import RetryState
+from rookery.domain.chat.fair_share import WaitingChat
+from rookery.domain.chat.messages import ChatId, QueuedMessageId, Role
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import SubmittedResult
+from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store import machine
 from rookery.store.machine import Tx
 from tests.store.machine.rig import CLIENT_TOOL, FAILED, Rig, assistant, call, calling, text

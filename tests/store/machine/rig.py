@@ -13,12 +13,12 @@ import msgspec
 from asyncpg.pool import PoolConnectionProxy
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.chats import Chat, Fence, LastError
-from rookery.chat.messages import ChatId, Message, MessageId, NewMessage, NewQueuedMessage, QueuedMessage, Role
-from rookery.chat.parts import Part, Text, ToolCall, ToolResult
-from rookery.chat.states import State, Status
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import Chat, Fence, LastError
+from rookery.domain.chat.messages import ChatId, Message, MessageId, NewMessage, NewQueuedMessage, QueuedMessage, Role
+from rookery.domain.chat.parts import Part, Text, ToolCall, ToolResult
+from rookery.domain.chat.states import State, Status
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.hints import ChatHint, Hint, OwnershipHint, WatchHint
 from rookery.store.machine import ChatSpec, Machine, Tx

@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from rookery.chat.chats import Chat, Fence
-from rookery.chat.messages import ChatId, Message
-from rookery.chat.states import State
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.chat import Chat, Fence
+from rookery.domain.chat.messages import ChatId, Message
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx, at_once
 from rookery.store.machine.capacity import Limits

@@ -12,10 +12,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from rookery.chat.errors import StaleFence
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.errors import StaleFence
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.errors import CommitOutcomeUnknown
 from rookery.store.machine import Bundle, Machine, Tx, View, lock

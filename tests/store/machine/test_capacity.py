@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat import fair_share
-from rookery.chat.chats import Chat
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.fair_share import Use, WaitingChat
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat import fair_share
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.fair_share import Use, WaitingChat
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Limits, Pool, PoolCounts, Slot, at_once
 from tests.store.machine.moves import SOMEBODY

@@ -4,10 +4,10 @@ from datetime import datetime
 
 import pytest
 
-from rookery.chat.errors import NothingToCompact, TransitionNotAllowed
-from rookery.chat.messages import ChatId, NewMessage, Role, Visibility
-from rookery.chat.states import State
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.errors import NothingToCompact, TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId, NewMessage, Role, Visibility
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx
 from tests.store.machine import sharing

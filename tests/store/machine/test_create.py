@@ -5,9 +5,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.errors import ChatNotFound, InvalidInput, ParentArchived, TransitionNotAllowed
-from rookery.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
-from rookery.chat.states import State
+from rookery.domain.chat.errors import ChatNotFound, InvalidInput, ParentArchived, TransitionNotAllowed
+from rookery.domain.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.hints import WatchKind
 from rookery.store.machine import ChatSpec, Created

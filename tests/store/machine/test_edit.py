@@ -5,9 +5,9 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.chat.errors import EditTargetNotUser, MessageNotFound
-from rookery.chat.messages import ChatId, Effort, MessageId, NewMessage, Role, Visibility
-from rookery.chat.states import State
+from rookery.domain.chat.errors import EditTargetNotUser, MessageNotFound
+from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewMessage, Role, Visibility
+from rookery.domain.chat.states import State
 from rookery.store import machine, messages
 from rookery.store.machine import Edited
 from tests.store.machine import sharing

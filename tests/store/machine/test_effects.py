@@ -13,9 +13,9 @@ from uuid import uuid4
 import msgspec
 import pytest_asyncio
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
-from rookery.chat.transitions import TABLE, Transition
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import TABLE, Transition
 from tests.database import Server, fresh_database
 from tests.store.machine.moves import MOVES, RETRY
 from tests.store.machine.rig import FAILED, Rig, make_rig

@@ -7,11 +7,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatBusy, ChatNotFound, ChatNotRoot, InvalidState, ParentArchived, TransitionNotAllowed
-from rookery.chat.messages import ChatId, NewMessage, Role
-from rookery.chat.parts import File
-from rookery.chat.states import State
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import (
+    ChatBusy,
+    ChatNotFound,
+    ChatNotRoot,
+    InvalidState,
+    ParentArchived,
+    TransitionNotAllowed,
+)
+from rookery.domain.chat.messages import ChatId, NewMessage, Role
+from rookery.domain.chat.parts import File
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.hints import WatchKind
 from rookery.store.machine import Bundle

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat.chats import Chat, Fence
-from rookery.chat.errors import ChatNotFound, StaleFence, TransitionNotAllowed
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State, Status
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.chat import Chat, Fence
+from rookery.domain.chat.errors import ChatNotFound, StaleFence, TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State, Status
+from rookery.domain.chat.transitions import Transition
 from rookery.store import machine
 from rookery.store.machine import Tx
 from tests.store.machine import sharing

@@ -8,12 +8,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.errors import FileCapExceeded, FileUnavailable
-from rookery.chat.messages import ChatId, NewMessage, Role
-from rookery.chat.parts import File, FileReference, Part, ToolResult
-from rookery.chat.states import State
-from rookery.chat.toolcalls import SubmittedResult
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.errors import FileCapExceeded, FileUnavailable
+from rookery.domain.chat.messages import ChatId, NewMessage, Role
+from rookery.domain.chat.parts import File, FileReference, Part, ToolResult
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import SubmittedResult
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import MAX_FILES_PER_CHAT
 from tests.store.machine.gates import until_blocked

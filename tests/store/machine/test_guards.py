@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from tests.store.machine.gates import held, updating
 from tests.store.machine.rig import Conn, Rig, assistant

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat.errors import ChatError, InvalidInput, MessageNotFound, QueueChanged, QueuedMessageNotFound
-from rookery.chat.messages import (
+from rookery.domain.chat.errors import ChatError, InvalidInput, MessageNotFound, QueueChanged, QueuedMessageNotFound
+from rookery.domain.chat.messages import (
     MAX_CLIENT_ID_CHARS,
     MAX_ID,
     ChatId,
@@ -18,9 +18,9 @@ from rookery.chat.messages import (
     QueuedMessageId,
     Role,
 )
-from rookery.chat.states import State
-from rookery.chat.toolcalls import SubmittedResult
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import SubmittedResult
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from tests.store.machine import sharing
 from tests.store.machine.rig import Rig, assistant, text

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.messages import Effort, StepFigures
-from rookery.chat.parts import ToolResult
-from rookery.chat.states import State
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import Effort, StepFigures
+from rookery.domain.chat.parts import ToolResult
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from tests.store.machine import sharing
 from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, result, told, words

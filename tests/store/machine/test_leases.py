@@ -7,10 +7,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.chats import Chat, Fence
-from rookery.chat.errors import StaleFence
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat.chat import Chat, Fence
+from rookery.domain.chat.errors import StaleFence
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx
 from tests.store.machine.gates import bundling, held, until_blocked

@@ -6,9 +6,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.hints import OwnershipHint
 from rookery.store.machine import ChatState

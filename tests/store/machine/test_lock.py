@@ -8,10 +8,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatNotFound, InvariantViolation, StaleFence, TransitionNotAllowed
-from rookery.chat.states import State, Status
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import ChatNotFound, InvariantViolation, StaleFence, TransitionNotAllowed
+from rookery.domain.chat.states import State, Status
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.hints import ChatHint, OwnershipHint, WatchHint, WatchKind
 from rookery.store.machine import Bundle, Tx

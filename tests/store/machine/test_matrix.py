@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from rookery.chat.errors import ChatArchived, ChatNotFound, InvalidState, TransitionNotAllowed
-from rookery.chat.states import State
-from rookery.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition
+from rookery.domain.chat.errors import ChatArchived, ChatNotFound, InvalidState, TransitionNotAllowed
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition
 from rookery.store import machine
 from tests.store.machine.moves import MOVES, settings_for
 from tests.store.machine.rig import Rig

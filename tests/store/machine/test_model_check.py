@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Hashable, Iterator
 import pytest
 from msgspec.structs import replace
 
-from rookery.chat.states import State
-from rookery.chat.transitions import TABLE, Transition
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import TABLE, Transition
 from rookery.store.machine import backlog
 from tests.chat import explore, model, truths
 from tests.chat.actors import Actor, User, Worker

@@ -11,10 +11,10 @@ import asyncpg
 import msgspec
 import pytest
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx, capacity, ownership
 from tests.store.machine.rig import Rig, add_replica, call, calling

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
 from rookery.store import generation, messages, streaming
 from rookery.store.machine import Tx, calls, commit
 from tests.store.machine.rig import Rig

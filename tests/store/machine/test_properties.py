@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.transitions import Transition
 from rookery.store import machine
 from rookery.store.hints import ChatHint
 from rookery.store.machine import backlog

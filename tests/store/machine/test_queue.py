@@ -5,11 +5,11 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import QueueChanged, QueuedMessageNotFound
-from rookery.chat.messages import ChatId, Effort, Message, QueuedMessage, QueuedMessageId, Role, Visibility
-from rookery.chat.parts import CONTENT_VERSION, File
-from rookery.chat.states import State
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import QueueChanged, QueuedMessageNotFound
+from rookery.domain.chat.messages import ChatId, Effort, Message, QueuedMessage, QueuedMessageId, Role, Visibility
+from rookery.domain.chat.parts import CONTENT_VERSION, File
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx
 from tests.store.machine import sharing

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from rookery.chat.errors import (
+from rookery.domain.chat.errors import (
     FileCapExceeded,
     QueueChanged,
     QueuedMessageNotFound,
@@ -19,11 +19,11 @@ from rookery.chat.errors import (
     StaleFence,
     TransitionNotAllowed,
 )
-from rookery.chat.messages import ChatId, MessageId, QueuedMessageId, Role
-from rookery.chat.parts import File
-from rookery.chat.states import State
-from rookery.chat.toolcalls import CloseReason, SubmittedResult
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.messages import ChatId, MessageId, QueuedMessageId, Role
+from rookery.domain.chat.parts import File
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import CloseReason, SubmittedResult
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx
 from tests.store.machine.gates import (

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import (
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import (
     ChatArchived,
     ChatBusy,
     ChatNotFound,
@@ -20,8 +20,8 @@ from rookery.chat.errors import (
     StaleFence,
     TransitionNotAllowed,
 )
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx
 from tests.store.machine.gates import (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rookery.chat.chats import Chat, LastError
-from rookery.chat.errors import InvalidState, TransitionNotAllowed
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
-from rookery.chat.toolcalls import CloseReason
-from rookery.chat.transitions import ALLOWED_WHEN_INVALID
+from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.errors import InvalidState, TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import CloseReason
+from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID
 from rookery.store import machine
 from rookery.store.hints import WatchKind
 from rookery.store.machine.repair import REPAIRED

@@ -6,12 +6,12 @@ from uuid import uuid4
 import pytest
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.errors import ToolResultRejected, TransitionNotAllowed
-from rookery.chat.messages import ChatId, NewMessage, Role, Visibility
-from rookery.chat.parts import ToolCall, ToolResult
-from rookery.chat.states import State
-from rookery.chat.toolcalls import SubmittedResult
+from rookery.domain.chat import parts
+from rookery.domain.chat.errors import ToolResultRejected, TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId, NewMessage, Role, Visibility
+from rookery.domain.chat.parts import ToolCall, ToolResult
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.store import machine
 from rookery.store.machine import Machine
 from rookery.testing.clock import FakeClock

@@ -13,9 +13,9 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.errors import StaleFence
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
+from rookery.domain.chat.errors import StaleFence
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
 from rookery.store import machine, migrate
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.errors import DatabaseUnavailable

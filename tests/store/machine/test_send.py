@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.chat.errors import ChatArchived, QueueFull
-from rookery.chat.messages import Effort, Role, Visibility
-from rookery.chat.states import State
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.errors import ChatArchived, QueueFull
+from rookery.domain.chat.messages import Effort, Role, Visibility
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import MAX_QUEUE
 from tests.store.machine import sharing

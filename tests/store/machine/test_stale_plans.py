@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rookery.chat.messages import MAX_ID, ChatId
+from rookery.domain.chat.messages import MAX_ID, ChatId
 from rookery.store import messages, streaming
 from rookery.store.authorized import messages as pages
 from rookery.store.machine import View, calls, lock

@@ -6,12 +6,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rookery.chat.chats import LastError
-from rookery.chat.errors import InvalidInput, TransitionNotAllowed
-from rookery.chat.messages import ChatId, Effort, NewMessage, Role, StepFigures
-from rookery.chat.states import State
-from rookery.chat.toolcalls import SubmittedResult
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.chat import LastError
+from rookery.domain.chat.errors import InvalidInput, TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId, Effort, NewMessage, Role, StepFigures
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import SubmittedResult
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from tests.store.machine import sharing
 from tests.store.machine.moves import RETRY

@@ -13,10 +13,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from rookery.chat.errors import InvariantViolation
-from rookery.chat.messages import ChatId
-from rookery.chat.states import State
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.errors import InvariantViolation
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.errors import DatabaseUnavailable
 from rookery.store.machine import Machine, Tx, View, lock

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.chats import Chat
-from rookery.chat.messages import NewMessage, Role
-from rookery.chat.states import State
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import NewMessage, Role
+from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx
 from tests.store.machine import sharing

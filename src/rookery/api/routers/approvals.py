@@ -15,10 +15,10 @@ from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer, nothing
-from rookery.chat import approvals
-from rookery.chat.approvals import Answer, Decision, Rule, RuleAction, Scope
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action
+from rookery.domain.access.rights import Action
+from rookery.domain.chat import approvals
+from rookery.domain.chat.approvals import Answer, Decision, Rule, RuleAction, Scope
+from rookery.domain.chat.messages import ChatId
 
 MatchBody = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=200)], Annotated[str, Field(max_length=approvals.MAX_PATTERN)]],

@@ -19,10 +19,11 @@ from rookery.api.edge import PREFIX
 from rookery.api.limits import Limit
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer, nothing
-from rookery.chat import opening, search_query
-from rookery.chat.blocks import Awareness
-from rookery.chat.messages import ChatId, Effort, MessageId, NewMessage, Role
-from rookery.chat.rights import Action, Resource, Scope, has_scope
+from rookery.domain.access.rights import Action, Resource, Scope, has_scope
+from rookery.domain.chat import first_rows
+from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewMessage, Role
+from rookery.domain.chat.system_blocks import Awareness
+from rookery.domain.content import search_query
 from rookery.store import idempotency
 from rookery.store.access_errors import ScopeMissing
 from rookery.store.authorized.chats import ChatPatch
@@ -181,14 +182,14 @@ async def _spec(parts: ApiParts, caller: Caller, body: CreateBody) -> ChatSpec:
         model_config_id=model_config_id,
         reasoning_effort=effort,
     )
-    prompts = await parts.directory.setting(opening.SETTING)
+    prompts = await parts.directory.setting(first_rows.SETTING)
     awareness = Awareness.DETACHED if body.workspace_id is None else Awareness.ATTACHED
     return ChatSpec(
         owner_id=caller.user.id,
         title=body.title or await content.fallback_title(caller, said),
         model_config_id=model_config_id,
         reasoning_effort=effort,
-        messages=(*opening.system_rows(prompts, system_prompt=body.system_prompt, awareness=awareness), first),
+        messages=(*first_rows.system_rows(prompts, system_prompt=body.system_prompt, awareness=awareness), first),
         labels=body.labels,
         workspace_id=body.workspace_id,
         plan_mode=body.plan_mode,

@@ -13,8 +13,8 @@ from rookery.api import headers
 from rookery.api.caller import Caller, CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action
+from rookery.domain.access.rights import Action
+from rookery.domain.chat.messages import ChatId
 from rookery.store.access_errors import Denied
 from rookery.store.authorized.contexts import ChatContext
 from rookery.store.chat_diffs import DiffStatus

@@ -22,9 +22,9 @@ from rookery.api.errors import NO_STORE, ApiError
 from rookery.api.limits import Limit
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer, nothing
-from rookery.chat import uploads
-from rookery.chat.errors import ChatError, InvalidInput
-from rookery.chat.rights import Action, Resource, Scope, UserActor, has_scope
+from rookery.domain.access.rights import Action, Resource, Scope, UserActor, has_scope
+from rookery.domain.chat.errors import ChatError, InvalidInput
+from rookery.domain.content import uploads
 from rookery.store import users
 from rookery.store.access_errors import AccessError, FileNotFound, Forbidden, ScopeMissing
 from rookery.store.authorized.files import FileContent, Span

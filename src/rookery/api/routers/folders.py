@@ -19,9 +19,9 @@ from rookery.api.errors import NO_STORE, ApiError
 from rookery.api.parts import ApiParts
 from rookery.api.routers.files import SANDBOX
 from rookery.api.routes import Routes, answer
-from rookery.chat import uploads
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action
+from rookery.domain.access.rights import Action
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.content import uploads
 from rookery.workspaces.answers import Listing
 
 # Chosen: in any script it fits into an address, which has 8 KiB at most.

@@ -14,7 +14,7 @@ from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer
-from rookery.chat.mcp_servers import McpDecision, McpState, visible
+from rookery.domain.chat.mcp_consent import McpDecision, McpState, visible
 from rookery.store.mcp_consents import NamedServer
 
 

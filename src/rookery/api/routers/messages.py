@@ -18,11 +18,11 @@ from rookery.api.content import Content, ServerIds
 from rookery.api.parts import ApiParts
 from rookery.api.routers.chats import IDEMPOTENCY_KEY
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.chat import messages as message_rules
-from rookery.chat.messages import ChatId, Effort, MessageId, NewQueuedMessage
-from rookery.chat.rights import Action
-from rookery.chat.toolcalls import SubmittedResult
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.access.rights import Action
+from rookery.domain.chat import messages as message_rules
+from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewQueuedMessage
+from rookery.domain.chat.tool_calls import SubmittedResult
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store.chat_views import SearchMatch
 from rookery.store.prompts import Prompt
 from rookery.stream import views

@@ -18,7 +18,7 @@ from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.directory import windows_of
 from rookery.store.authorized.config import KnownModel

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.store.authorized.config import PublicModel
 

@@ -15,9 +15,9 @@ from rookery.api.caller import Caller, CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
-from rookery.chat import approvals
-from rookery.chat.approvals import Rule
-from rookery.chat.messages import Effort
+from rookery.domain.chat import approvals
+from rookery.domain.chat.approvals import Rule
+from rookery.domain.chat.messages import Effort
 from rookery.store.preferences import PersonalOverride, Preferences, PreferencesPatch
 
 MAX_PROMPT_CHARS = 256 * 1024  # before it is cleaned; what is left has its own limit

@@ -20,9 +20,9 @@ from rookery.api.caller import Caller, CallerDep
 from rookery.api.errors import ApiError
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.domain.models.options import ProviderType
 from rookery.llm import probing
 from rookery.llm.secrets import SecretStr as Key
-from rookery.store.model_options import ProviderType
 from rookery.store.providers import MAX_KEY_BYTES, Provider, ProviderDraft, ProviderPatch
 
 

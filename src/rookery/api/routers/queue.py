@@ -16,8 +16,8 @@ from rookery.api.caller import CallerDep
 from rookery.api.content import Content
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer, nothing
-from rookery.chat.messages import ChatId, Effort, QueuedMessageId
-from rookery.chat.rights import Action
+from rookery.domain.access.rights import Action
+from rookery.domain.chat.messages import ChatId, Effort, QueuedMessageId
 from rookery.stream import views
 from rookery.stream.views import QueuedMessageView
 

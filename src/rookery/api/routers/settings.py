@@ -23,11 +23,11 @@ from rookery.api.errors import BadFields, FieldError
 from rookery.api.parts import ApiParts
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
-from rookery.chat import approvals
-from rookery.chat.approvals import Rule
-from rookery.chat.default_prompt import DEFAULT_PROMPT
-from rookery.chat.messages import Effort
-from rookery.chat.rights import Action, Resource, Role, has_scope
+from rookery.domain.access.rights import Action, Resource, Role, has_scope
+from rookery.domain.chat import approvals
+from rookery.domain.chat.approvals import Rule
+from rookery.domain.chat.default_prompt import DEFAULT_PROMPT
+from rookery.domain.chat.messages import Effort
 from rookery.llm.directory import Snapshot
 from rookery.store.setting_groups import APPROVALS, GROUPS, MAX_NUMBER, PROMPTS, Group, GroupState, ModelOverride
 

@@ -16,8 +16,8 @@ from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action
+from rookery.domain.access.rights import Action
+from rookery.domain.chat.messages import ChatId
 from rookery.store.accesses import AccessPage
 from rookery.store.audit import MAX_LIMIT
 from rookery.store.shares import Share, SharePatch

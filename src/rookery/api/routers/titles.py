@@ -15,13 +15,13 @@ from rookery.api.errors import ApiError
 from rookery.api.limits import Limit
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
-from rookery.chat import parts as content
-from rookery.chat import titles
-from rookery.chat.messages import ChatId, Role
-from rookery.chat.parts import ContentError
-from rookery.chat.prompt import PromptRow
-from rookery.chat.rights import Action
 from rookery.clock import DeadlineExceeded
+from rookery.domain.access.rights import Action
+from rookery.domain.chat import parts as content
+from rookery.domain.chat import titles
+from rookery.domain.chat.messages import ChatId, Role
+from rookery.domain.chat.parts import ContentError
+from rookery.domain.chat.prompt import PromptRow
 from rookery.llm.errors import CallFailed, NoObject
 from rookery.llm.quickgen import TITLE_INPUT
 from rookery.store.authorized.turns import Titled

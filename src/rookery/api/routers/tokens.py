@@ -15,7 +15,7 @@ from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.chat.rights import Scope
+from rookery.domain.access.rights import Scope
 from rookery.store import tokens
 from rookery.store.tokens import Token
 

@@ -13,8 +13,8 @@ from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action
+from rookery.domain.access.rights import Action
+from rookery.domain.chat.messages import ChatId
 from rookery.store.chat_views import ChatView
 
 

@@ -16,8 +16,8 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
 from rookery.api.tables import Format
 from rookery.api.times import utc
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Role
+from rookery.domain.access.rights import Role
+from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.reports import UsageReport
 from rookery.store.spending import Period
 from rookery.store.usage import Figures, GroupBy

@@ -20,8 +20,8 @@ from rookery.api.caller import CallerDep
 from rookery.api.edge import PREFIX
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Page, Routes, answer, nothing
-from rookery.chat import rights
-from rookery.chat.rights import Action, Resource, Role, UserActor, Verdict
+from rookery.domain.access import rights
+from rookery.domain.access.rights import Action, Resource, Role, UserActor, Verdict
 from rookery.store.accesses import AccessNotice, AccessPage
 from rookery.store.audit import MAX_ID
 from rookery.store.audit import MAX_LIMIT as AUDIT_LIMIT

@@ -23,9 +23,9 @@ from rookery.api.edge import PREFIX
 from rookery.api.parts import ApiParts
 from rookery.api.routers.workspace_operations import OperationView, operation_view
 from rookery.api.routes import Page, Routes, answer
-from rookery.chat.errors import InvalidInput
-from rookery.chat.messages import check_storable
-from rookery.chat.rights import Action, Resource, Scope, has_scope
+from rookery.domain.access.rights import Action, Resource, Scope, has_scope
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import check_storable
 from rookery.store import idempotency, paging, workspaces
 from rookery.store.access_errors import ScopeMissing
 from rookery.store.authorized.turns import Replayed

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import Prompt, PromptMessage, PromptText
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.anthropic.blocks import Block, Kind, blocks_of
 from rookery.llm.past import Past
 from rookery.llm.wire import PromptInvalid

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.anthropic import messages
 from rookery.llm.past import Past

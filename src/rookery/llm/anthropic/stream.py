@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from rookery.chat import parts as content
-from rookery.chat.prompt_parts import Meta
+from rookery.domain.chat import parts as content
+from rookery.domain.chat.prompt_parts import Meta
 from rookery.llm import errors, refusals
 from rookery.llm.anthropic import events
 from rookery.llm.call_input import is_json

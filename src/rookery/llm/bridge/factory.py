@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.clock import Clock
+from rookery.domain.models.options import ProviderType
 from rookery.llm import refusals
 from rookery.llm.bridge.model import READ_SECONDS, BridgeModel, CannotBuild
 from rookery.llm.http import CONNECT_SECONDS
@@ -25,7 +26,6 @@ from rookery.llm.model import ModelStats
 from rookery.llm.secrets import SecretStr
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError
 from rookery.redaction import SecretRegistry, hide_secrets
-from rookery.store.model_options import ProviderType
 from rookery.store.providers import DEFAULT_BASE_URLS
 
 if TYPE_CHECKING:

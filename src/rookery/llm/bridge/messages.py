@@ -29,8 +29,8 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import Model
 
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import (
     Prompt,
     PromptCall,
     PromptFile,

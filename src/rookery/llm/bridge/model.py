@@ -14,9 +14,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import pairing
-from rookery.chat.prompt_parts import Prompt
 from rookery.clock import Clock, SystemClock
+from rookery.domain.chat import tool_call_pairing
+from rookery.domain.chat.prompt_parts import Prompt
 from rookery.llm.errors import LlmError
 from rookery.llm.model import ModelStats, NoStats
 from rookery.llm.types import (
@@ -159,7 +159,10 @@ class BridgeModel:
         if fault is None:
             return None
         plain = msgspec.structs.replace(
-            call, prompt=Prompt(pairing.repair(call.prompt.messages)), plain_history=True, drop_stale_thinking=True
+            call,
+            prompt=Prompt(tool_call_pairing.repair(call.prompt.messages)),
+            plain_history=True,
+            drop_stale_thinking=True,
         )
         fields = {"wire": self.wire, "rung": fault, "provider_id": self.provider_id, "model": self.model}
         if is_repaired or plain == call:

@@ -18,7 +18,7 @@ from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP
 from pydantic_ai.settings import ModelSettings, ThinkingLevel
 from pydantic_ai.tools import ToolDefinition
 
-from rookery.chat.messages import Effort
+from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.bridge import messages
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch

@@ -35,7 +35,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import StreamedResponse
 from pydantic_ai.usage import RequestUsage
 
-from rookery.chat.prompt_parts import Meta
+from rookery.domain.chat.prompt_parts import Meta
 from rookery.llm import errors, refusals
 from rookery.llm.bridge import opaque
 from rookery.llm.call_input import is_json

@@ -10,9 +10,9 @@ import base64
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from rookery.chat import parts
-from rookery.chat.messages import Role
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import Role
+from rookery.domain.chat.prompt_parts import (
     Meta,
     Prompt,
     PromptCall,

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Raw
 
-from rookery.chat import parts
-from rookery.chat.messages import Effort
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.completions import messages
 from rookery.llm.completions.options import CompletionsOptions, Dialect

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from rookery.chat.parts import ContentError, json_text
-from rookery.chat.prompt_parts import Meta
+from rookery.domain.chat.parts import ContentError, json_text
+from rookery.domain.chat.prompt_parts import Meta
 from rookery.llm import errors, refusals
 from rookery.llm.completions import chunks
 from rookery.llm.completions.calls import OpenCalls

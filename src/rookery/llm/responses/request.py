@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from rookery.chat.messages import Effort, Role
-from rookery.chat.prompt_parts import (
+from rookery.domain.chat.messages import Effort, Role
+from rookery.domain.chat.prompt_parts import (
     Meta,
     PromptCall,
     PromptFile,

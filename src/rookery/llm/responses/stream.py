@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from rookery.chat.prompt_parts import Meta
+from rookery.domain.chat.prompt_parts import Meta
 from rookery.llm import errors, refusals
 from rookery.llm.call_input import is_json
 from rookery.llm.responses import events

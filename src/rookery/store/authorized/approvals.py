@@ -7,12 +7,12 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import approvals as rules_of_approvals
-from rookery.chat import parts
-from rookery.chat.approvals import Answer, Offers, Rule, Scope
-from rookery.chat.errors import ChatNotRoot, InvalidInput
-from rookery.chat.messages import ChatId, Message
-from rookery.chat.rights import Action, Resource
+from rookery.domain.access.rights import Action, Resource
+from rookery.domain.chat import approvals as rules_of_approvals
+from rookery.domain.chat import parts
+from rookery.domain.chat.approvals import Answer, Offers, Rule, Scope
+from rookery.domain.chat.errors import ChatNotRoot, InvalidInput
+from rookery.domain.chat.messages import ChatId, Message
 from rookery.pieces import in_pieces
 from rookery.store import approvals, machine, preferences, streaming
 from rookery.store.access_errors import Disabled

@@ -9,12 +9,12 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.chat import labels as label_rules
-from rookery.chat import messages
-from rookery.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
-from rookery.chat.messages import ChatId, Effort, MessageId
-from rookery.chat.rights import Action, Relation, Resource, SystemActor
-from rookery.chat.search_query import ChatQuery
+from rookery.domain.access.rights import Action, Relation, Resource, SystemActor
+from rookery.domain.chat import labels as label_rules
+from rookery.domain.chat import messages
+from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
+from rookery.domain.chat.messages import ChatId, Effort, MessageId
+from rookery.domain.content.search_query import ChatQuery
 from rookery.store import (
     accesses,
     chat_list,

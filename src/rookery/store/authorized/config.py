@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.rights import Action, Resource
+from rookery.domain.access.rights import Action, Resource
 from rookery.store import (
     audit,
     auto_archive,

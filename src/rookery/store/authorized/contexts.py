@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action, Resource
+from rookery.domain.access.rights import Action, Resource
+from rookery.domain.chat.messages import ChatId
 from rookery.store import chat_diffs, workspace_context
 from rookery.store.authz import Grant, How, Part, Via, authz
 from rookery.store.chat_diffs import DiffStatus

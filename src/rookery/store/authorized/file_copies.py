@@ -7,11 +7,11 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import parts
-from rookery.chat.errors import FileUnavailable
-from rookery.chat.messages import ChatId
-from rookery.chat.parts import Part as ContentPart
-from rookery.chat.rights import Resource
+from rookery.domain.access.rights import Resource
+from rookery.domain.chat import parts
+from rookery.domain.chat.errors import FileUnavailable
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.parts import Part as ContentPart
 from rookery.store import file_quota, files, shares
 from rookery.store.audit import Event
 from rookery.store.authz import Grant

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action, Resource
+from rookery.domain.access.rights import Action, Resource
+from rookery.domain.chat.messages import ChatId
 from rookery.store import file_quota, files, shares
 from rookery.store.access_errors import FileNotFound, InUse
 from rookery.store.authz import Grant, How, Part, Via, authz

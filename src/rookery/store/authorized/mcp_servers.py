@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from rookery.chat.mcp_servers import McpDecision
-from rookery.chat.rights import Action, Resource
+from rookery.domain.access.rights import Action, Resource
+from rookery.domain.chat.mcp_consent import McpDecision
 from rookery.store import mcp_consents, workspace_context
 from rookery.store.access_errors import Missing
 from rookery.store.audit import Event

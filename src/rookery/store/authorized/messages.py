@@ -6,11 +6,11 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import snippets
-from rookery.chat.errors import ChatNotFound, InvalidInput, MessageNotFound
-from rookery.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
-from rookery.chat.prompt import PromptRow
-from rookery.chat.rights import Action, Resource
+from rookery.domain.access.rights import Action, Resource
+from rookery.domain.chat.errors import ChatNotFound, InvalidInput, MessageNotFound
+from rookery.domain.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
+from rookery.domain.chat.prompt import PromptRow
+from rookery.domain.content import snippets
 from rookery.store import messages, paging, prompts, search
 from rookery.store.authorized.turns import Queue
 from rookery.store.authz import Grant, Part, Via, authz

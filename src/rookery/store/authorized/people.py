@@ -7,8 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.errors import ChatBusy, InvalidInput
-from rookery.chat.rights import Action, Resource, Role, Scope, UserActor
+from rookery.domain.access.rights import Action, Resource, Role, Scope, UserActor
+from rookery.domain.chat.errors import ChatBusy, InvalidInput
 from rookery.store import accesses, audit, disabled_users, links, logins, machine, sessions, tokens, users
 from rookery.store.access_errors import Forbidden, InUse
 from rookery.store.accesses import AccessNotice, AccessPage

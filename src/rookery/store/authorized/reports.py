@@ -8,8 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action, Resource
+from rookery.domain.access.rights import Action, Resource
+from rookery.domain.chat.messages import ChatId
 from rookery.store import audit, job_runs, overview, replicas, spending, usage
 from rookery.store.audit import EVERY_ENTRY, EntryFilter, EntryPage
 from rookery.store.authz import Grant, Part, Via, authz

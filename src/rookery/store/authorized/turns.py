@@ -13,10 +13,11 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.chat import parts
-from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatNotFound, InvalidInput, QueueChanged, QueuedMessageNotFound
-from rookery.chat.messages import (
+from rookery.domain.access.rights import Action, OwnerActor, Relation, Resource
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import ChatNotFound, InvalidInput, QueueChanged, QueuedMessageNotFound
+from rookery.domain.chat.messages import (
     ChatId,
     Effort,
     Message,
@@ -27,11 +28,10 @@ from rookery.chat.messages import (
     QueuedMessageId,
     is_id,
 )
-from rookery.chat.parts import Part as ContentPart
-from rookery.chat.rights import Action, OwnerActor, Relation, Resource
-from rookery.chat.states import State
-from rookery.chat.toolcalls import SubmittedResult
-from rookery.chat.transitions import BusyBehavior
+from rookery.domain.chat.parts import Part as ContentPart
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import SubmittedResult
+from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import (
     chat_reads,
     chat_views,

@@ -13,9 +13,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId
-from rookery.chat.rights import Action, Resource, SystemActor, role_of
+from rookery.domain.access.rights import Action, Resource, SystemActor, role_of
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId
 from rookery.store import (
     audit,
     idempotency,

@@ -11,12 +11,12 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import approvals, parts, toolcalls
-from rookery.chat.approvals import Answer, Decision, Offers
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.messages import ChatId, Message
-from rookery.chat.toolcalls import CloseReason, OpenCall
-from rookery.chat.transitions import Transition
+from rookery.domain.chat import approvals, parts, tool_calls
+from rookery.domain.chat.approvals import Answer, Decision, Offers
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId, Message
+from rookery.domain.chat.tool_calls import CloseReason, OpenCall
+from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import calls, rows, turn
 from rookery.store.machine.bundle import Tx, transition
 
@@ -40,7 +40,7 @@ class Question(msgspec.Struct, frozen=True):
     offers: Offers = Offers()
 
     def token(self, chat_id: ChatId) -> UUID:
-        return toolcalls.replay_token(chat_id, self.call.message_id, self.call.tool_call_id)
+        return tool_calls.replay_token(chat_id, self.call.message_id, self.call.tool_call_id)
 
 
 @transition
@@ -85,7 +85,7 @@ async def answer_approvals(tx: Tx, answers: Sequence[Answer], *, answered_by: UU
     for answer in answers:
         call = asked[answer.tool_call_id]
         if answer.decision is Decision.APPROVE:
-            approved.append(toolcalls.replay_token(tx.chat.id, call.message_id, call.tool_call_id))
+            approved.append(tool_calls.replay_token(tx.chat.id, call.message_id, call.tool_call_id))
             continue
         note = approvals.denied_by_user(answer.reason)
         denied += rows.closures(tx, [call], CloseReason.DENIED_BY_USER, note=note, created_by=answered_by)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatBusy, ChatNotRoot, InvalidState, TransitionNotAllowed
-from rookery.chat.states import State
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import ChatBusy, ChatNotRoot, InvalidState, TransitionNotAllowed
+from rookery.domain.chat.states import State
+from rookery.domain.chat.transitions import Transition
 from rookery.store import pins, shares
 from rookery.store.machine.bundle import Bundle, Tx, transition
 

@@ -13,10 +13,10 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.chats import Chat, Fence
-from rookery.chat.messages import ChatId, Message, NewQueuedMessage
-from rookery.chat.states import Status
-from rookery.chat.transitions import BusyBehavior, Transition
+from rookery.domain.chat.chat import Chat, Fence
+from rookery.domain.chat.messages import ChatId, Message, NewQueuedMessage
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store.machine import rows, turn
 from rookery.store.machine.bundle import CHAT_COLUMNS, CHAT_COLUMNS_AT_BEAT
 from rookery.store.machine.capacity import HAS_ROOM, Limits

@@ -7,9 +7,16 @@ from collections.abc import Iterable
 import asyncpg
 import msgspec
 
-from rookery.chat import parts
-from rookery.chat.errors import QueuedMessageNotFound, QueueFull
-from rookery.chat.messages import CONTENT_VERSION, Effort, NewQueuedMessage, QueuedMessage, QueuedMessageId, is_id
+from rookery.domain.chat import parts
+from rookery.domain.chat.errors import QueuedMessageNotFound, QueueFull
+from rookery.domain.chat.messages import (
+    CONTENT_VERSION,
+    Effort,
+    NewQueuedMessage,
+    QueuedMessage,
+    QueuedMessageId,
+    is_id,
+)
 from rookery.store.machine import calls, files
 from rookery.store.machine.bundle import Tx
 

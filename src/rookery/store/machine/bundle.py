@@ -13,8 +13,9 @@ from uuid import UUID
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from rookery.chat.chats import Chat, Fence
-from rookery.chat.errors import (
+from rookery.clock import Clock
+from rookery.domain.chat.chat import Chat, Fence
+from rookery.domain.chat.errors import (
     ChatArchived,
     ChatNotFound,
     InvalidState,
@@ -22,9 +23,8 @@ from rookery.chat.errors import (
     StaleFence,
     TransitionNotAllowed,
 )
-from rookery.chat.states import State, Status
-from rookery.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition, is_legal
-from rookery.clock import Clock
+from rookery.domain.chat.states import State, Status
+from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition, is_legal
 from rookery.store.hints import ChatHint, Hint, OwnershipHint, WatchHint, WatchKind
 
 T = TypeVar("T")

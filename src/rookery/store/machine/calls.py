@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rookery import log
-from rookery.chat import toolcalls
-from rookery.chat.messages import CONTENT_VERSION
-from rookery.chat.toolcalls import CallRow, OpenCall
+from rookery.domain.chat import tool_calls
+from rookery.domain.chat.messages import CONTENT_VERSION
+from rookery.domain.chat.tool_calls import CallRow, OpenCall
 from rookery.store.machine.bundle import Tx
 
 _log = log.get_logger("store.machine")
@@ -85,7 +85,7 @@ _ASKED = "SELECT token FROM chat_approvals WHERE chat_id = $1 AND approved_at IS
 async def turn_calls(tx: Tx) -> tuple[OpenCall, ...]:
     """All open calls of the current turn."""
     records = await tx.conn.fetch(TURN_CALLS, tx.chat.id)
-    return toolcalls.open_calls(
+    return tool_calls.open_calls(
         (CallRow(*record) for record in records),
         on_unreadable=lambda message_id: _log.warning("message_unreadable", chat_id=tx.chat.id, message_id=message_id),
     )
@@ -97,10 +97,10 @@ async def dynamic_calls(tx: Tx) -> tuple[OpenCall, ...]:
     if not calls:
         return ()
     names = {record[0] for record in await tx.conn.fetch(_DYNAMIC_TOOLS, tx.chat.id)}
-    return toolcalls.select_dynamic(calls, names)
+    return tool_calls.select_dynamic(calls, names)
 
 
 async def asked_calls(tx: Tx) -> tuple[OpenCall, ...]:
     """The open calls that a person is being asked about."""
     asked = {record[0] for record in await tx.conn.fetch(_ASKED, tx.chat.id)}
-    return toolcalls.select_by_token(await turn_calls(tx), asked, chat_id=tx.chat.id) if asked else ()
+    return tool_calls.select_by_token(await turn_calls(tx), asked, chat_id=tx.chat.id) if asked else ()

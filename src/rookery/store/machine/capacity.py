@@ -13,11 +13,11 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import fair_share
-from rookery.chat.chats import Chat
-from rookery.chat.fair_share import Claim, Use, WaitingChat
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
+from rookery.domain.chat import fair_share
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.fair_share import Claim, Use, WaitingChat
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
 from rookery.store.machine.bundle import Tx
 from rookery.store.machine.ownership import OWNERS
 from rookery.store.pool import Connection

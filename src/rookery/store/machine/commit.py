@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rookery.chat import parts
-from rookery.chat.chats import LastError, RetryState
-from rookery.chat.errors import InvalidInput, NothingToCompact, TransitionNotAllowed
-from rookery.chat.messages import Message, NewMessage, Role
-from rookery.chat.states import State
-from rookery.chat.toolcalls import CloseReason
-from rookery.chat.transitions import Transition
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import LastError, RetryState
+from rookery.domain.chat.errors import InvalidInput, NothingToCompact, TransitionNotAllowed
+from rookery.domain.chat.messages import Message, NewMessage, Role
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import CloseReason
+from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import backlog, rows, turn
 from rookery.store.machine.bundle import Tx, transition
 

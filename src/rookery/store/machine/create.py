@@ -8,13 +8,13 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import labels, messages, parts
-from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatNotFound, InvalidInput, ParentArchived, TransitionNotAllowed
-from rookery.chat.messages import Effort, Message, NewMessage
-from rookery.chat.states import State
-from rookery.chat.toolcalls import CloseReason
-from rookery.chat.transitions import Transition
+from rookery.domain.chat import labels, messages, parts
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import ChatNotFound, InvalidInput, ParentArchived, TransitionNotAllowed
+from rookery.domain.chat.messages import Effort, Message, NewMessage
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import CloseReason
+from rookery.domain.chat.transitions import Transition
 from rookery.store import chats as stored_chats
 from rookery.store import labels as stored_labels
 from rookery.store.machine import rows, turn

@@ -7,12 +7,21 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import parts
-from rookery.chat.errors import EditTargetNotUser, MessageNotFound
-from rookery.chat.messages import Effort, Message, MessageId, NewMessage, QueuedMessageId, Role, Visibility, is_id
-from rookery.chat.parts import Part
-from rookery.chat.toolcalls import CloseReason
-from rookery.chat.transitions import Transition
+from rookery.domain.chat import parts
+from rookery.domain.chat.errors import EditTargetNotUser, MessageNotFound
+from rookery.domain.chat.messages import (
+    Effort,
+    Message,
+    MessageId,
+    NewMessage,
+    QueuedMessageId,
+    Role,
+    Visibility,
+    is_id,
+)
+from rookery.domain.chat.parts import Part
+from rookery.domain.chat.tool_calls import CloseReason
+from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import backlog, calls, rows, turn
 from rookery.store.machine.bundle import Tx, transition
 from rookery.store.machine.rows import Row

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.chat.errors import FileCapExceeded, FileUnavailable
+from rookery.domain.chat.errors import FileCapExceeded, FileUnavailable
 from rookery.store.machine.bundle import Tx
 
 MAX_FILES_PER_CHAT = 50

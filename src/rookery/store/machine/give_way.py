@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rookery.chat import fair_share
-from rookery.chat.chats import Chat
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.fair_share import WaitingChat
-from rookery.chat.transitions import Transition
+from rookery.domain.chat import fair_share
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.fair_share import WaitingChat
+from rookery.domain.chat.transitions import Transition
 from rookery.store.hints import OwnershipHint
 from rookery.store.machine.bundle import Tx, transition
 from rookery.store.machine.capacity import Limits, Pool, Slot, list_claims, lock_pool

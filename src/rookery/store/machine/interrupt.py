@@ -11,13 +11,13 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import parts, toolcalls
-from rookery.chat.chats import OWNER_DISABLED
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.messages import Message, NewMessage
-from rookery.chat.states import State
-from rookery.chat.toolcalls import CloseReason, OpenCall, SubmittedResult
-from rookery.chat.transitions import Transition
+from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat.chat import OWNER_DISABLED
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.messages import Message, NewMessage
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import CloseReason, OpenCall, SubmittedResult
+from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import backlog, calls, rows, turn
 from rookery.store.machine.bundle import Tx, transition
 
@@ -127,8 +127,8 @@ async def complete_requires_action(
             cause="awaits_approval",
         )
     pending = await calls.dynamic_calls(tx)
-    toolcalls.check_results(pending, results)
-    answers = toolcalls.result_rows(
+    tool_calls.check_results(pending, results)
+    answers = tool_calls.result_rows(
         pending,
         results,
         created_by=submitted_by,

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import ChatNotFound
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import ChatNotFound
+from rookery.domain.chat.messages import ChatId
 from rookery.store.hints import ChatHint, OwnershipHint
 from rookery.store.machine.bundle import Bundle, Tx
 from rookery.store.machine.lock import Machine

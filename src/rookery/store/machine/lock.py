@@ -18,12 +18,12 @@ import asyncpg
 import msgspec
 
 from rookery import log
-from rookery.chat.chats import Chat, Fence
-from rookery.chat.errors import ChatNotFound, InvalidInput, InvariantViolation
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
-from rookery.chat.transitions import Transition, is_legal
 from rookery.clock import Clock, SystemClock
+from rookery.domain.chat.chat import Chat, Fence
+from rookery.domain.chat.errors import ChatNotFound, InvalidInput, InvariantViolation
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import Transition, is_legal
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.hints import Hint
 from rookery.store.machine.bundle import PEEK_CHAT, READ_CHAT, Bundle, Connection, Tx

@@ -13,11 +13,11 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.chat.chats import Chat
-from rookery.chat.errors import TransitionNotAllowed
-from rookery.chat.messages import ChatId
-from rookery.chat.states import Status
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import TransitionNotAllowed
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import Transition
 from rookery.store.machine.bundle import CHAT_COLUMNS_AT_BEAT, Bundle, Tx, transition
 from rookery.store.machine.lock import Machine
 from rookery.store.pool import Connection

@@ -12,13 +12,13 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.chat import parts
-from rookery.chat.errors import QueueChanged, QueuedMessageNotFound
-from rookery.chat.messages import CONTENT_VERSION, Effort, Message, QueuedMessage, QueuedMessageId
-from rookery.chat.parts import Part
-from rookery.chat.states import State, Status
-from rookery.chat.toolcalls import CloseReason
-from rookery.chat.transitions import Transition
+from rookery.domain.chat import parts
+from rookery.domain.chat.errors import QueueChanged, QueuedMessageNotFound
+from rookery.domain.chat.messages import CONTENT_VERSION, Effort, Message, QueuedMessage, QueuedMessageId
+from rookery.domain.chat.parts import Part
+from rookery.domain.chat.states import State, Status
+from rookery.domain.chat.tool_calls import CloseReason
+from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import backlog, files, rows, turn
 from rookery.store.machine.bundle import Tx, transition
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rookery.chat import parts
-from rookery.chat.chats import LastError
-from rookery.chat.messages import Message
-from rookery.chat.toolcalls import CloseReason
-from rookery.chat.transitions import Transition
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import LastError
+from rookery.domain.chat.messages import Message
+from rookery.domain.chat.tool_calls import CloseReason
+from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import calls, rows, turn
 from rookery.store.machine.bundle import Tx, transition
 

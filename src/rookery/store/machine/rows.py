@@ -11,9 +11,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.chat import parts, toolcalls
-from rookery.chat.chats import Chat
-from rookery.chat.messages import (
+from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.messages import (
     CONTENT_VERSION,
     ChatId,
     Effort,
@@ -26,7 +26,7 @@ from rookery.chat.messages import (
     StepFigures,
     Visibility,
 )
-from rookery.chat.toolcalls import CallRow, CloseReason, OpenCall
+from rookery.domain.chat.tool_calls import CallRow, CloseReason, OpenCall
 from rookery.store.machine import files
 from rookery.store.machine.bundle import Tx
 
@@ -197,7 +197,7 @@ def closures(
     """A synthetic result for each call. The model is the chat's, unless rows of this transition name a later one."""
     model, at = model_config_id or tx.chat.last_model_config_id, tx.clock.now()
     return [
-        row_of(toolcalls.closure(call, reason, model_config_id=model, at=at, note=note, created_by=created_by))
+        row_of(tool_calls.closure(call, reason, model_config_id=model, at=at, note=note, created_by=created_by))
         for call in calls
     ]
 
@@ -216,7 +216,7 @@ def answering(tx: Tx, rows: Iterable[Row], reason: CloseReason, *, open_before: 
     turn = [_as_row(open_before)]
     for row in rows:
         if starts_turn(row):
-            answered.extend(closures(tx, toolcalls.open_calls(turn), reason))
+            answered.extend(closures(tx, tool_calls.open_calls(turn), reason))
             turn = []
         elif row.role in (Role.ASSISTANT, Role.TOOL) and not row.compressed:
             turn.append(CallRow(0, row.role, row.content, row.content_version))

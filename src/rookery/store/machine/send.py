@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rookery.chat.messages import ChatId, Message, MessageId, NewQueuedMessage, QueuedMessage
-from rookery.chat.states import State, Status
-from rookery.chat.toolcalls import CloseReason
-from rookery.chat.transitions import BusyBehavior, Transition
+from rookery.domain.chat.messages import ChatId, Message, MessageId, NewQueuedMessage, QueuedMessage
+from rookery.domain.chat.states import State, Status
+from rookery.domain.chat.tool_calls import CloseReason
+from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store.machine import backlog, rows, turn
 from rookery.store.machine.bundle import Tx, transition
 from rookery.store.pool import Connection

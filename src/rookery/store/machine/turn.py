@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 from uuid import UUID
 
-from rookery.chat.messages import Message, Role
-from rookery.chat.toolcalls import CloseReason
-from rookery.chat.transitions import Transition
+from rookery.domain.chat.messages import Message, Role
+from rookery.domain.chat.tool_calls import CloseReason
+from rookery.domain.chat.transitions import Transition
 from rookery.store.machine import calls, files, rows
 from rookery.store.machine.bundle import CHAT_COLUMNS, Tx
 from rookery.store.machine.rows import Row

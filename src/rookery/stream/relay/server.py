@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from rookery import __version__
-from rookery.chat.messages import ChatId
+from rookery.domain.chat.messages import ChatId
 from rookery.log import get_logger
 from rookery.stream import ws
 from rookery.stream.errors import CloseCode

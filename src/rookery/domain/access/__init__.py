@@ -1,0 +1,1 @@
+"""Roles, scopes and rights, and the normal form of account names."""

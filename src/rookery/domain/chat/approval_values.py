@@ -1,0 +1,219 @@
+"""The values of a call's arguments, as patterns of approval rules are matched against them.
+
+Rules that permit look at a value as it stands; rules that restrict look at every way in which it may be meant. What is
+too long to be read, and what would take too much work, is told by `TooMuch`: nobody may take it for permission.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from rookery.domain.chat import approval_patterns
+from rookery.domain.chat.approval_patterns import Texts
+
+# All values under one path together. Longer ones match every rule that restricts their tool, and none that permits it.
+MAX_VALUE_BYTES = 16 * 1024
+# What judging one call may take, in about nanoseconds: what is left over then counts as too long.
+MAX_WORK = 20_000_000
+_MAX_STRINGS_CHARS = 3 * MAX_VALUE_BYTES
+# How far the first character of JSON in a text is looked for.
+_INDENT = 1024
+
+T = TypeVar("T")
+
+
+def text_of(value: object) -> str:
+    """The one text of a JSON value: a string as it is, all else as JSON with sorted keys and no spaces."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
+
+
+class TooMuch(Exception):
+    """A value is too long to be judged, or judging the call has taken all the work it may take."""
+
+
+class _Values(msgspec.Struct, frozen=True):
+    """What was found under a path, with a text for each value; and whether each branch had one."""
+
+    found: tuple[object, ...]
+    is_complete: bool
+
+
+class CallValues:
+    """The arguments of one call, with what judging it has found out about them so far."""
+
+    def __init__(self, args: Mapping[str, object]) -> None:
+        self._args = args
+        self._left = MAX_WORK
+        self._values: dict[str, _Values | None] = {}
+        self._exact: dict[str, Texts | None] = {}
+        self._readings: dict[str, Texts | None] = {}
+        self._parsed: dict[str, object] = {}
+
+    def restricts(self, path: str, pattern: str) -> bool:
+        """Whether any value under the path matches in any reading. Raises `TooMuch`."""
+        if path not in self._readings:
+            self._readings[path] = self._kept(path, lambda found: Texts(self._read(found), is_narrow=False))
+        return bool(_present(self._readings[path]).match(pattern, self._spend))
+
+    def permits(self, path: str, pattern: str) -> bool:
+        """Whether there are values under the path, in every branch, and all match as they stand. Raises `TooMuch`."""
+        if path not in self._exact:
+            self._exact[path] = self._kept(path, lambda found: Texts(list(map(text_of, found)), is_narrow=True))
+        texts = _present(self._exact[path])
+        values = self._values[path]
+        if values is None or not values.found or not values.is_complete:
+            return False
+        if texts.match(pattern, self._spend) != texts.ends:
+            return False
+        return not approval_patterns.has_wildcard(pattern) or not any(
+            _parent.search(text_of(each)) for each in values.found
+        )
+
+    def _kept(self, path: str, make: Callable[[tuple[object, ...]], Texts]) -> Texts | None:
+        """The texts of a path; None if they are too long."""
+        try:
+            if path not in self._values:
+                self._values[path] = None
+                self._values[path] = self._find(path)
+            values = _present(self._values[path])
+            if not is_within(values.found, MAX_VALUE_BYTES):
+                return None
+            texts = make(values.found)
+            self._spend(50 * texts.size)
+        except TooMuch:
+            return None
+        return texts
+
+    def _spend(self, units: int) -> None:
+        self._left -= units
+        if self._left < 0:
+            raise TooMuch
+
+    def _find(self, path: str) -> _Values:
+        """The values under a path, through all items of lists on the way; and whether each branch had one."""
+        nodes: list[object] = [self._args]
+        is_complete = True
+        for name in path.split("."):
+            found: list[object] = []
+            for node in self._items(nodes):
+                if isinstance(node, Mapping) and name in node:
+                    found.append(node[name])
+                else:
+                    is_complete = False
+            nodes = found
+        return _Values(tuple(nodes), is_complete)
+
+    def _items(self, nodes: Sequence[object]) -> list[object]:
+        """Lists give their items. Tools take JSON in a string where a list or an object is declared, so it is read."""
+        found: list[object] = []
+        waiting = list(reversed(nodes))
+        while waiting:
+            value = self._unwrapped(waiting.pop())
+            self._spend(400)
+            if isinstance(value, list | tuple):
+                self._spend(20 * len(value))
+                waiting.extend(reversed(value))
+            else:
+                found.append(value)
+        return found
+
+    def _unwrapped(self, node: object) -> object:
+        if not isinstance(node, str) or node[:_INDENT].lstrip()[:1] not in ("", "{", "["):
+            return node
+        if len(node) > MAX_VALUE_BYTES:
+            raise TooMuch
+        if node in self._parsed:
+            return self._parsed[node]
+        self._spend(100 * len(node))
+        if node.lstrip()[:1] not in ("{", "["):
+            return node
+        try:
+            self._parsed[node] = json.loads(node)
+        except (ValueError, RecursionError):
+            self._parsed[node] = node
+        return self._parsed[node]
+
+    def _read(self, values: Iterable[object]) -> list[str]:
+        """The ways in which values may be meant: as they stand, as paths, and as every command within them."""
+        whole = [text_of(value) for value in values]
+        texts = dict.fromkeys(self._strings(values))
+        paths = [posixpath.normpath(text).replace("//", "/") for text in texts if "/" in text]
+        return list(dict.fromkeys((*whole, *texts, *paths, *_commands(texts))))
+
+    def _strings(self, values: Iterable[object]) -> list[str]:
+        """Every text within, also in JSON that is text itself."""
+        found: list[str] = []
+        size, nodes = 0, list(values)
+        while nodes:
+            node = nodes.pop()
+            self._spend(400)
+            if isinstance(node, Mapping):
+                nodes += node.values()
+                continue
+            if isinstance(node, list | tuple):
+                nodes += node
+                continue
+            found.append(text_of(node))
+            size += len(found[-1])
+            if size > _MAX_STRINGS_CHARS:
+                raise TooMuch
+            if (inner := self._unwrapped(node)) is not node:
+                nodes.append(inner)
+        return found
+
+
+def is_within(values: Iterable[object], max_bytes: int) -> bool:
+    """Whether the texts of these values have at most so many bytes together. Looks no further than it has to."""
+    left, nodes = max_bytes, list(values)
+    while nodes and left >= 0:
+        node = nodes.pop()
+        if isinstance(node, str):
+            # Every character is a byte at least; how many it really is, is asked only of what might fit.
+            left -= len(node) if len(node) > left else len(node.encode("utf-8", "replace"))
+        elif isinstance(node, Mapping | list | tuple):
+            left -= 2 * len(node)
+            if left >= 0:
+                nodes += [*node.keys(), *node.values()] if isinstance(node, Mapping) else node
+        else:
+            left -= node.bit_length() // 3 if isinstance(node, int) else len(str(node)) // 2
+    return left >= 0
+
+
+def _present(value: T | None) -> T:
+    if value is None:
+        raise TooMuch
+    return value
+
+
+# A path segment that leads up.
+_parent = re.compile(r"(?:^|[/\s=:,'\"])\.\.(?:$|[/\s:,'\"])")
+# A character that ends a command of a shell and may begin another, or a redirection. Zero is between two texts.
+_OPERATORS = re.compile(r"[;&|<>(){}`\n\r$\0]+")
+_QUOTES = re.compile(r"[\"'\\]")
+_SPACES = re.compile(r"\s+")
+_SPACES_IN_LINES = re.compile(r"[^\S\n\r]+")
+# What may stand before the command that is meant: assignments, and programs that run what follows them.
+_PREFIX = re.compile(
+    r"^(?:(?:\w++=\S*+|sudo|doas|env|exec|command|builtin|nohup|nice|time|xargs|then|do|else|if|!) )++", re.MULTILINE
+)
+_FOLDERS = re.compile(r"^[^ \n]*/", re.MULTILINE)
+
+
+def _commands(texts: Iterable[str]) -> list[str]:
+    """Every command within the texts without quotes: as it stands, and without what precedes its program."""
+    joined = _QUOTES.sub("", "\0".join(texts))
+    whole = _SPACES.sub(" ", joined).split("\0")
+    pieces = _OPERATORS.split(_SPACES_IN_LINES.sub(" ", joined))
+    found = dict.fromkeys(command for each in (*whole, *pieces) if (command := each.strip()))
+    if not found:
+        return []
+    lines = "\n".join(found)
+    return [*found, *_FOLDERS.sub("", _PREFIX.sub("", lines)).split("\n")]

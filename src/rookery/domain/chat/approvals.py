@@ -1,0 +1,381 @@
+"""Which tool calls may run, which have to be asked about, which never run. Pure: rules and a call in, a verdict out.
+
+Rules that permit match narrowly and rules that restrict match broadly, so that whatever a pattern did not foresee is
+asked about rather than run (docs/decisions/0026). The globs know `*` (any run of characters), `?` (one character) and
+a backslash before a character that stands for itself; they match a whole value.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, TypeAlias, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from rookery.domain.chat import approval_patterns
+from rookery.domain.chat.approval_patterns import literal
+from rookery.domain.chat.approval_values import CallValues, TooMuch, is_within, text_of
+from rookery.domain.chat.errors import ApprovalRejected, InvalidInput
+
+MAX_RULES = 200  # of one source
+MAX_MATCHES = 16
+MAX_PATTERN = approval_patterns.MAX_CHARS
+MAX_REASON = 1000
+# Rules that an older version has stored may have longer patterns. They can be read, and `find_problem` names them.
+_MAX_STORED_PATTERN = 2000
+
+T = TypeVar("T")
+# Arguments that only describe a call, or say how long to wait for it: another time they are different.
+_DESCRIPTIVE = frozenset({"model_intent", "timeout", "wait_timeout"})
+
+
+class RuleAction(StrEnum):
+    """What a rule does with a call that it matches, the strongest first.
+
+    `always` answers beforehand what would be asked; it is what "do not ask again" leaves behind.
+    """
+
+    DENY = "deny"
+    ALWAYS = "always"
+    ASK = "ask"
+    ALLOW = "allow"
+
+
+class Default(StrEnum):
+    """What becomes of calls that no rule matches."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+
+
+class Verdict(StrEnum):
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+class Decision(StrEnum):
+    """What a person answers."""
+
+    APPROVE = "approve"
+    DENY = "deny"
+
+
+class Scope(StrEnum):
+    """Where an answer holds from now on: in this chat and its subagents, or in all chats of its owner."""
+
+    CHAT = "chat"
+    USER = "user"
+
+
+Pattern: TypeAlias = Annotated[str, Meta(max_length=_MAX_STORED_PATTERN)]
+# From the path of an argument, its names joined by dots, to the glob that its value must match.
+Match: TypeAlias = Annotated[dict[Annotated[str, Meta(min_length=1, max_length=200)], Pattern], Meta(max_length=16)]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to
+    match; arguments it does not name may be anything. `reason` is told to the model when the rule denies.
+
+    `problem` is there for a stored rule that is not valid any more: it counts for every call of its tool if it
+    restricts, and for none if it permits. A field that this version does not know may narrow the rule: such a rule
+    cannot be read.
+    """
+
+    tool: Annotated[str, Meta(min_length=1, max_length=200)]
+    action: RuleAction
+    match: Match = {}
+    reason: Annotated[str, Meta(max_length=MAX_REASON)] = ""
+    problem: str | UnsetType | None = UNSET
+
+
+Rules: TypeAlias = Annotated[tuple[Rule, ...], Meta(max_length=MAX_RULES)]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """All rules that hold for a chat. Without `may_remember`, `always` counts for nothing."""
+
+    rules: tuple[Rule, ...] = ()
+    default: Default = Default.ALLOW
+    may_remember: bool = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every call runs, whatever it is."""
+        return self.default is Default.ALLOW and all(rule.action not in _RESTRICTING for rule in self.rules)
+
+
+# For rules that somebody wrote and nobody can read: everything is asked, and nothing was answered beforehand.
+UNREADABLE = Policy(default=Default.ASK, may_remember=False)
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """`rule` is what decided; None for the default."""
+
+    verdict: Verdict
+    rule: Rule | None = None
+
+
+class Offers(msgspec.Struct, frozen=True):
+    """What "always" would permit: in this chat whatever the question was about, for the user this very call.
+
+    None where no pattern says it exactly, because the call is too long for one, say; then one has to be given. `tool`
+    is what the rule names instead of the tool's own name, for tools of MCP servers.
+    """
+
+    chat: dict[str, str] | None = None
+    user: dict[str, str] | None = None
+    tool: str | UnsetType = UNSET
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A person's answer to one question. With `always` it becomes a rule, over `match` or what was offered."""
+
+    tool_call_id: str
+    decision: Decision
+    reason: str = ""
+    always: Scope | None = None
+    match: dict[str, str] | None = None
+
+
+_RESTRICTING = frozenset({RuleAction.DENY, RuleAction.ASK})
+_STRENGTH = {action: place for place, action in enumerate(RuleAction)}
+
+
+def judge(policy: Policy, names: Collection[str], args: object) -> Judgement:
+    """What becomes of a call. `names` are the tool's name as called and as it is now; `args` is the decoded object.
+
+    A tool of an MCP server has its reserved name (`mcp_name`) among them. Arguments that are no object match every
+    rule that restricts their tool, and none that permits it.
+    """
+    return _drained(judging(policy, names, args))
+
+
+def judging(policy: Policy, names: Collection[str], args: object) -> Generator[None, None, Judgement]:
+    """The same in steps of at most some milliseconds, for callers who have others to serve in between."""
+    called, values = tuple(names), _values(args)
+    for rule in sorted(policy.rules, key=lambda each: _STRENGTH[each.action]):
+        if _counts(rule, policy) and (yield from _matching(rule, called, values)):
+            return Judgement(_VERDICTS[rule.action], rule)
+    return Judgement(Verdict(policy.default))
+
+
+_VERDICTS = {
+    RuleAction.DENY: Verdict.DENY,
+    RuleAction.ALWAYS: Verdict.ALLOW,
+    RuleAction.ASK: Verdict.ASK,
+    RuleAction.ALLOW: Verdict.ALLOW,
+}
+
+
+def _drained(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def _counts(rule: Rule, policy: Policy) -> bool:
+    return policy.may_remember or rule.action is not RuleAction.ALWAYS
+
+
+def matches(rule: Rule, names: Collection[str], args: object) -> bool:
+    return _drained(_matching(rule, tuple(names), _values(args)))
+
+
+def _values(args: object) -> CallValues | None:
+    return CallValues(args) if isinstance(args, Mapping) else None
+
+
+# What a rule may say
+
+
+def find_problem(rule: Rule) -> tuple[str, str] | None:
+    """Which field of a rule is not taken, and why. Rules of an older version may be stored all the same: then those
+    that restrict match every call of their tool, and those that permit match none."""
+    if (problem := _tool_problem(rule.tool)) is not None:
+        return "tool", problem
+    for path, pattern in rule.match.items():
+        if (problem := approval_patterns.find_problem(pattern)) is not None:
+            return f"match.{path}", problem
+    return None
+
+
+def shown(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Rules as people see them, each with what is wrong with it."""
+    return tuple(_with_problem(rule) for rule in rules)
+
+
+def _with_problem(rule: Rule) -> Rule:
+    found = find_problem(rule)
+    return msgspec.structs.replace(rule, problem=UNSET if found is None else f"{found[0]}: {found[1]}")
+
+
+def _tool_problem(tool: str) -> str | None:
+    if tool[: len(MCP)].lower() == MCP and not _OF_SERVER.fullmatch(tool):
+        return f"Tools of MCP servers are named {MCP}SERVER/TOOL. {MCP}*/* stands for all of them."
+    return approval_patterns.find_problem(tool)
+
+
+# Tools of MCP servers. Their names are a stranger's: they are matched under a form that no other tool can have.
+
+
+MCP = "mcp:"
+_OF_SERVER = re.compile(r"mcp:[^/]+/[^/]+", re.DOTALL)
+
+
+def mcp_name(server: str, tool: str) -> str:
+    """The name of an MCP server's tool in rules. What is no letter, digit or one of `_.-~` is percent-encoded."""
+    return f"{MCP}{quote(server, safe='')}/{quote(tool, safe='')}"
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_tool(pattern: str, names: tuple[str, ...], is_restricting: bool) -> bool:
+    """Whether a rule is about a tool. One that permits has to name an MCP server's tool as such."""
+    if is_restricting:
+        return any(approval_patterns.matches(pattern, name, is_narrow=False) for name in names)
+    of_server = [name for name in names if name.startswith(MCP)]
+    if not of_server:
+        return bool(names) and all(_is_exactly(pattern, name) for name in names)
+    if not pattern.startswith(MCP):
+        return False
+    server, _, tool = pattern.removeprefix(MCP).partition("/")
+    given_server, _, given_tool = of_server[0].removeprefix(MCP).partition("/")
+    return _is_exactly(server, given_server) and _is_exactly(tool, given_tool)
+
+
+def _is_exactly(pattern: str, text: str) -> bool:
+    return approval_patterns.matches(pattern, text, is_narrow=True)
+
+
+def _matching(rule: Rule, names: tuple[str, ...], values: CallValues | None) -> Generator[None, None, bool]:
+    """Whether a rule is about a call. `values` are None for arguments that are no object."""
+    yield
+    is_restricting = rule.action in _RESTRICTING
+    if find_problem(rule) is not None:
+        return is_restricting and (
+            approval_patterns.find_problem(rule.tool) is not None or _is_tool(rule.tool, names, is_restricting)
+        )
+    if not _is_tool(rule.tool, names, is_restricting):
+        return False
+    if values is None:
+        return is_restricting
+    for path, pattern in rule.match.items():
+        yield
+        try:
+            is_match = values.restricts(path, pattern) if is_restricting else values.permits(path, pattern)
+        except TooMuch:
+            is_match = is_restricting
+        if not is_match:
+            return False
+    return True
+
+
+# Questions and answers
+
+
+def offers(rule: Rule | None, names: Collection[str], args: object) -> Offers:
+    """What "always" may stand for in answer to a question that this rule (None: the default) has raised."""
+    return _drained(offering(rule, names, args))
+
+
+def offering(rule: Rule | None, names: Collection[str], args: object) -> Generator[None, None, Offers]:
+    """The same in steps, as `judging` is."""
+    of_server = next((name for name in names if name.startswith(MCP)), UNSET)
+    exact = yield from _exact(args)
+    if rule is None:
+        return Offers({}, exact, of_server)
+    is_permitted = yield from _permitted(rule.match, args)
+    return Offers(dict(rule.match) if is_permitted else exact, exact, of_server)
+
+
+def _exact(args: object) -> Generator[None, None, dict[str, str] | None]:
+    """This very call: all its arguments, none of which is left to chance. None if a pattern cannot say it."""
+    if not isinstance(args, Mapping):
+        return None
+    told = {name: value for name, value in args.items() if name not in _DESCRIPTIVE}
+    is_sayable = told and len(told) <= MAX_MATCHES and all(0 < len(name) <= 200 and "." not in name for name in told)
+    if not is_sayable or not all(is_within((value,), MAX_PATTERN) for value in told.values()):
+        return None
+    named = {name: literal(text_of(value)) for name, value in told.items()}
+    return named if (yield from _permitted(named, args)) else None
+
+
+def _permitted(match: Mapping[str, str], args: object) -> Generator[None, None, bool]:
+    """Whether a rule over these patterns permits the call."""
+    return (yield from _matching(Rule(tool="*", action=RuleAction.ALLOW, match=dict(match)), ("tool",), _values(args)))
+
+
+def remembered(answer: Answer, tool_name: str, args: object, offered: Offers) -> Rule:
+    """The rule that an answer leaves behind. It has to cover the very call that it answers."""
+    return _drained(remembering(answer, tool_name, args, offered))
+
+
+def remembering(answer: Answer, tool_name: str, args: object, offered: Offers) -> Generator[None, None, Rule]:
+    """The same in steps, as `judging` is."""
+    given = answer.match if answer.match is not None else getattr(offered, answer.always or Scope.USER)
+    if given is None:
+        raise InvalidInput(
+            "answers.match",
+            "This call is too long or too unusual to be remembered as it is. Approve it once, or say in `match` "
+            "which calls are meant.",
+        )
+    name = offered.tool or tool_name
+    try:
+        rule = msgspec.convert({"tool": literal(name), "action": "always", "match": given}, type=Rule, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise InvalidInput("answers.match", f"{error}.") from None
+    if (problem := find_problem(rule)) is not None:
+        raise InvalidInput(f"answers.{problem[0]}", problem[1])
+    if not (yield from _matching(rule, (name,), _values(args))):
+        raise InvalidInput("answers.match", "The pattern does not match the call that is answered with it.")
+    return rule
+
+
+def check_answers(pending: Sequence[str], answers: Sequence[Answer]) -> None:
+    """Refuse answers that are not to exactly the open questions, given by call id; the first problem wins."""
+    seen: set[str] = set()
+    for answer in answers:
+        if answer.tool_call_id in seen:
+            raise ApprovalRejected("duplicate", answer.tool_call_id)
+        seen.add(answer.tool_call_id)
+    for call_id in pending:
+        if call_id not in seen:
+            raise ApprovalRejected("missing", call_id)
+    for answer in answers:
+        if answer.tool_call_id not in pending:
+            raise ApprovalRejected("unexpected", answer.tool_call_id)
+        if answer.always is not None and answer.decision is not Decision.APPROVE:
+            raise InvalidInput("answers.always", "Only an approval can be remembered; rules that deny are settings.")
+        if answer.match is not None and answer.always is None:
+            raise InvalidInput("answers.match", "A pattern needs to be told how long it holds: `always`.")
+
+
+def denied_by_user(reason: str) -> str:
+    """What the model is told about a call that a person did not want."""
+    why = _because(reason)
+    return (
+        "The user denied this call; it was not run. Do not repeat it, and do not try to get the same done another way."
+        f"{why} Go on without it, or ask the user what to do instead."
+    )
+
+
+def denied_by_rule(rule: Rule | None) -> str:
+    why = _because("" if rule is None else rule.reason)
+    return (
+        "A rule of this server or its user denies this call; it was not run. Do not repeat it, and do not try to get "
+        f"the same done another way.{why} Go on without it, or tell the user what you would have needed."
+    )
+
+
+def _because(reason: str) -> str:
+    """The reason as a sentence between others."""
+    told = reason.strip()
+    return f" Reason: {told}{'' if told.endswith(('.', '!', '?')) else '.'}" if told else ""

@@ -1,0 +1,122 @@
+"""A chat's execution row as a value, the payloads it carries, and the fence that guards work on it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import State, Status, classify
+
+
+class LastError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a chat stopped, for the person who can act on it (`chats.last_error`)."""
+
+    message: str
+    retryable: bool
+    detail: str | None = None
+    kind: str | None = None
+    provider: str | None = None
+    status_code: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.message.strip():
+            raise ValueError("An error needs a message.")
+
+
+# The messages of its queue wait for the account to be enabled, and for somebody to go on.
+OWNER_DISABLED = LastError(message="The account of this chat's owner is disabled.", retryable=False, kind="generic")
+
+
+class RetryState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What failed and when the next attempt starts (`chats.retry_state`)."""
+
+    attempt: int
+    delay_ms: int
+    error: str
+    retrying_at: datetime
+    kind: str | None = None
+    provider: str | None = None
+    status_code: int | None = None
+
+
+class Chat(msgspec.Struct, frozen=True):
+    """The columns transitions decide by. Metadata that no transition reads is not here.
+
+    `last_error` and `retry_state` are the stored JSON. `leased` was judged by the database clock when the row
+    was read: the pair is set, its heartbeat is fresh, and the owner's replica row exists. `awaits_approval`: what it
+    waits for in `requires_action` is a person's word about tool calls, not results of its client.
+    """
+
+    id: ChatId
+    owner_id: UUID
+    parent_chat_id: ChatId | None
+    root_chat_id: ChatId | None
+    status: str
+    archived: bool
+    worker_id: UUID | None
+    runner_id: UUID | None
+    last_error: str | None
+    retry_state: str | None
+    requires_action_deadline_at: datetime | None
+    compaction_requested_at: datetime | None
+    compaction_resume: bool
+    runnable_since: datetime | None
+    snapshot_version: int
+    history_version: int
+    queue_version: int
+    retry_state_version: int
+    generation_attempt: int
+    queue_len: int
+    last_model_config_id: UUID
+    last_reasoning_effort: str | None
+    created_at: datetime
+    updated_at: datetime
+    leased: bool
+    awaits_approval: bool = False
+
+    @property
+    def state(self) -> State:
+        return classify(self.status, archived=self.archived, queue_len=self.queue_len)
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for a person, for as long as that takes: no worker has anything to do with it."""
+        is_waiting = self.status == Status.REQUIRES_ACTION and self.awaits_approval
+        return is_waiting and self.requires_action_deadline_at is None
+
+    @property
+    def is_root(self) -> bool:
+        return self.parent_chat_id is None
+
+
+class Fence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker's task saw when it started. Its writes count only while all of it still holds.
+
+    `runner_id` is fresh for every acquisition, so a worker never passes as its former self.
+    """
+
+    worker_id: UUID
+    runner_id: UUID
+    status: Status
+    history_version: int
+    generation_attempt: int | None = None
+    allow_archived: bool = False
+
+    def find_mismatch(self, chat: Chat) -> str | None:
+        """The first field in which the locked row differs from what was seen, or None."""
+        if chat.worker_id != self.worker_id:
+            return "worker_id"
+        if chat.runner_id != self.runner_id:
+            return "runner_id"
+        if chat.status != self.status:
+            return "status"
+        if chat.history_version != self.history_version:
+            return "history_version"
+        if self.generation_attempt is not None and chat.generation_attempt != self.generation_attempt:
+            return "generation_attempt"
+        if chat.archived and not self.allow_archived:
+            return "archived"
+        return None

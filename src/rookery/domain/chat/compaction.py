@@ -1,0 +1,367 @@
+"""When a chat's history is summarised, and the three rows that a summary leaves.
+
+The decision rests on what the provider counted for the newest answer, plus a guess for what came after it: a huge tool
+result must be noticed before it is sent. What is said to the summarising model is in `summarising`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.chat import parts
+from rookery.domain.chat.messages import NewMessage, Role, StepFigures, Visibility
+from rookery.domain.chat.parts import ContentError, File, FileReference, Part, Text, ToolCall, ToolResult
+from rookery.domain.chat.prompt import PromptRow
+from rookery.domain.chat.truncation import BYTES_PER_TOKEN
+from rookery.domain.content.attachments import MAX_PASTED_BYTES, StoredFile, plain_type
+from rookery.domain.models import context_window
+
+DEFAULT_THRESHOLD = 70
+# From here on a turn does not go on without a summary.
+FULL_PERCENT = 95
+TOOL_NAME = "chat_summarized"
+
+LEAD_IN = (
+    "The conversation so far was summarised to make room. The summary below replaces it; trust it as your own notes, "
+    "and read files again where you need their exact text.\n\n"
+)
+CARRIED_LEAD_IN = (
+    "What follows is, word for word, the user's message that is being worked on right now. It was not answered yet: "
+    "go on with it from where the summary ends."
+)
+NOT_SUMMARISED = (
+    "This chat is getting too long for its model, and could not be summarised: {reason} The turn goes on; the next "
+    "step tries again."
+)
+TIGHT = (
+    "The summary did not bring this chat below its compaction threshold. The turn goes on; the chat is summarised "
+    "again when the model's window is nearly full."
+)
+STILL_OVER_LIMIT = (
+    "The summary did not bring this chat under its context limit. Raise the limit or the compaction threshold of the "
+    "model, or start a new chat."
+)
+
+# Chosen: what providers count for a picture of common size. Too low only means that the provider's own answer decides.
+_MEDIA_TOKENS = 1600
+
+
+class Source(StrEnum):
+    """Who wanted the summary: the threshold, the user, or a provider that refused the prompt as too long."""
+
+    AUTOMATIC = "automatic"
+    MANUAL = "manual"
+    OVERFLOW = "overflow"
+
+
+class Status(StrEnum):
+    NOT_NEEDED = "not_needed"
+    NEEDED = "needed"
+    AFTER_COMPACTION = "after_compaction"
+    TIGHT = "tight"
+    STILL_OVER_LIMIT = "still_over_limit"
+
+
+class Assessment(msgspec.Struct, frozen=True, kw_only=True):
+    """How full the context is, and what follows from it. `tokens` is None when no answer was counted yet."""
+
+    status: Status
+    threshold_percent: int
+    tokens: int | None
+    limit_tokens: int | None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the turn can go on without a summary. What was never counted is taken to be short."""
+        return not _is_full(self.tokens, self.limit_tokens)
+
+    @property
+    def usage_percent(self) -> float | None:
+        if self.tokens is None or not self.limit_tokens:
+            return None
+        return round(self.tokens * 100 / self.limit_tokens, 1)
+
+
+def effective_threshold(user_value: int | None, config_value: int | None) -> int:
+    """The percentage to compact at: the user's for this model, else the model's. 100 means never, 0 always."""
+    chosen = user_value if user_value is not None else config_value
+    return chosen if chosen is not None and 0 <= chosen <= 100 else DEFAULT_THRESHOLD
+
+
+def effective_limit(*limits: int | None) -> int | None:
+    """The strictest of the windows of the chat's model and of the one that would summarise."""
+    return context_window.smallest(*limits)
+
+
+def assess(
+    rows: Sequence[PromptRow], *, files: Mapping[UUID, StoredFile], threshold_percent: int, limit_tokens: int | None
+) -> Assessment:
+    """Whether to compact before the next generation, given the rows of the prompt."""
+    tokens = count_tokens(rows, files=files)
+    return Assessment(
+        status=_status(rows, tokens, threshold_percent=threshold_percent, limit_tokens=limit_tokens),
+        threshold_percent=threshold_percent,
+        tokens=tokens,
+        limit_tokens=limit_tokens,
+    )
+
+
+def _status(
+    rows: Sequence[PromptRow], tokens: int | None, *, threshold_percent: int, limit_tokens: int | None
+) -> Status:
+    boundary = _find_boundary(rows)
+    live = rows if boundary is None else rows[boundary + 1 :]
+    live = [row for row in live if row.message.role is not Role.SYSTEM]
+    if boundary is not None and not live:
+        return Status.AFTER_COMPACTION
+    if not _is_over(tokens, threshold_percent=threshold_percent, limit_tokens=limit_tokens):
+        return Status.NOT_NEEDED
+    if boundary is None:
+        return Status.NEEDED
+    first = next((row for row in live if row.message.role is Role.ASSISTANT), None)
+    # Nothing is under a threshold of 0, so there a full context says nothing about the summary.
+    if (
+        first is not None
+        and threshold_percent > 0
+        and _is_over(_counted(first.figures), threshold_percent=threshold_percent, limit_tokens=limit_tokens)
+    ):
+        # Another summary would come out as long as this one. There is room for it as long as the window is not full.
+        if not _is_full(tokens, limit_tokens):
+            return Status.TIGHT
+        return Status.STILL_OVER_LIMIT if _is_full(_counted(first.figures), limit_tokens) else Status.NEEDED
+    return Status.NEEDED
+
+
+def _is_over(tokens: int | None, *, threshold_percent: int, limit_tokens: int | None) -> bool:
+    if tokens is None or limit_tokens is None or limit_tokens <= 0 or threshold_percent >= 100:
+        return False
+    return tokens * 100 >= threshold_percent * limit_tokens
+
+
+def _is_full(tokens: int | None, limit_tokens: int | None) -> bool:
+    return tokens is not None and bool(limit_tokens) and tokens * 100 >= FULL_PERCENT * (limit_tokens or 0)
+
+
+def _find_boundary(rows: Sequence[PromptRow]) -> int | None:
+    """Where the newest summary stands among the rows."""
+    for place in range(len(rows) - 1, -1, -1):
+        message = rows[place].message
+        if message.compressed and message.visibility is Visibility.MODEL:
+            return place
+    return None
+
+
+def count_tokens(rows: Sequence[PromptRow], *, files: Mapping[UUID, StoredFile]) -> int | None:
+    """What the next request would hold: counted up to the newest answer, guessed after it. None if never counted."""
+    guessed = 0
+    for row in reversed(rows):
+        counted = _counted(row.figures)
+        if counted is not None:
+            return counted + guessed // BYTES_PER_TOKEN
+        guessed += _prompt_bytes(row, files)
+    return None
+
+
+def _counted(figures: StepFigures) -> int | None:
+    """The tokens a step read. Zero is what servers say that do not count."""
+    if figures.context_tokens:
+        return figures.context_tokens
+    read = (figures.input_tokens or 0) + (figures.cache_read_tokens or 0) + (figures.cache_write_tokens or 0)
+    return read or figures.total_tokens or None
+
+
+def _prompt_bytes(row: PromptRow, files: Mapping[UUID, StoredFile]) -> int:
+    """How long a row is in a prompt. Media counts as what providers charge for it, not by its bytes."""
+    content = row.message.content
+    size = len(content.encode("utf-8", "replace"))
+    if '"file"' not in content and '"is_media"' not in content:
+        return size
+    try:
+        found = row.message.parts()
+    except ContentError:
+        return size
+    for part in found:
+        if isinstance(part, File) and row.message.role is Role.USER:
+            size += file_bytes(part, files) - len(part.data or "")
+        elif isinstance(part, File):
+            size -= len(part.data or "")
+        elif isinstance(part, ToolResult) and part.is_media and not isinstance(part.result, msgspec.UnsetType):
+            size += _MEDIA_TOKENS * BYTES_PER_TOKEN - len(bytes(part.result))
+    return max(size, 0)
+
+
+def file_bytes(part: File, files: Mapping[UUID, StoredFile]) -> int:
+    """How long a file of a user message is in a prompt."""
+    file = files.get(part.file_id) if part.file_id is not None else None
+    if file is None or not file.data:
+        return 0
+    if file.is_pasted:
+        return min(len(file.data), MAX_PASTED_BYTES)
+    media_type = plain_type(file.media_type)
+    is_text = media_type.startswith("text/") or media_type == "application/json"
+    return len(file.data) if is_text else _MEDIA_TOKENS * BYTES_PER_TOKEN
+
+
+# What a compaction leaves
+
+
+def current_turn_parts(rows: Sequence[PromptRow]) -> tuple[Part, ...]:
+    """What the user said to begin the turn that is being worked on, whole, of all rows that are loaded.
+
+    Messages that were heard together count together. What an earlier compaction of the same turn took out of the rows
+    is what its boundary has carried.
+    """
+    said: list[tuple[Part, ...]] = []
+    behind: tuple[Part, ...] = ()
+    before: tuple[Part, ...] = ()
+    for row in reversed(rows):
+        message = row.message
+        if message.deleted:
+            continue
+        if message.compressed:
+            if message.visibility is not Visibility.MODEL:
+                continue
+            if said:
+                before = _carried_by(message.parts())
+                break
+            behind = behind or _carried_by(message.parts())
+        elif message.role is Role.USER and message.visibility is not Visibility.MODEL:
+            said.append(message.parts())
+        elif message.role is Role.ASSISTANT and said:
+            break
+    own = carriable(part for content in reversed(said) for part in content)
+    if behind:
+        # It may have cut the message to fit; the row has it whole.
+        return (*behind[: max(len(behind) - len(own), 0)], *own)
+    return (*before, *own)
+
+
+def carriable(content: Iterable[Part]) -> tuple[Part, ...]:
+    """Of what a user said, everything a model would be told."""
+    return tuple(
+        part
+        for part in content
+        if isinstance(part, File | FileReference) or (isinstance(part, Text) and part.text.strip())
+    )
+
+
+def boundary_summary(rows: Sequence[PromptRow]) -> str:
+    """The summary that stands for what came before these rows; empty when there is none."""
+    place = _find_boundary(rows)
+    first = None if place is None else next(iter(rows[place].message.parts()), None)
+    return first.text.removeprefix(LEAD_IN) if isinstance(first, Text) and first.text.startswith(LEAD_IN) else ""
+
+
+def boundary_parts(summary: str, carried: Sequence[Part]) -> tuple[Part, ...]:
+    """What the model reads in place of everything before."""
+    content: tuple[Part, ...] = (Text(LEAD_IN + summary),) if summary else ()
+    return (*content, Text(CARRIED_LEAD_IN), *carried) if carried else content
+
+
+def _carried_by(boundary: tuple[Part, ...]) -> tuple[Part, ...]:
+    for place, part in enumerate(boundary[:2]):
+        if part == Text(CARRIED_LEAD_IN):
+            return boundary[place + 1 :]
+    return ()
+
+
+def new_rows(
+    summary: str,
+    *,
+    source: Source,
+    assessment: Assessment,
+    carried: Sequence[Part],
+    tool_call_id: str,
+    model_config_id: UUID,
+    runtime_ms: int,
+    at: datetime,
+    steps: Steps | None = None,
+) -> tuple[NewMessage, ...]:
+    """Boundary, call and result, to be inserted in one commit.
+
+    The boundary is what the model reads from now on. A turn that goes on keeps its user's message word for word:
+    a summary of an order is not the order. `summary` is empty when there was nothing to sum up but that message.
+    """
+    content = boundary_parts(summary, carried)
+    if not content:
+        raise ValueError("A boundary needs a summary or a message.")
+    boundary = NewMessage(
+        role=Role.USER,
+        content=content,
+        visibility=Visibility.MODEL,
+        compressed=True,
+        model_config_id=model_config_id,
+    )
+    call = NewMessage(
+        role=Role.ASSISTANT,
+        content=(call_part(tool_call_id, source=source, assessment=assessment, at=at),),
+        visibility=Visibility.USER,
+        compressed=True,
+        model_config_id=model_config_id,
+        figures=StepFigures(runtime_ms=runtime_ms),
+    )
+    result = NewMessage(
+        role=Role.TOOL,
+        content=(result_part(tool_call_id, summary, source=source, assessment=assessment, at=at, steps=steps),),
+        compressed=True,
+        model_config_id=model_config_id,
+    )
+    return boundary, call, result
+
+
+def tool_call_id(unique: UUID) -> str:
+    return f"{TOOL_NAME}_{unique}"
+
+
+def call_part(tool_call_id: str, *, source: Source, assessment: Assessment, at: datetime) -> ToolCall:
+    """Shown while the summary is made, and stored with it."""
+    args = {"source": str(source), "threshold_percent": assessment.threshold_percent}
+    return ToolCall(tool_call_id, TOOL_NAME, args=parts.json_raw(args), created_at=at)
+
+
+class Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """How the room was made: the rungs that were taken, how many requests that took, and where messages were kept."""
+
+    rungs: tuple[str, ...] = ()
+    calls: int = 1
+    spilled: tuple[Spilled, ...] = ()
+
+
+class Spilled(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the user's message that the model gets only the ends of. `path` is in the chat's workspace."""
+
+    bytes: int
+    path: str | None = None
+
+
+def result_part(
+    tool_call_id: str,
+    summary: str,
+    *,
+    source: Source,
+    assessment: Assessment,
+    at: datetime,
+    steps: Steps | None = None,
+) -> ToolResult:
+    result = {
+        "summary": summary,
+        "source": str(source),
+        "threshold_percent": assessment.threshold_percent,
+        "usage_percent": assessment.usage_percent,
+        "context_tokens": assessment.tokens,
+        "context_limit_tokens": assessment.limit_tokens,
+    }
+    if steps is not None:
+        result |= msgspec.to_builtins(steps)
+    return ToolResult(tool_call_id, TOOL_NAME, result=parts.json_raw(result), created_at=at)
+
+
+def error_part(tool_call_id: str, message: str, *, at: datetime) -> ToolResult:
+    """Shown when the summary failed; never stored."""
+    error = parts.json_raw({"error": message})
+    return ToolResult(tool_call_id, TOOL_NAME, result=error, is_error=True, created_at=at)

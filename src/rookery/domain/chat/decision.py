@@ -1,0 +1,217 @@
+"""What the worker does next with a chat. Pure: the same rows and rules always give the same decision.
+
+One decision leads to at most one commit, and the next decision is made from what was committed. So nothing is
+remembered between steps, and any replica can go on after any crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from rookery.domain.chat import compaction, tool_calls
+from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.compaction import Assessment
+from rookery.domain.chat.history import History
+from rookery.domain.chat.system_blocks import Mode
+from rookery.domain.chat.tool_calls import OpenCall
+
+MAX_STEPS = 1200
+# How often one turn is made shorter because a provider found it too long: `overflow` halves what is allowed each time.
+MAX_RUNGS = 8
+TOO_LONG = LastError(
+    kind="context_overflow",
+    message="The chat is longer than this model can read at once, and could not be made shorter. Use a model with a "
+    "larger window, or start a new chat.",
+    retryable=False,
+)
+# models.md, "LanguageModel protocol": a provider that pauses for ever must not keep a turn for ever.
+MAX_PAUSES = 10
+# Chosen: a summary of 1200 steps' work takes some; 120 are enough to bring it to an end.
+NOTICE_PERCENT = 90
+# How often an empty answer to a user's message is taken for a failure before it counts as the answer.
+EMPTY_RETRIES = 2
+_NOT_ASKED = "Not run: this call needs the user's approval, which cannot be asked for in this batch. Call it alone."
+
+
+class TurnEnd(StrEnum):
+    """Why a turn is over."""
+
+    COMPLETE = "complete"
+    STOP_AFTER_TOOL = "stop_after_tool"
+    MAX_STEPS = "max_steps"
+
+
+class ExecuteTools(msgspec.Struct, frozen=True):
+    """Run these calls as one batch, in this order, and commit all results together.
+
+    `refused` are those of them, by call id, that must not run, with what the model is told instead of a result.
+    """
+
+    calls: tuple[OpenCall, ...]
+    refused: Mapping[str, str] = {}
+
+
+class AskApproval(msgspec.Struct, frozen=True):
+    """Wait for a person, who has to approve these calls before they run."""
+
+    calls: tuple[OpenCall, ...]
+
+
+class EnterRequiresAction(msgspec.Struct, frozen=True):
+    """Wait for the client: it executes these calls."""
+
+    calls: tuple[OpenCall, ...]
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """Summarise. Without `resume`, the commit of the summary also ends the turn: it was asked for while at rest."""
+
+    source: compaction.Source
+    resume: bool = True
+
+
+class FinishTurn(msgspec.Struct, frozen=True):
+    reason: TurnEnd
+
+
+class FailTurn(msgspec.Struct, frozen=True):
+    """End the turn with an error, because summaries did not help; it counts as a failed compaction."""
+
+    error: LastError
+
+
+class Generate(msgspec.Struct, frozen=True):
+    """Ask the model. `notice` is for the model, at the end of this request only; it is not stored."""
+
+    notice: str | None = None
+
+
+Decision: TypeAlias = ExecuteTools | AskApproval | EnterRequiresAction | Compact | FinishTurn | FailTurn | Generate
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a step's tools and limits the decision depends on. `max_steps` of 0 is no limit."""
+
+    dynamic_tools: frozenset[str] = frozenset()
+    exclusive_tools: frozenset[str] = frozenset()
+    stop_after_tools: frozenset[str] = frozenset()
+    max_steps: int = MAX_STEPS
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """What rules say about the open calls: `held` wait for a person, `refused` never run, with the words why."""
+
+    held: frozenset[OpenCall] = frozenset()
+    refused: Mapping[OpenCall, str] = {}
+
+
+OPEN_GATE = Gate()
+
+
+def decide(
+    chat: Chat,
+    history: History,
+    *,
+    rules: Rules,
+    assessment: Assessment,
+    gate: Gate = OPEN_GATE,
+    is_refused: bool = False,
+) -> Decision:
+    """The one thing to do next; the first row that applies decides. `is_refused`: this history was found too long.
+
+    | # | When | Then |
+    | - | ---- | ---- |
+    | 1 | one of several open calls is exclusive | execute all, so that all are rejected |
+    | 1 | local calls may run, or calls are refused | execute them |
+    | 2 | calls are held | ask a person |
+    | 2 | dynamic calls are open | wait for the client |
+    | 3 | somebody asked for a summary, and an answer stands after the newest one | compact, whatever the threshold |
+    | 4 | a tool that ends turns succeeded in this one | finish |
+    | 5 | the model spoke last, and was not paused by its provider (or too often) | finish |
+    | 6 | the turn has all the steps it may have | finish |
+    | 7 | the provider refused this very request as too long | compact, some times in a turn; then fail |
+    | 8 | the context is as full as its threshold says | compact |
+    | 9 | the last summary did not make room | fail: it would only happen again |
+    | 10 | else | generate |
+
+    Open calls come first because a model must never see a call without its result. Row 5 needs no look at the calls
+    of the answer: if one was still open, row 1 or 2 would have decided. Compaction comes last, where a request would
+    follow: a turn that is over is never compacted unasked.
+    """
+    if (called := _with_calls(history.open_calls, rules, gate)) is not None:
+        return called
+    if chat.compaction_requested_at is not None and history.has_compactable:
+        return Compact(compaction.Source.MANUAL, resume=chat.compaction_resume)
+    if history.has_result_of(rules.stop_after_tools):
+        return FinishTurn(TurnEnd.STOP_AFTER_TOOL)
+    if history.ends_in_answer and not (history.ends_in_pause and history.pauses <= MAX_PAUSES):
+        return FinishTurn(TurnEnd.COMPLETE)
+    if 0 < rules.max_steps <= history.steps:
+        return FinishTurn(TurnEnd.MAX_STEPS)
+    if is_refused:
+        return Compact(compaction.Source.OVERFLOW) if can_make_room(history) else FailTurn(TOO_LONG)
+    match assessment.status:
+        case compaction.Status.NEEDED:
+            return Compact(compaction.Source.AUTOMATIC)
+        case compaction.Status.STILL_OVER_LIMIT:
+            return FailTurn(LastError(kind="config", message=compaction.STILL_OVER_LIMIT, retryable=False))
+        case compaction.Status.AFTER_COMPACTION | compaction.Status.NOT_NEEDED | compaction.Status.TIGHT:
+            return Generate(step_notice(history.steps, rules.max_steps))
+
+
+def _with_calls(calls: tuple[OpenCall, ...], rules: Rules, gate: Gate) -> Decision | None:
+    """What to do about open calls; None when there are none.
+
+    What is held when a batch is rejected as a whole is refused besides: should the batch think otherwise, it still
+    does not run.
+    """
+    refused = {call.tool_call_id: why for call, why in gate.refused.items()}
+    local = [call for call in calls if call.tool_name not in rules.dynamic_tools]
+    if len(calls) > 1 and any(call.tool_name in rules.exclusive_tools for call in local):
+        return ExecuteTools(calls, {**{call.tool_call_id: _NOT_ASKED for call in gate.held}, **refused})
+    if now := tuple(call for call in calls if call in gate.refused or (call in local and call not in gate.held)):
+        return ExecuteTools(now, refused)
+    if held := tuple(call for call in calls if call in gate.held):
+        return AskApproval(held)
+    dynamic = tool_calls.select_dynamic(calls, rules.dynamic_tools)
+    return EnterRequiresAction(dynamic) if dynamic else None
+
+
+def stop_after_tools(mode: Mode, *, is_root: bool) -> frozenset[str]:
+    """The tools whose success ends a turn: what they say is for the user to answer, so the model has to wait."""
+    if mode is not Mode.PLAN:
+        return frozenset()
+    return frozenset({"propose_plan", "ask_user_question"}) if is_root else frozenset({"propose_plan"})
+
+
+def step_notice(steps: int, max_steps: int) -> str | None:
+    """What the model is told in its last steps. The same words every time, so that the prefix stays the same."""
+    if max_steps <= 0 or steps * 100 < max_steps * NOTICE_PERCENT:
+        return None
+    return (
+        f"Most of the {max_steps} steps that this turn may have are used. Bring the work to a state that can be left, "
+        "and tell the user what is done and what remains."
+    )
+
+
+def step_limit_notice(max_steps: int) -> str:
+    """What people read where a turn ended at its limit."""
+    return f"The turn was stopped at its limit of {max_steps} steps. Send a message to go on."
+
+
+def can_make_room(history: History) -> bool:
+    """Whether a turn that is too long for its model may be made shorter once more. Each time allows half as much."""
+    return history.compactions.count(compaction.Source.OVERFLOW) < MAX_RUNGS
+
+
+def is_empty_answer_final(history: History, attempt: int) -> bool:
+    """Whether an answer without any content ends the turn. If not, it is a failed attempt, to be made again.
+
+    Within a turn a model may have nothing to add. Nothing at all in answer to a user's message is a hiccup, until it
+    has happened `EMPTY_RETRIES` times.
+    """
+    return not history.ends_in_user_message or attempt > EMPTY_RETRIES

@@ -1,0 +1,196 @@
+"""What can go wrong with a chat.
+
+ChatError
+├── NotFound              ChatNotFound, MessageNotFound, QueuedMessageNotFound
+├── Refused               the request is understood and not possible now; nothing was changed
+│   ├── TransitionNotAllowed
+│   │   └── ChatArchived
+│   └── InvalidState, ChatBusy, ParentArchived, QueueFull, QueueChanged, NothingToCompact
+├── InvalidInput          the request itself is wrong: `field` and `rule` say where and why
+│   └── ChatNotRoot, EditTargetNotUser, ToolResultRejected, ApprovalRejected, FileCapExceeded, FileUnavailable
+├── what ends a step, raised beside the rule it comes from
+│   └── UnreadableRow (prompt), ImageTooLarge (attachments), SummaryFailed (summarising)
+├── StaleFence            the caller's view is old; end quietly, somebody else is right
+└── InvariantViolation    a bug: logged with state and row, answered as 500
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from rookery.domain.chat import transitions
+
+if TYPE_CHECKING:
+    from rookery.domain.chat.messages import QueuedMessage
+    from rookery.domain.chat.states import State
+    from rookery.domain.chat.transitions import Transition
+
+
+class ChatError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class NotFound(ChatError):
+    """Something the request names does not exist, or not any more."""
+
+
+class ChatNotFound(NotFound):
+    def __init__(self, chat_id: UUID) -> None:
+        self.chat_id = chat_id
+        super().__init__(f"There is no chat {chat_id}. It may have been deleted.")
+
+
+class MessageNotFound(NotFound):
+    def __init__(self, message_id: int) -> None:
+        self.message_id = message_id
+        super().__init__(f"Message {message_id} is not in this chat, or was removed by an edit. Reload the chat.")
+
+
+class QueuedMessageNotFound(NotFound):
+    def __init__(self, queued_id: int) -> None:
+        self.queued_id = queued_id
+        super().__init__(f"Queued message {queued_id} is no longer in the queue: it was sent or deleted.")
+
+
+class Refused(ChatError):
+    """The request is understood and not possible now. Nothing was changed and nothing announced."""
+
+
+class TransitionNotAllowed(Refused):
+    """The chat's state does not allow the transition. `cause` is a code, `reason` a sentence for people."""
+
+    def __init__(self, transition: Transition, from_state: State, reason: str | None = None, *, cause: str) -> None:
+        self.transition = transition
+        self.from_state = from_state
+        self.cause = cause
+        self.reason = reason or transitions.refusal(transition, from_state)
+        super().__init__(self.reason)
+
+
+class ChatArchived(TransitionNotAllowed):
+    def __init__(self, transition: Transition, from_state: State) -> None:
+        super().__init__(
+            transition, from_state, "This chat is archived. Unarchive it to go on with it.", cause="archived"
+        )
+
+
+class InvalidState(Refused):
+    def __init__(self, chat_id: UUID) -> None:
+        self.chat_id = chat_id
+        super().__init__(
+            f"Chat {chat_id} is in a state that should not exist. Reconcile it, then repeat what you wanted to do."
+        )
+
+
+class ChatBusy(Refused):
+    """A chat of the family is at work, so the family cannot be deleted."""
+
+    def __init__(self, chat_id: UUID) -> None:
+        self.chat_id = chat_id
+        super().__init__("This chat, or one of its subagents, is still at work. Stop it first.")
+
+
+class ParentArchived(Refused):
+    def __init__(self, root_chat_id: UUID) -> None:
+        self.root_chat_id = root_chat_id
+        super().__init__("The chat this one belongs to is archived. Unarchive it first.")
+
+
+class QueueFull(Refused):
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        super().__init__(f"The queue holds {maximum} messages, which is all it takes. Delete one, or wait for a turn.")
+
+
+class QueueChanged(Refused):
+    """The new order is not a permutation of the queue as it is now; `items` is the queue as it is now."""
+
+    def __init__(self, items: Sequence[QueuedMessage]) -> None:
+        self.items = tuple(items)
+        super().__init__("The queue changed meanwhile. Look at it again and repeat the change.")
+
+
+class NothingToCompact(Refused):
+    def __init__(self) -> None:
+        super().__init__("There is nothing to compact since the last summary.")
+
+
+class InvalidInput(ChatError):
+    """The request can never succeed as it is. `code` names the rule for programs, `field` the place."""
+
+    def __init__(self, field: str, message: str, *, code: str = "invalid") -> None:
+        self.field = field
+        self.code = code
+        super().__init__(message)
+
+
+class ChatNotRoot(InvalidInput):
+    def __init__(self, chat_id: UUID, root_id: UUID | None = None) -> None:
+        self.chat_id = chat_id
+        root = "the chat it belongs to" if root_id is None else f"chat {root_id}, which it belongs to"
+        super().__init__("chat_id", f"Chat {chat_id} is a subagent's chat. Use {root}.", code="not_root_chat")
+
+
+class EditTargetNotUser(InvalidInput):
+    def __init__(self, message_id: int) -> None:
+        self.message_id = message_id
+        super().__init__("message_id", f"Message {message_id} is not a user message; only those can be edited.")
+
+
+class ToolResultRejected(InvalidInput):
+    """`problem` is duplicate, invalid_json, missing or unexpected."""
+
+    def __init__(self, problem: str, tool_call_id: str) -> None:
+        self.problem = problem
+        self.tool_call_id = tool_call_id
+        sentence = {
+            "duplicate": "has more than one result in this submission",
+            "invalid_json": "has a result that is not valid JSON",
+            "missing": "has no result in this submission; send all pending results together",
+            "unexpected": "is not waiting for a result",
+        }[problem]
+        super().__init__("results", f"Tool call {tool_call_id!r} {sentence}.", code=f"tool_result_{problem}")
+
+
+class ApprovalRejected(InvalidInput):
+    """`problem` is duplicate, missing or unexpected."""
+
+    def __init__(self, problem: str, tool_call_id: str) -> None:
+        self.problem = problem
+        self.tool_call_id = tool_call_id
+        sentence = {
+            "duplicate": "is answered more than once",
+            "missing": "is not answered; answer all open questions together",
+            "unexpected": "is not waiting for an answer",
+        }[problem]
+        super().__init__("answers", f"Tool call {tool_call_id!r} {sentence}.", code=f"approval_{problem}")
+
+
+class FileCapExceeded(InvalidInput):
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        super().__init__(
+            "content", f"A chat can refer to at most {maximum} files. Start a new chat.", code="file_cap_exceeded"
+        )
+
+
+class FileUnavailable(InvalidInput):
+    def __init__(self, file_ids: Sequence[UUID]) -> None:
+        self.file_ids = tuple(file_ids)
+        names = ", ".join(str(file_id) for file_id in self.file_ids)
+        super().__init__("content", f"File {names} does not exist any more. Upload it again.", code="file_unavailable")
+
+
+class StaleFence(ChatError):
+    """The caller's view of the chat is old. Somebody else is right; end quietly."""
+
+    def __init__(self, chat_id: UUID, field: str) -> None:
+        self.chat_id = chat_id
+        self.field = field
+        super().__init__(f"Chat {chat_id} moved on: {field} is not what this task saw.")
+
+
+class InvariantViolation(ChatError):
+    """A transition left the chat where the table does not allow it, or broke a constraint: a bug."""

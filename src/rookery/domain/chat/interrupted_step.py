@@ -1,0 +1,201 @@
+"""What is kept of a step that was interrupted: the live parts of its episode, folded into rows.
+
+Only what can be said again is kept. Text stays, even half of it; a call stays when its arguments are complete; the
+output of a tool that had not finished does not. Every kept call leaves with a result, so that the history can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET
+
+from rookery.domain.chat import parts, tool_calls
+from rookery.domain.chat.messages import NewMessage, Role, StepFigures
+from rookery.domain.chat.parts import ContentError, File, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.domain.chat.prompt import INTERRUPTED
+from rookery.domain.chat.tool_calls import CloseReason, OpenCall
+
+NOTE = "interrupted before this call finished"
+
+
+class LivePart(msgspec.Struct, frozen=True, gc=False):
+    """A part as it was shown live, with the role of the row it would have gone to."""
+
+    role: Role
+    part: Part
+
+
+def rows(
+    live: Iterable[LivePart],
+    *,
+    at: datetime,
+    model_config_id: UUID,
+    figures: StepFigures,
+    committed: Sequence[OpenCall] = (),
+) -> tuple[NewMessage, ...]:
+    """The rows of an interrupted step: the model's part of it, then one tool row for each of its calls, in call order.
+
+    Calls that the history already held are answered before that: their step came first.
+
+    `live` are the parts of the episode in sequence; `committed` are the calls that were open in the history when the
+    step began, whose tools this step may have been running. `figures` holds what is known of usage and run time.
+    """
+    draft = _Draft(at)
+    for each in live:
+        draft.add(each)
+    content = draft.content()
+    kept = [draft.answer(call, model_config_id=model_config_id) for call in committed]
+    if content:
+        kept.append(
+            NewMessage(
+                role=Role.ASSISTANT,
+                content=content,
+                model_config_id=model_config_id,
+                figures=_figures(figures, model_spoke=draft.model_spoke),
+            )
+        )
+    kept += (draft.answer(call, model_config_id=model_config_id) for call in _local_calls(content))
+    return tuple(kept)
+
+
+def _figures(figures: StepFigures, *, model_spoke: bool) -> StepFigures:
+    runtime_ms = figures.runtime_ms if model_spoke else None
+    return msgspec.structs.replace(figures, finish_reason=INTERRUPTED, runtime_ms=runtime_ms)
+
+
+def _local_calls(content: Iterable[Part]) -> tuple[OpenCall, ...]:
+    return tuple(
+        OpenCall(0, part.tool_call_id, part.tool_name)
+        for part in content
+        if isinstance(part, ToolCall) and not part.provider_executed
+    )
+
+
+class _Draft:
+    """Folds live parts. `_content` holds the model's parts in order; a call stands where it first appeared."""
+
+    def __init__(self, at: datetime) -> None:
+        self._at = at
+        self._content: list[Part] = []
+        # The words of each text and reasoning part, by its place; joined once, at the end.
+        self._words: dict[int, list[str]] = {}
+        self._places: dict[str, int] = {}
+        self._arguments: dict[str, list[str]] = {}
+        self._results: dict[str, ToolResult] = {}
+        self._files: dict[str, list[File]] = {}
+        self._last_result: str | None = None
+        self.model_spoke = False
+
+    def add(self, live: LivePart) -> None:
+        part = live.part
+        if isinstance(part, ToolResult):
+            self._add_result(part)
+        elif live.role is Role.TOOL:
+            # What a tool attached follows its result; without a kept result there is nothing to attach it to.
+            if isinstance(part, File) and self._last_result is not None:
+                self._files.setdefault(self._last_result, []).append(part)
+        elif live.role is Role.ASSISTANT:
+            self._add_own(part)
+
+    def content(self) -> tuple[Part, ...]:
+        """The model's row. Calls that never became whole are gone, and so are results without a call."""
+        calls = {part.tool_call_id for part in self._content if isinstance(part, ToolCall) and self._finished(part)}
+        kept: list[Part] = []
+        answered: set[str] = set()
+        for place, part in enumerate(self._content):
+            match self._whole(place, part):
+                case ToolCall() as call:
+                    if finished := self._finished(call):
+                        kept.append(finished)
+                case ToolResult(tool_call_id=call_id) as result:
+                    if call_id in calls and call_id not in answered:
+                        answered.add(call_id)
+                        kept.append(result)
+                case Text(text="") | Reasoning(text=""):
+                    continue
+                case whole:
+                    kept.append(whole)
+        return tuple(kept)
+
+    def answer(self, call: OpenCall, *, model_config_id: UUID) -> NewMessage:
+        # Taken out: when a call reuses an id of the history, one result must not answer both.
+        result = self._results.pop(call.tool_call_id, None)
+        if result is None:
+            return tool_calls.closure(
+                call, CloseReason.INTERRUPTED, model_config_id=model_config_id, at=self._at, note=NOTE
+            )
+        content = (result, *self._files.get(call.tool_call_id, ()))
+        return NewMessage(role=Role.TOOL, content=content, model_config_id=model_config_id)
+
+    def _add_own(self, part: Part) -> None:
+        self.model_spoke = self.model_spoke or not isinstance(part, File)
+        match part:
+            case Text() | Reasoning():
+                self._add_words(part)
+            case ToolCall():
+                self._add_call(part)
+            case Source() | File():
+                self._content.append(part)
+            case _:
+                # Nothing else comes from a model.
+                return
+
+    def _add_words(self, part: Text | Reasoning) -> None:
+        place = len(self._content) - 1
+        last = self._content[place] if self._content else None
+        if isinstance(part, Text) and isinstance(last, Text):
+            self._content[place] = msgspec.structs.replace(last, refusal=last.refusal or part.refusal)
+        elif isinstance(part, Reasoning) and isinstance(last, Reasoning):
+            created_at = last.created_at or part.created_at
+            self._content[place] = Reasoning("", created_at, part.completed_at)
+        else:
+            place += 1
+            # Proof that arrived so far covers less than was said; nobody may replay it.
+            self._content.append(part if isinstance(part, Text) else msgspec.structs.replace(part, provider_meta=None))
+        self._words.setdefault(place, []).append(part.text)
+
+    def _add_call(self, part: ToolCall) -> None:
+        call_id = part.tool_call_id
+        place = self._places.setdefault(call_id, len(self._content))
+        if place == len(self._content):
+            self._content.append(part)
+        if part.args is not UNSET:
+            self._content[place] = msgspec.structs.replace(part, args_delta=None)
+        elif part.args_delta:
+            self._arguments.setdefault(call_id, []).append(part.args_delta)
+
+    def _add_result(self, part: ToolResult) -> None:
+        self._last_result = None
+        if part.result is UNSET or part.result_delta is not None:
+            return
+        whole = msgspec.structs.replace(part, result_reset=False)
+        if part.provider_executed:
+            self._content.append(whole)
+        elif part.tool_call_id not in self._results:
+            self._results[part.tool_call_id] = whole
+            self._last_result = part.tool_call_id
+
+    def _finished(self, call: ToolCall) -> ToolCall | None:
+        """The call with its arguments; those that came in pieces count when they add up to a JSON object."""
+        if call.args is not UNSET:
+            return call
+        text = "".join(self._arguments.get(call.tool_call_id, ()))
+        if not text.lstrip().startswith("{"):
+            return None
+        try:
+            return msgspec.structs.replace(call, args=parts.json_text(text), args_delta=None)
+        except ContentError:
+            return None
+
+    def _whole(self, place: int, part: Part) -> Part:
+        match part:
+            case Text():
+                return msgspec.structs.replace(part, text="".join(self._words[place]))
+            case Reasoning(created_at=created_at, completed_at=completed_at):
+                return Reasoning("".join(self._words[place]), created_at or self._at, completed_at or self._at)
+            case _:
+                return part

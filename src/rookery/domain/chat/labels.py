@@ -1,0 +1,76 @@
+"""What labels may be: short text under short keys, few of them.
+
+Labels come from people and programs and end up in a jsonb column, so what PostgreSQL cannot store (U+0000, lone
+surrogates) is refused here, with the field's name, rather than by the database.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from rookery.domain.chat.errors import InvalidInput
+
+MAX_LABELS = 50
+MAX_KEY_BYTES = 64
+MAX_VALUE_BYTES = 256
+
+_KEY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/-]*")
+
+
+def validate(labels: Mapping[str, object]) -> dict[str, str]:
+    """The labels as they may be stored; raises `InvalidInput` on the first that may not."""
+    _check_count(len(labels))
+    return {_checked_key(key): _checked_value(key, value) for key, value in labels.items()}
+
+
+def patch(labels: Mapping[str, str], changes: Mapping[str, object]) -> dict[str, str]:
+    """The labels after the changes: a value sets its key, None removes it. Removing an absent key is no error."""
+    added = validate({key: value for key, value in changes.items() if value is not None})
+    patched = {key: value for key, value in labels.items() if key not in changes} | added
+    _check_count(len(patched))
+    return patched
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_LABELS:
+        raise InvalidInput("labels", f"A chat can have at most {MAX_LABELS} labels; these are {count}.")
+
+
+def _checked_key(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise InvalidInput(
+            _field(key),
+            f"The label key '{_shown(key)}' must start with a letter or digit (a-z, A-Z, 0-9), "
+            "followed only by letters, digits, '.', '_', '/' and '-'.",
+        )
+    # The pattern admits ASCII only, so characters are bytes.
+    if len(key) > MAX_KEY_BYTES:
+        raise InvalidInput(_field(key), f"A label key can have at most {MAX_KEY_BYTES} bytes; this one has {len(key)}.")
+    return key
+
+
+def _checked_value(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(_field(key), f"The value of label '{_shown(key)}' must be text.")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(_field(key), f"The value of label '{_shown(key)}' holds half a surrogate pair.") from None
+    if "\0" in value:
+        raise InvalidInput(_field(key), f"The value of label '{_shown(key)}' holds the character U+0000.")
+    if not 1 <= size <= MAX_VALUE_BYTES:
+        raise InvalidInput(
+            _field(key), f"The value of label '{_shown(key)}' must have 1 to {MAX_VALUE_BYTES} bytes; it has {size}."
+        )
+    return value
+
+
+def _field(key: str) -> str:
+    return f"labels.{_shown(key)}"
+
+
+def _shown(key: str) -> str:
+    """The key as an answer can carry it: a refused one may be huge, or hold what cannot be encoded."""
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in key[: MAX_KEY_BYTES + 1])
+    return shown if len(key) <= MAX_KEY_BYTES else shown[:MAX_KEY_BYTES] + "…"

@@ -1,0 +1,190 @@
+"""Messages and queued messages as values: what is given to the store, and what it gives back."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.chat import parts
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.parts import CONTENT_VERSION, Part
+
+ChatId = NewType("ChatId", UUID)
+MessageId = NewType("MessageId", int)
+QueuedMessageId = NewType("QueuedMessageId", int)
+
+MAX_ID = 2**63 - 1
+MAX_CLIENT_ID_CHARS = 64
+
+# What no text column takes.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+
+def is_id(number: int) -> bool:
+    """Whether a message could have this number at all. Clients send any; the database knows only these."""
+    return 0 < number <= MAX_ID
+
+
+def check_storable(field: str, text: str) -> None:
+    """Refuse text the database would refuse, naming the field."""
+    if _UNSTORABLE.search(text):
+        raise InvalidInput(
+            field, "This text holds the character U+0000 or half a surrogate pair. Leave it out and try again."
+        )
+
+
+def _check_client_id(client_id: str | None) -> None:
+    if client_id is None:
+        return
+    if not 1 <= len(client_id) <= MAX_CLIENT_ID_CHARS:
+        raise InvalidInput(
+            "client_id",
+            f"A client id has 1 to {MAX_CLIENT_ID_CHARS} characters; this one has {len(client_id)}. Choose another.",
+        )
+    check_storable("client_id", client_id)
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class Visibility(StrEnum):
+    """Who sees a row: people only, the model only, or both."""
+
+    USER = "user"
+    MODEL = "model"
+    BOTH = "both"
+
+
+class Effort(StrEnum):
+    """Reasoning effort, from least to most."""
+
+    NONE = "none"
+    MINIMAL = "minimal"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+    MAX = "max"
+
+
+class StepFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a model call cost and how it ended; on assistant rows.
+
+    Unknown and zero are stored as NULL, except for the cost: zero is a price, NULL means unpriced.
+    """
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    context_tokens: int | None = None
+    context_limit: int | None = None
+    cost_micros: int | None = None
+    runtime_ms: int | None = None
+    finish_reason: str | None = None
+    prefix_fp: bytes | None = None
+    request_id: str | None = None
+    response_id: str | None = None
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A row to insert. Its id and revision come from the database."""
+
+    role: Role
+    content: tuple[Part, ...]
+    visibility: Visibility = Visibility.BOTH
+    compressed: bool = False
+    created_by: UUID | None = None
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+    client_id: str | None = None
+    figures: StepFigures | None = None
+
+    def __post_init__(self) -> None:
+        _check_client_id(self.client_id)
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A committed row. `content` is the stored JSON: a corrupt row is still a row, only `parts` fails on it."""
+
+    id: MessageId
+    chat_id: ChatId
+    revision: int
+    role: Role
+    visibility: Visibility
+    compressed: bool
+    deleted: bool
+    content: str
+    content_version: int
+    created_by: UUID | None
+    model_config_id: UUID | None
+    reasoning_effort: Effort | None
+    client_id: str | None
+    created_at: datetime
+
+    def parts(self) -> tuple[Part, ...]:
+        """The decoded content; raises `parts.ContentError` when it cannot be read."""
+        return parts.decode(self.content, version=self.content_version)
+
+
+class NewQueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A user message as it is sent: it lands in the history, or in the queue when the chat is busy."""
+
+    content: tuple[Part, ...]
+    created_by: UUID
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+    client_id: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_client_id(self.client_id)
+
+
+class QueuedMessage(msgspec.Struct, frozen=True):
+    """A row of the backlog. Order everywhere: `position`, then `id`."""
+
+    id: QueuedMessageId
+    chat_id: ChatId
+    position: int
+    content: str
+    content_version: int
+    created_by: UUID
+    model_config_id: UUID | None
+    reasoning_effort: Effort | None
+    steer: bool
+    client_id: str | None
+    created_at: datetime
+
+    def parts(self) -> tuple[Part, ...]:
+        return parts.decode(self.content, version=self.content_version)
+
+
+__all__ = [
+    "CONTENT_VERSION",
+    "MAX_CLIENT_ID_CHARS",
+    "MAX_ID",
+    "ChatId",
+    "Effort",
+    "Message",
+    "MessageId",
+    "NewMessage",
+    "NewQueuedMessage",
+    "QueuedMessage",
+    "QueuedMessageId",
+    "Role",
+    "StepFigures",
+    "Visibility",
+    "check_storable",
+    "is_id",
+]

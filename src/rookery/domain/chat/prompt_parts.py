@@ -1,0 +1,120 @@
+"""A prompt as a value: what a model is told, before any wire gives it its own form.
+
+Built from committed rows by `chat.prompt`; consumed by the request builders in `llm/`. Media bytes are here, opaque
+provider data (`meta`) too: builders decide what their wire can replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from rookery.domain.chat.messages import Role
+
+Meta: TypeAlias = dict[str, Any]
+
+
+class PromptText(msgspec.Struct, frozen=True, gc=False):
+    text: str
+    meta: Meta | None = None
+
+
+class PromptReasoning(msgspec.Struct, frozen=True, gc=False):
+    """Replayed only where the wire can prove it (signature, encrypted content); both live in `meta`."""
+
+    text: str
+    meta: Meta | None = None
+
+
+class PromptFile(msgspec.Struct, frozen=True, gc=False):
+    media_type: str
+    data: bytes
+    name: str | None = None
+
+
+class PromptCall(msgspec.Struct, frozen=True, gc=False):
+    """`input` is the JSON text of an object; `meta` of a provider-executed call holds its raw block."""
+
+    id: str
+    name: str
+    input: Raw
+    provider_executed: bool = False
+    meta: Meta | None = None
+
+
+class PromptMedia(msgspec.Struct, frozen=True, gc=False):
+    """An image that a tool returned."""
+
+    media_type: str
+    data: str  # base64, as it was stored
+
+
+class PromptResult(msgspec.Struct, frozen=True, gc=False):
+    """What a call gave. `text` is what a model reads; `media` comes before it where the wire takes images."""
+
+    id: str
+    name: str
+    text: str
+    is_error: bool = False
+    media: PromptMedia | None = None
+    provider_executed: bool = False
+    meta: Meta | None = None
+
+
+PromptPart: TypeAlias = PromptText | PromptReasoning | PromptFile | PromptCall | PromptResult
+
+
+def size(part: PromptPart) -> int:
+    """Roughly what the part takes in a request, in bytes."""
+    if isinstance(part, PromptCall):
+        return len(bytes(part.input))
+    if isinstance(part, PromptFile):
+        return len(part.data)
+    if isinstance(part, PromptResult) and part.media is not None:
+        return len(part.text) + len(part.media.data)
+    return len(part.text)
+
+
+class PromptMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One message. The last four fields are about assistant rows and tell builders how faithfully it may be replayed.
+
+    `is_native`: written by the provider (its row) and thinking family that will read it now. `is_whole`: the stream
+    ended by itself, not by an interruption. `prefix_fp`: hash of the request prefix that produced it.
+    """
+
+    role: Role
+    parts: tuple[PromptPart, ...]
+    is_native: bool = True
+    is_whole: bool = True
+    finish_reason: str | None = None
+    prefix_fp: bytes | None = None
+
+
+class Prompt(msgspec.Struct, frozen=True, dict=True):
+    """The figures are worked out when they are asked for; who grows a prompt knows them already (`with_figures`)."""
+
+    messages: tuple[PromptMessage, ...]
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Roughly what it takes in a request."""
+        return sum_sizes(self.messages)
+
+    @cached_property
+    def call_ids(self) -> frozenset[str]:
+        """The ids of all calls in it."""
+        return frozenset(part.id for message in self.messages for part in message.parts if isinstance(part, PromptCall))
+
+
+def with_figures(prompt: Prompt, *, size_bytes: int, call_ids: frozenset[str]) -> Prompt:
+    """The prompt, told what it would have to go through all of its messages for."""
+    vars(prompt).update(size_bytes=size_bytes, call_ids=call_ids)
+    return prompt
+
+
+def sum_sizes(messages: Iterable[PromptMessage]) -> int:
+    return sum(size(part) for message in messages for part in message.parts)

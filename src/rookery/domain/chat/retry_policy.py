@@ -1,0 +1,89 @@
+"""Whether a failed attempt is made again, and when.
+
+The number of an attempt is stored with the chat, so a takeover goes on with the same budget. Randomness comes in as
+an argument: a chance between 0 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+
+from rookery.domain.chat.chat import RetryState
+
+Chance = Callable[[], float]
+
+_NO_WAIT = timedelta()
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient the worker is. `jitter` is the most that chance adds, as a share of the delay."""
+
+    max_attempts: int = 25
+    first_delay: timedelta = timedelta(seconds=1)
+    max_delay: timedelta = timedelta(seconds=60)
+    retry_after_cap: timedelta = timedelta(minutes=10)
+    jitter: float = 0.2
+
+
+DEFAULT_POLICY = RetryPolicy()
+
+
+class GiveUp(StrEnum):
+    """Why there is no further attempt."""
+
+    NOT_RETRYABLE = "not_retryable"
+    NO_ATTEMPT = "no_attempt"
+    ATTEMPTS_USED = "attempts_used"
+    WAIT_TOO_LONG = "wait_too_long"
+
+
+def next_delay(
+    attempt: int,
+    rng: Chance,
+    *,
+    retryable: bool,
+    retry_after: timedelta | None = None,
+    policy: RetryPolicy = DEFAULT_POLICY,
+) -> timedelta | GiveUp:
+    """How long to wait after attempt number `attempt` failed, or why not to.
+
+    Attempt 0 means that none was recorded: what failed then is not what an attempt would repeat. A provider that wants
+    to be left alone for longer than the cap is not waited for: a person can decide better what to do meanwhile.
+    """
+    if not retryable:
+        return GiveUp.NOT_RETRYABLE
+    if attempt <= 0:
+        return GiveUp.NO_ATTEMPT
+    if attempt >= policy.max_attempts:
+        return GiveUp.ATTEMPTS_USED
+    if retry_after is not None and retry_after > policy.retry_after_cap:
+        return GiveUp.WAIT_TOO_LONG
+    return retry_delay(attempt, retry_after, rng, policy=policy)
+
+
+def retry_delay(
+    attempt: int, retry_after: timedelta | None, rng: Chance, *, policy: RetryPolicy = DEFAULT_POLICY
+) -> timedelta:
+    """1 s, 2 s, 4 s up to a minute, never less than the provider asked for, and a little more by chance.
+
+    Chance only adds: many chats that failed together should not come back together, nor before they were asked to.
+    """
+    # The exponent is bounded because a timedelta is: 2**60 seconds are beyond it.
+    doubled = min(policy.first_delay * (1 << min(max(attempt - 1, 0), 30)), policy.max_delay)
+    return max(doubled, retry_after or _NO_WAIT) * (1 + policy.jitter * rng())
+
+
+def remaining_wait(retry: RetryState | None, now: datetime) -> timedelta:
+    """What is left of a wait that another runner began. Never longer than the whole: clocks differ."""
+    if retry is None:
+        return _NO_WAIT
+    return min(max(retry.retrying_at - now, _NO_WAIT), timedelta(milliseconds=retry.delay_ms))
+
+
+def are_attempts_used(attempt: int, policy: RetryPolicy = DEFAULT_POLICY) -> bool:
+    """Whether a further attempt is one too many. Crashes use attempts too, so a chat that kills its process ends."""
+    return attempt >= policy.max_attempts

@@ -1,0 +1,212 @@
+"""The system blocks of a prompt: which there are, in which order, and how each is framed.
+
+Blocks of the chat are stored when it is created, so that what an administrator edits later changes no running chat.
+Blocks of the turn are made anew for every generation; the order of both is fixed, because it is part of the prefix.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from rookery.domain.chat import default_prompt
+from rookery.domain.chat.default_prompt import PLAN_PATH
+from rookery.domain.content import prompt_text
+from rookery.domain.content.attachments import cut_utf8
+
+MAX_INSTRUCTION_BYTES = 64 * 1024
+
+
+class Awareness(StrEnum):
+    """What a chat is told about its workspace when it is created."""
+
+    ATTACHED = "attached"
+    DETACHED = "detached"
+    DETACHED_SUBAGENT = "detached_subagent"
+
+
+class Mode(StrEnum):
+    """Which overlay a generation runs under."""
+
+    NORMAL = "normal"
+    EXPLORE = "explore"
+    PLAN = "plan"
+
+
+class InstructionFile(msgspec.Struct, frozen=True):
+    """A pinned instruction file; `is_truncated` when the workspace already cut it."""
+
+    path: str
+    text: str
+    is_truncated: bool = False
+
+
+class Skill(msgspec.Struct, frozen=True):
+    """`source` is `personal` or `workspace`."""
+
+    name: str
+    description: str
+    source: str
+
+
+class TurnContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the blocks of one generation are made of; what is absent or blank gives no block.
+
+    Only subagents have an instruction; one of a kind without its own gets the built-in one.
+    """
+
+    is_subagent: bool = False
+    subagent_instruction: str = ""
+    workspace_context: str = ""
+    skills: Sequence[Skill] = ()
+    user_prompt: str = ""
+    mode: Mode = Mode.NORMAL
+    plan_instructions: str = ""
+    has_advisor: bool = False
+    # What the model can call in this step; None if that is not known.
+    tools: frozenset[str] | None = None
+
+
+_AWARENESS = {
+    Awareness.ATTACHED: default_prompt.ATTACHED,
+    Awareness.DETACHED: default_prompt.DETACHED,
+    Awareness.DETACHED_SUBAGENT: default_prompt.DETACHED_SUBAGENT,
+}
+
+
+def chat_blocks(
+    *, deployment_prompt: str, system_prompt: str | None, awareness: Awareness, is_subagent: bool = False
+) -> tuple[str, ...]:
+    """The texts of the system rows that are stored when a chat is created, in order."""
+    if is_subagent:
+        deployment_prompt = without_orchestration(deployment_prompt)
+    texts = (deployment_prompt, prompt_text.clean(system_prompt or ""), _AWARENESS[awareness])
+    return tuple(text for text in texts if text.strip())
+
+
+def deployment_prompt(custom: str | None = None, *, include_default: bool | None = None) -> str:
+    """The built-in prompt and the administrator's. Without a flag, a custom prompt stands alone.
+
+    Called without arguments when the setting cannot be read: a chat without any instruction is worse.
+    """
+    own = prompt_text.clean(custom or "")
+    if include_default is None:
+        include_default = not own
+    texts = (default_prompt.DEFAULT_PROMPT if include_default else "", own)
+    return "\n\n".join(text for text in texts if text)
+
+
+def without_orchestration(prompt: str) -> str:
+    """The prompt for a subagent: it cannot start others, and would only be tempted to try."""
+    return prompt_text.clean(prompt.replace(default_prompt.ORCHESTRATION, ""))
+
+
+def turn_blocks(context: TurnContext) -> tuple[str, ...]:
+    """The blocks of one generation, in order, each only if it says something."""
+    texts = (
+        _subagent_instruction(context),
+        context.workspace_context.strip(),
+        skills_index(context.skills),
+        user_instructions(context.user_prompt),
+        _overlay(context),
+        default_prompt.ADVISOR if context.has_advisor else "",
+    )
+    return tuple(text for text in texts if text)
+
+
+def _subagent_instruction(context: TurnContext) -> str:
+    if not context.is_subagent:
+        return ""
+    return prompt_text.clean(context.subagent_instruction) or default_prompt.SUBAGENT
+
+
+def _overlay(context: TurnContext) -> str:
+    match context.mode:
+        case Mode.NORMAL:
+            return ""
+        case Mode.EXPLORE:
+            return default_prompt.EXPLORE
+        case Mode.PLAN if context.is_subagent:
+            return default_prompt.PLAN_SUBAGENT
+        case Mode.PLAN:
+            extra = prompt_text.clean(context.plan_instructions)
+            has_file = context.tools is None or "propose_plan" in context.tools
+            plan = default_prompt.PLAN if has_file else default_prompt.PLAN_WITHOUT_FILE
+            return f"{plan}\n\n{extra}" if extra else plan
+
+
+def user_instructions(text: str) -> str:
+    cleaned = prompt_text.clean(text)
+    return f"<user-instructions>\n{cleaned}\n</user-instructions>" if cleaned else ""
+
+
+def workspace_context(
+    operating_system: str, directory: str, *, files: Iterable[InstructionFile], held_servers: Sequence[str] = ()
+) -> str:
+    """Where the tools act, and the pinned instruction files; the last one wins where they disagree.
+
+    `held_servers` are MCP servers of the project that nobody has agreed to.
+    """
+    lines = [f"Operating system: {operating_system}", f"Working directory: {directory}"]
+    shown = [line for line in lines if not line.endswith(": ")]
+    if held_servers:
+        names = ", ".join(held_servers)
+        shown.append(f"MCP servers that the user has not agreed to, so that they do not run and have no tools: {names}")
+    texts = [text for file in files if (text := _instructions(file))]
+    if not shown and not texts:
+        return ""
+    body = "\n\n".join(("\n".join(shown), *texts)).strip()
+    return f"<workspace-context>\n{body}\n</workspace-context>"
+
+
+def _instructions(file: InstructionFile) -> str:
+    text = prompt_text.clean_markdown(file.text)
+    if not text:
+        return ""
+    data = text.encode("utf-8", "replace")
+    kept = cut_utf8(data, MAX_INSTRUCTION_BYTES)
+    is_cut = file.is_truncated or len(kept) < len(data)
+    note = " (truncated)" if is_cut else ""
+    return f"Source: {file.path}{note}\n{kept.decode()}"
+
+
+def skills_index(skills: Iterable[Skill]) -> str:
+    """The skills by the name to load them with; the source is named only where two share a name."""
+    ordered = sorted(skills, key=lambda skill: (skill.name, skill.source))
+    if not ordered:
+        return ""
+    times = Counter(skill.name for skill in ordered)
+    lines = [f"- {_alias(skill, is_shared=times[skill.name] > 1)}: {_one_line(skill.description)}" for skill in ordered]
+    return (
+        "<available-skills>\n"
+        "Instructions for certain tasks. When one fits what you are doing, load it with read_skill before you start.\n"
+        + "\n".join(lines)
+        + "\n</available-skills>"
+    )
+
+
+def _alias(skill: Skill, *, is_shared: bool) -> str:
+    return f"{skill.source}/{skill.name}" if is_shared else skill.name
+
+
+def _one_line(text: str) -> str:
+    return " ".join(prompt_text.clean(text).split())
+
+
+def for_tools(text: str, tools: Collection[str]) -> str:
+    """The text without the built-in blocks about something that none of these tools does."""
+    for block, tool in default_prompt.CAPABILITIES:
+        if tool not in tools and block in text:
+            text = text.replace(f"\n\n{block}", "").replace(f"\n{block}", "").replace(block, "").strip()
+    return text
+
+
+def with_plan_path(text: str, path: str | None) -> str:
+    """The text with the plan file's path where it belongs, or without a trace of it while the path is unknown."""
+    if path:
+        block = f"<plan-file-path>\n{path}\n</plan-file-path>"
+        return text.replace(PLAN_PATH, block)
+    return text.replace(f"\n\n{PLAN_PATH}", "").replace(PLAN_PATH, "").strip()

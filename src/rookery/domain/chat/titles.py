@@ -1,0 +1,124 @@
+"""Titles, turn labels and summaries: what is shown of a chat, checked and cut to size.
+
+The texts come from a model and are not trusted: what does not fit the rules is refused (None), and a fallback stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from rookery.domain.chat.parts import FileReference, Part, Text
+
+MAX_TITLE = 80
+MAX_TITLE_WORDS = 8
+FALLBACK_WORDS = 6
+EMPTY_TITLE = "New chat"
+
+FINISHED_LABEL = "Turn finished"
+WAITING_LABEL = "Waiting for input"
+LABEL_WORDS = (2, 5)
+MAX_SUMMARY = 1000
+MAX_SUMMARY_SENTENCES = 6
+MAX_REPORT = 300
+MAX_REPORT_SENTENCES = 3
+
+_QUOTES = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+# A label says how the work stands, not who does it.
+_ABOUT_THE_AGENT = re.compile(r"(?:the\s+)?(?:agent|assistant|i|it|the|we)\b", re.IGNORECASE)
+_MARKDOWN = re.compile(r"[*_`#>]+|\[([^\]]*)\]\([^)]*\)")
+_NOT_PROSE = re.compile(r"\s*(?:#|[-*+] |\d+[.)] |\||```|~~~|<)")
+
+
+def title_text(parts: Iterable[Part]) -> str:
+    """The words of a message that can name a chat: its texts and quoted snippets, in order."""
+    pieces = []
+    for part in parts:
+        if isinstance(part, Text):
+            pieces.append(part.text)
+        elif isinstance(part, FileReference):
+            pieces.append(f"{part.file_name}: {part.content}" if part.content.strip() else part.file_name)
+    return _one_line(" ".join(pieces))
+
+
+def fallback_title(text: str) -> str:
+    """The first words, until a model has found better ones."""
+    return _first_words(text, mark="\N{HORIZONTAL ELLIPSIS}")
+
+
+def is_fallback_title(title: str, text: str) -> bool:
+    """Whether nobody has named the chat yet."""
+    # Titles of older versions were cut with three dots.
+    return title in ("", EMPTY_TITLE, fallback_title(text), _first_words(text, mark="..."))
+
+
+def clean_title(answer: str) -> str | None:
+    """A model's title without its quotes and line breaks; None when it is too long to be one."""
+    title = _one_line(answer).strip(_QUOTES + " ").rstrip(".")
+    if not 1 <= len(title.split()) <= MAX_TITLE_WORDS or len(title) > MAX_TITLE:
+        return None
+    return title
+
+
+def clean_label(answer: str) -> str | None:
+    """Two to five words about the state of the work; None for anything else."""
+    if "\n" in answer.strip():
+        return None
+    label = _one_line(answer).strip(_QUOTES + " ").rstrip(".")
+    least, most = LABEL_WORDS
+    if not least <= len(label.split()) <= most or _SENTENCE_END.search(label) or _ABOUT_THE_AGENT.match(label):
+        return None
+    return label
+
+
+def clean_summary(answer: str) -> str | None:
+    """At most a thousand characters and six sentences."""
+    summary = _one_line(answer)
+    if not summary or len(summary) > MAX_SUMMARY or len(_SENTENCE_END.split(summary)) > MAX_SUMMARY_SENTENCES:
+        return None
+    return summary
+
+
+def report_summary(report: str) -> str | None:
+    """The first paragraph of prose of a subagent's report, without markup."""
+    for paragraph in re.split(r"\n\s*\n", report):
+        if _NOT_PROSE.match(paragraph) or not paragraph.strip():
+            continue
+        plain = _one_line(_MARKDOWN.sub(r"\1", paragraph))
+        short = " ".join(_SENTENCE_END.split(plain)[:MAX_REPORT_SENTENCES])
+        return short if len(short) <= MAX_REPORT else short[: MAX_REPORT - 3].rstrip() + "..."
+    return None
+
+
+def head_and_tail(text: str, limit: int) -> str:
+    """The text, or its two ends around a mark that says how much is missing."""
+    if len(text) <= limit:
+        return text
+    mark = f"\n[... {len(text) - limit} characters omitted ...]\n"
+    keep = max(0, limit - len(mark))
+    head = keep * 2 // 3
+    return text[:head] + mark + (text[-(keep - head) :] if keep > head else "")
+
+
+def transcript(turns: Sequence[tuple[str, str]], *, per_turn: int, limit: int) -> str:
+    """(who, what) pairs as lines for a model to read, bounded per turn and as a whole."""
+    lines = [f"{who}: {head_and_tail(_trimmed(what), per_turn)}" for who, what in turns if what.strip()]
+    return head_and_tail("\n\n".join(lines), limit)
+
+
+def _first_words(text: str, *, mark: str) -> str:
+    words = _one_line(text).split()
+    if not words:
+        return EMPTY_TITLE
+    short = " ".join(words[:FALLBACK_WORDS])
+    is_cut = len(words) > FALLBACK_WORDS or len(short) > MAX_TITLE
+    return short[: MAX_TITLE - len(mark)].rstrip() + mark if is_cut else short
+
+
+def _trimmed(text: str) -> str:
+    return re.sub(r"\n{3,}", "\n\n", text.strip())
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()

@@ -1,0 +1,1 @@
+"""Rules about text and files: uploads, attachments, skills, snippets, search queries."""

@@ -1,0 +1,296 @@
+"""The language of `q`, in which people ask for chats: words to search for, and `key:value` terms. Pure.
+
+Terms are separated by spaces and must all hold. A value with spaces or colons stands in quotes, with `\\"` for a quote
+inside. What has no key is a full-text search, whose own syntax (phrases, OR, -word) is left for the database to read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.chat import labels
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import check_storable
+from rookery.domain.chat.states import Status
+
+FIELD = "q"
+MAX_CHARS = 1_000
+ME = "me"
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class Source(StrEnum):
+    """Why a chat is in somebody's list."""
+
+    CREATED_BY_ME = "created_by_me"
+    SHARED_WITH_ME = "shared_with_me"
+
+
+class Archived(StrEnum):
+    NO = "false"
+    YES = "true"
+    ANY = "any"
+
+
+class Client(StrEnum):
+    """With what a chat was begun."""
+
+    UI = "ui"
+    API = "api"
+    CLI = "cli"
+
+
+class _Truth(StrEnum):
+    YES = "true"
+    NO = "false"
+
+
+class ChatQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What chats to list. None, and an empty tuple, is "any"; everything given must hold.
+
+    Each entry of `search` is a full-text search of its own. `owner`, `workspace` and `model` are an id or a name, and
+    `owner` may be `ME`.
+    """
+
+    search: tuple[str, ...] = ()
+    title: tuple[str, ...] = ()
+    repo: tuple[str, ...] = ()
+    branch: tuple[str, ...] = ()
+    archived: Archived = Archived.NO
+    has_unread: bool | None = None
+    pinned: bool | None = None
+    status: frozenset[Status] | None = None
+    source: frozenset[Source] | None = None
+    owner: UUID | str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    workspace: UUID | str | None = None
+    model: UUID | str | None = None
+    client: Client | None = None
+    active_after: datetime | None = None
+    active_before: datetime | None = None
+
+
+class _Term(msgspec.Struct, frozen=True):
+    """A term as it was written, and where its quoted pieces are; `colon` is the first one outside of quotes."""
+
+    text: str
+    quoted: tuple[tuple[int, int], ...]
+    colon: int
+
+    @property
+    def key(self) -> str:
+        return self.text[: self.colon].lower()
+
+    def refused(self, rule: str) -> InvalidInput:
+        return InvalidInput(FIELD, f"The search term {_shown(self.text)} cannot be read: {rule}")
+
+
+class _Value(msgspec.Struct, frozen=True):
+    """What stands behind the colon of a term, with its quotes taken off."""
+
+    term: _Term
+    text: str
+
+    def refused(self, rule: str) -> InvalidInput:
+        return self.term.refused(rule)
+
+
+def parse(query: str) -> ChatQuery:
+    """What the query asks for; `InvalidInput`, which quotes the term, when it cannot be read."""
+    if len(query) > MAX_CHARS:
+        raise InvalidInput(
+            FIELD, f"A search can have at most {MAX_CHARS:,} characters; this one has {len(query):,}. Shorten it."
+        )
+    words: list[str] = []
+    found: dict[str, list[object]] = {}
+    for term in _terms(query):
+        if term.colon < 0:
+            words.append(term.text.replace('\\"', " "))
+            continue
+        key, value = _read(term)
+        if key in found and key not in _REPEATED:
+            raise term.refused(f"{key} is there twice. Give it once.")
+        found.setdefault(key, []).append(value)
+    given: dict[str, object] = {
+        _FIELDS.get(key, key): tuple(values) if key in _REPEATED else values[0] for key, values in found.items()
+    }
+    if words:
+        given["search"] = (" ".join(words), *found.get("search", []))
+    return ChatQuery(**given)  # type: ignore[arg-type]
+
+
+def parse_label(text: str) -> tuple[str, str]:
+    """The query parameter `label`, which is `key:value`."""
+    key, colon, value = text.partition(":")
+    if not (key and colon and value):
+        raise InvalidInput("label", f"The label {_shown(text)} is not of the form key:value.")
+    try:
+        labels.validate({key: value})
+    except InvalidInput as error:
+        raise InvalidInput("label", str(error)) from None
+    return key, value
+
+
+def _terms(query: str) -> Iterator[_Term]:
+    """The pieces between spaces that stand outside of quotes. A quote that nothing closes is a character."""
+    start = 0
+    while start < len(query):
+        if query[start].isspace():
+            start += 1
+            continue
+        end, colon = start, -1
+        quoted: list[tuple[int, int]] = []
+        while end < len(query) and not query[end].isspace():
+            if query[end] == ":" and colon < 0:
+                colon = end - start
+            close = _closing(query, end) if query[end] == '"' else -1
+            if close > 0:
+                quoted.append((end - start, close - start))
+                end = close
+            end += 1
+        yield _Term(query[start:end], tuple(quoted), colon)
+        start = end
+
+
+def _closing(query: str, opening: int) -> int:
+    """The place of the quote that closes this one, or -1."""
+    at = query.find('"', opening + 1)
+    while at > 0 and query[at - 1] == "\\":
+        at = query.find('"', at + 1)
+    return at
+
+
+def _read(term: _Term) -> tuple[str, object]:
+    text, colon = term.text, term.colon
+    if colon == 0:
+        raise term.refused("it starts with a colon. Put words with a colon in quotes.")
+    if colon == len(text) - 1:
+        raise term.refused("it ends with a colon. Put a value behind it, or the words in quotes.")
+    read = _KEYS.get(term.key)
+    if read is None:
+        raise term.refused(f"there is no such key. Put words with a colon in quotes, or use one of {_NAMES}.")
+    value = _Value(term, _unquoted(term))
+    try:
+        check_storable(FIELD, value.text)
+    except InvalidInput:
+        raise value.refused("it holds the character U+0000 or half a surrogate pair.") from None
+    if not value.text.strip():
+        raise value.refused("the value is empty.")
+    return term.key, read(value)
+
+
+def _unquoted(term: _Term) -> str:
+    """The value without its quotes. Outside of them it holds neither a quote nor a further colon."""
+    pieces = []
+    at = term.colon + 1
+    for opening, closing in (*term.quoted, (len(term.text), len(term.text))):
+        plain = term.text[at:opening]
+        if '"' in plain:
+            raise term.refused("a quote is not closed.")
+        if ":" in plain:
+            raise term.refused("its value holds a colon. Put the value in quotes.")
+        pieces += [plain, term.text[opening + 1 : closing].replace('\\"', '"')]
+        at = closing + 1
+    return "".join(pieces)
+
+
+def _one_of(kind: type[E]) -> Callable[[_Value], E]:
+    names = ", ".join(kind)
+
+    def read(value: _Value) -> E:
+        name = value.text.strip().lower()
+        if name not in set(kind):
+            raise value.refused(f"the value is one of {names}.")
+        return kind(name)
+
+    return read
+
+
+def _some_of(kind: type[E]) -> Callable[[_Value], frozenset[E]]:
+    read = _one_of(kind)
+    return lambda value: frozenset(read(_Value(value.term, each)) for each in value.text.split(","))
+
+
+def _text(value: _Value) -> str:
+    return value.text
+
+
+def _is_true(value: _Value) -> bool:
+    return _truth(value) is _Truth.YES
+
+
+_truth = _one_of(_Truth)
+
+
+def _id_or_name(value: _Value) -> UUID | str:
+    text = value.text.strip()
+    try:
+        found = UUID(text)
+    except ValueError:
+        return text
+    # UUID() takes other spellings too, and those may well be names.
+    return found if str(found) == text.lower() else text
+
+
+def _label(value: _Value) -> tuple[str, str]:
+    key, equals, label = value.text.partition("=")
+    if not (key and equals and label):
+        raise value.refused("a label is key=value.")
+    try:
+        labels.validate({key: label})
+    except InvalidInput as error:
+        raise value.refused(str(error)) from None
+    return key, label
+
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MOMENT = re.compile(rf"{_DATE.pattern}[Tt][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0-9]+)?([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})")
+
+
+def _moment(value: _Value) -> datetime:
+    """A date is its first moment, in UTC."""
+    text = value.text.strip().upper()
+    try:
+        if _DATE.fullmatch(text):
+            return datetime.fromisoformat(text).replace(tzinfo=UTC)
+        if _MOMENT.fullmatch(text):
+            return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise value.refused('the value is a date (2026-05-01) or a time in quotes ("2026-05-01T09:30:00Z").')
+
+
+_KEYS: dict[str, Callable[[_Value], object]] = {
+    "title": _text,
+    "repo": _text,
+    "branch": _text,
+    "search": _text,
+    "archived": _one_of(Archived),
+    "has_unread": _is_true,
+    "pinned": _is_true,
+    "status": _some_of(Status),
+    "source": _some_of(Source),
+    "owner": _id_or_name,
+    "label": _label,
+    "workspace": _id_or_name,
+    "model": _id_or_name,
+    "client": _one_of(Client),
+    "active_after": _moment,
+    "active_before": _moment,
+}
+_NAMES = ", ".join(_KEYS)
+_REPEATED = frozenset({"title", "repo", "branch", "search", "label"})
+_FIELDS = {"label": "labels"}
+
+
+def _shown(text: str) -> str:
+    """The text as an answer can carry it: it may hold what cannot be encoded."""
+    return "'" + "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text) + "'"

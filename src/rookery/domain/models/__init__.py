@@ -1,0 +1,1 @@
+"""Values that describe model providers and models: types, options, context windows."""
