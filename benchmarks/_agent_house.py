@@ -28,8 +28,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import _process
 from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader, events, sse
 
-from rookery import garbage
-from rookery.clock import SystemClock
 from rookery.domain.chat.messages import ChatId, NewMessage, NewQueuedMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import Status
@@ -39,6 +37,8 @@ from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.secrets import KeyRing, SecretStr
 from rookery.loop.tools import ToolCall, ToolContext, ToolOutput, ToolSpec
+from rookery.runtime import garbage
+from rookery.runtime.clock import SystemClock
 from rookery.store import chat_settings, machine, model_configs, providers, settings
 from rookery.store.hints import ChatHint, Hint
 from rookery.store.machine import ChatSpec, Machine

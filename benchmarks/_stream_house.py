@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._agent_house import TYPES
 from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader
 
-from rookery import app, garbage, installation
+from rookery import app, installation
 from rookery.app import Choices, Replica
 from rookery.domain.access.rights import Role as UserRole
 from rookery.domain.access.rights import Scope
@@ -33,6 +33,7 @@ from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import Status
 from rookery.llm.secrets import KeyRing, SecretStr
+from rookery.runtime import garbage
 from rookery.settings import Settings, load
 from rookery.store import chat_settings, machine, model_configs, providers, settings, tokens, users
 from rookery.store.hints import ChatHint

@@ -23,9 +23,9 @@ from uuid import UUID
 
 import uvloop
 
-from rookery.clock import SystemClock
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Text
+from rookery.runtime.clock import SystemClock
 from rookery.worker import deltas
 from rookery.worker.deltas import PartEvent
 from rookery.worker.feeds import Subscription

@@ -39,10 +39,10 @@ from uuid import UUID, uuid4
 
 import uvloop
 
-from rookery.clock import SystemClock
 from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Policy, Rule, RuleAction, Verdict
-from rookery.pieces import in_pieces
+from rookery.runtime.clock import SystemClock
+from rookery.runtime.time_slices import in_pieces
 from rookery.stream.listening import serving
 from rookery.stream.relay import tokens
 from rookery.stream.relay.agents import AgentGate

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from rookery import pieces
 from rookery.domain.chat.approval_patterns import Texts
+from rookery.runtime import time_slices
 
 # Shorter texts are names of tools, whose matches are kept.
 LONG_TEXT = 1000
@@ -22,7 +22,7 @@ async def matches_by_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Coun
 
     Every place where a computation may be interrupted is a turn, however quick the machine is.
     """
-    monkeypatch.setattr(pieces, "PIECE_SECONDS", -1.0)
+    monkeypatch.setattr(time_slices, "PIECE_SECONDS", -1.0)
     found: Counter[int] = Counter()
     turn, is_over = 0, False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.cache import Cache
+from rookery.runtime.cache import Cache
 from rookery.testing import FakeClock
 
 

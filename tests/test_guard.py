@@ -9,13 +9,13 @@ from ipaddress import ip_address
 
 import pytest
 
-from rookery import guard
-from rookery.guard import Blocked, Guard, Unreachable
+from rookery.runtime import address_guard
+from rookery.runtime.address_guard import Blocked, Guard, Unreachable
 
 PUBLIC = "93.184.215.14"
 
 
-def answers(*given: Iterable[str]) -> guard.Resolve:
+def answers(*given: Iterable[str]) -> address_guard.Resolve:
     """A resolver that gives each answer once, and the last one for ever."""
     left = [list(each) for each in given]
 
@@ -91,7 +91,7 @@ def _plain(address: str) -> str:
 
 
 def test_exemption_that_holds_an_address_of_this_machine_does_not_include_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "is_own", lambda address: str(address) == "10.1.2.3")
+    monkeypatch.setattr(address_guard, "is_own", lambda address: str(address) == "10.1.2.3")
 
     exempt = Guard(["10.0.0.0/8"])
 
@@ -129,7 +129,7 @@ async def test_addresses_are_not_looked_up() -> None:
 
 
 def test_public_address_of_this_machine_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "_BLOCKED_V4", ())
+    monkeypatch.setattr(address_guard, "_BLOCKED_V4", ())
 
     # With the table of special networks away, what is left is the question whose address it is.
     assert Guard().is_blocked(ip_address("127.0.0.1"))

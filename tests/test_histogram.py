@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.histogram import Histogram, Histograms, exponential
+from rookery.telemetry.histogram import Histogram, Histograms, exponential
 
 
 def test_value_on_a_bound_belongs_to_it() -> None:

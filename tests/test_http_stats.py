@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.http_stats import HttpStats
+from rookery.telemetry.http_stats import HttpStats
 
 
 def test_answered_request_is_counted_and_timed() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.lag import RECENT_TICKS, TICK_SECONDS, LagMonitor
+from rookery.telemetry.loop_lag import RECENT_TICKS, TICK_SECONDS, LagMonitor
 from rookery.testing.clock import FakeClock
 
 

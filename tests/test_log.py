@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery import log
-from rookery.log import Handle
-from rookery.redaction import SecretRegistry, hide_secrets
+from rookery.telemetry import log
+from rookery.telemetry.log import Handle
+from rookery.telemetry.redaction import SecretRegistry, hide_secrets
 from rookery.testing.clock import FakeClock
 
 logger = log.get_logger("test.part")

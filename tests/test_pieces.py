@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from rookery import pieces
+from rookery.runtime import time_slices
 
 
 def adding(count: int) -> Generator[None, None, int]:
@@ -24,8 +24,8 @@ def failing() -> Generator[None, None, int]:
 
 
 async def test_others_have_their_turn_at_every_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_SECONDS", -1.0)
-    computing = asyncio.create_task(pieces.in_pieces(adding(10)))
+    monkeypatch.setattr(time_slices, "PIECE_SECONDS", -1.0)
+    computing = asyncio.create_task(time_slices.in_pieces(adding(10)))
     turns = 0
     while not computing.done():
         turns += 1
@@ -35,8 +35,8 @@ async def test_others_have_their_turn_at_every_pause(monkeypatch: pytest.MonkeyP
 
 
 async def test_a_short_computation_takes_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_SECONDS", 3600.0)
-    computing = asyncio.create_task(pieces.in_pieces(adding(10)))
+    monkeypatch.setattr(time_slices, "PIECE_SECONDS", 3600.0)
+    computing = asyncio.create_task(time_slices.in_pieces(adding(10)))
     await asyncio.sleep(0)
 
     assert computing.done()
@@ -44,4 +44,4 @@ async def test_a_short_computation_takes_one_turn(monkeypatch: pytest.MonkeyPatc
 
 async def test_an_error_of_the_computation_reaches_the_caller() -> None:
     with pytest.raises(ValueError, match="no result"):
-        await pieces.in_pieces(failing())
+        await time_slices.in_pieces(failing())

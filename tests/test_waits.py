@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from rookery.waits import Unbroken, Within
+from rookery.runtime.waits import Unbroken, Within
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -20,21 +20,17 @@ from rookery.api.application import create_application
 from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
 from rookery.api.parts import ApiParts
-from rookery.clock import Clock, SystemClock
 from rookery.health import ReplicaHealth
-from rookery.http_stats import HttpStats
-from rookery.lag import LagMonitor
 from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.scripted import Scripts
 from rookery.llm.secrets import KeyRing
 from rookery.llm.stats import ModelCounters
-from rookery.log import bind, get_logger
 from rookery.metrics.endpoint import metrics_endpoint
 from rookery.metrics.export import Metrics, Sources
 from rookery.metrics.process import Build, PubSub
-from rookery.redaction import SecretRegistry
 from rookery.relaying import agent_peers, relay_sockets
+from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings import Settings, is_in_the_clear
 from rookery.store import migrate, replicas
 from rookery.store.authorized.store import Store
@@ -47,6 +43,10 @@ from rookery.store.replicas import Presence
 from rookery.stream.relay.service import Listening, Relay
 from rookery.stream.service import StreamParts, Streams
 from rookery.stream.standing import ReadTeller, StandingCheck
+from rookery.telemetry.http_stats import HttpStats
+from rookery.telemetry.log import bind, get_logger
+from rookery.telemetry.loop_lag import LagMonitor
+from rookery.telemetry.redaction import SecretRegistry
 from rookery.tools.turn import Toolbox
 from rookery.worker.config import WorkerConfig
 from rookery.worker.titling import ShortTexts

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import asyncpg
 
 from rookery import driving
-from rookery.clock import Clock
 from rookery.llm.directory import Directory
 from rookery.llm.secrets import KeyRing
+from rookery.runtime.clock import Clock
 from rookery.settings import Settings
 from rookery.store.authorized.store import Store
 from rookery.store.machine import Machine, Publisher

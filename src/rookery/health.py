@@ -8,11 +8,11 @@ from pathlib import Path
 
 import asyncpg
 
-from rookery import replica_slots
-from rookery.lag import LagMonitor
+from rookery.runtime import replica_slots
 from rookery.store.pool import Database
 from rookery.store.pubsub import Listener
 from rookery.store.replicas import Presence
+from rookery.telemetry.loop_lag import LagMonitor
 from rookery.worker.config import WorkerConfig
 
 READY_QUERY_SECONDS = 2.0

@@ -10,10 +10,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from rookery.clock import Clock
 from rookery.llm import secrets
 from rookery.llm.secrets import KeyRing
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.settings import Problem, Settings, SettingsError
 from rookery.store import migrate, pool, providers, setting_pins
 from rookery.store.embedded import server as embedded
@@ -26,6 +25,7 @@ from rookery.store.name_repair import repair_names
 from rookery.store.offline_model import ensure_model
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.pubsub import Bus, Notifier
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.specs import Specs
 
 BUSY_SECONDS = 5.0  # how long somebody else may take to start, or to be done

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
 from rookery.llm.secrets import KeyRing
+from rookery.runtime.clock import Clock
 from rookery.settings import Problem, Settings, SettingsError
 from rookery.store.embedded.data_dir import make_socket_dir
 from rookery.stream.relay import kept, service

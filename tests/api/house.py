@@ -14,10 +14,10 @@ import httpx2
 
 from rookery import app, installation
 from rookery.app import Choices, Replica
-from rookery.clock import Clock, SystemClock
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.options import ProviderType
 from rookery.llm import secrets as sealing
+from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings import Settings, load
 from rookery.store import model_configs, providers, tokens, users
 from rookery.store import settings as stored_settings

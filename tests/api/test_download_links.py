@@ -12,9 +12,9 @@ import pytest
 
 from rookery.api import download_links
 from rookery.domain.access.rights import Role
-from rookery.redaction import hide_secrets
 from rookery.store import session_links
 from rookery.store.session_links import LinkKey, SignedTarget
+from rookery.telemetry.redaction import hide_secrets
 from rookery.testing.clock import FakeClock
 from tests.api.doors import KEY, credentials, log_in, open_door
 from tests.api.house import House, Person

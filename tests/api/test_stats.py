@@ -4,7 +4,7 @@ import asyncio
 from uuid import uuid4
 
 from rookery.api.edge import Edge
-from rookery.http_stats import HttpStats
+from rookery.telemetry.http_stats import HttpStats
 from tests.api.doors import open_door
 from tests.api.house import House, Person
 from tests.api.test_auth import watch

@@ -13,13 +13,14 @@ import sys
 import msgspec
 import uvloop
 
-from rookery import app, log, settings
+from rookery import app, settings
 from rookery.llm.connect import default_scripts
 from rookery.llm.secrets import KeyRing
 from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
 from rookery.settings import Settings
 from rookery.store.errors import StoreError
 from rookery.store.pool import Database, DatabaseConfig
+from rookery.telemetry import log
 from rookery.tools.framework import make_tool
 from rookery.tools.turn import PlainToolbox
 from rookery.worker.config import WorkerConfig

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from rookery import log
+from rookery.telemetry import log
 from tests.chaos import invariants
 from tests.chaos.fire import Fire
 from tests.chaos.schedule import script_of

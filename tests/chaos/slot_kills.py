@@ -28,8 +28,8 @@ from pathlib import Path
 
 import asyncpg
 
-from rookery import replica_slots
-from rookery.replica_slots import ReplicaSlot, SlotState
+from rookery.runtime import replica_slots
+from rookery.runtime.replica_slots import ReplicaSlot, SlotState
 from rookery.store.embedded.server import running_url
 from tests.cli.served import Served, serving
 

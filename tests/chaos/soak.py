@@ -27,7 +27,7 @@ import uvloop
 from benchmarks import _agent_house
 from benchmarks._stream_house import House, open_house, resident_kib
 
-from rookery.cache import CHAT_SECONDS
+from rookery.runtime.cache import CHAT_SECONDS
 from rookery.store import migrate
 from rookery.store.embedded.server import EmbeddedServer
 from rookery.store.pool import DatabaseConfig

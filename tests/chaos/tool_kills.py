@@ -28,7 +28,6 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery import log
 from rookery.domain.chat import parts
 from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, new_key
@@ -38,6 +37,7 @@ from rookery.store.model_configs import ModelConfigDraft
 from rookery.store.pool import Database, DatabaseConfig
 from rookery.store.providers import ProviderDraft
 from rookery.store.pubsub import Bus, Notifier
+from rookery.telemetry import log
 from rookery.workspaces.drivers import sandboxes
 from rookery.workspaces.drivers.layout import Layout
 from tests.chaos import jobs, traces

@@ -16,10 +16,10 @@ import httpx2
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from rookery.clock import SystemClock
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
+from rookery.runtime.clock import SystemClock
 from rookery.store import model_configs, providers, tokens, users
 from rookery.store.model_configs import ModelConfigDraft
 from rookery.store.providers import ProviderDraft

@@ -15,7 +15,6 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from rookery.clock import SystemClock
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import CapabilityOverrides, ProviderType
 from rookery.llm import connect
@@ -23,6 +22,7 @@ from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory, ReadyModel
 from rookery.llm.secrets import KeyRing, new_key
 from rookery.llm.types import ErrorKind, Finish, ProviderError, TextDelta
+from rookery.runtime.clock import SystemClock
 from rookery.store import env_providers
 from rookery.testing import fake_anthropic, fake_completions, fake_responses_events
 from rookery.testing.fake_anthropic import FakeAnthropic

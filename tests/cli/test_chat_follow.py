@@ -16,10 +16,10 @@ from rookery.cli.chat_follow import Follower, figures
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change
 from rookery.client.reducer import View
-from rookery.clock import SystemClock
 from rookery.domain.chat.messages import Role
 from rookery.llm.scripted import Fail, Say, Wait
 from rookery.llm.types import ErrorKind
+from rookery.runtime.clock import SystemClock
 from rookery.testing import FakeClock
 from tests.cable import Cable
 from tests.cli.chat_desk import Desk, open_chat_desk

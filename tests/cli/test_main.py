@@ -283,7 +283,7 @@ def _stream(stream: IO[str] | None) -> IO[str]:
 def test_async_commands_run_on_uvloop_and_flush_the_log(capfd: pytest.CaptureFixture[str]) -> None:
     import asyncio
 
-    from rookery import log
+    from rookery.telemetry import log
 
     async def command() -> int:
         log.get_logger("x").info("said", loop=type(asyncio.get_running_loop()).__module__)

@@ -15,7 +15,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery import replica_slots, settings
+from rookery import settings
 from rookery.cli.children import STOP, Child, Orders, Ready
 from rookery.cli.exits import Exit
 from rookery.cli.parent import (
@@ -31,7 +31,8 @@ from rookery.cli.parent import (
 )
 from rookery.cli.stopping import Stop
 from rookery.metrics.merge import Gathering
-from rookery.replica_slots import SlotState
+from rookery.runtime import replica_slots
+from rookery.runtime.replica_slots import SlotState
 from rookery.testing import FakeClock
 from tests.waiting import until
 

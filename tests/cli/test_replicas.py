@@ -17,12 +17,13 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from rookery import replica_slots, settings
+from rookery import settings
 from rookery.cli import parent, port
 from rookery.cli.parent import Minder
 from rookery.cli.stopping import ECHO_SECONDS, Stop
 from rookery.client import AsyncRookery
-from rookery.replica_slots import SlotState
+from rookery.runtime import replica_slots
+from rookery.runtime.replica_slots import SlotState
 from rookery.setting_values import Address
 from rookery.store.embedded.server import running_url
 from tests.cli.fleet import FIRST, REST, WAIT_SECONDS, Fleet, open_fleet

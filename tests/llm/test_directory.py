@@ -14,7 +14,6 @@ from rookery.llm.directory import Directory, ReadyModel
 from rookery.llm.resolve import Choice
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.llm.types import ErrorKind, ProviderError
-from rookery.redaction import SecretRegistry
 from rookery.store import env_providers, model_configs, providers, settings, user_keys
 from rookery.store.hints import ConfigHint
 from rookery.store.model_configs import ModelConfigPatch
@@ -22,6 +21,7 @@ from rookery.store.model_errors import Unusable
 from rookery.store.providers import ProviderPatch
 from rookery.store.pubsub import Bus
 from rookery.store.usage import KeySource
+from rookery.telemetry.redaction import SecretRegistry
 from rookery.testing.clock import FakeClock
 from tests.store.models import KEY, RING, Nest, open_nest
 

@@ -24,8 +24,8 @@ from rookery.llm.reported import Source
 from rookery.llm.secrets import SecretStr
 from rookery.llm.stats import ModelCounters
 from rookery.llm.types import Finish, LanguageModel, ProviderError, StreamError, StreamPart
-from rookery.redaction import SecretRegistry
 from rookery.store import user_keys
+from rookery.telemetry.redaction import SecretRegistry
 from rookery.testing.clock import FakeClock
 from tests.llm.connect_rig import PROVIDER_ID, ready_model
 from tests.llm.raw_server import Connection, Handler, RawRequest, answer, chunk, serving, stream_head

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from msgspec import UNSET
 
-from rookery.clock import Clock
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Part
@@ -35,6 +34,7 @@ from rookery.loop.results import CallResult
 from rookery.loop.scripted import MemoryLedger, ScriptedTool
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import ToolSet
+from rookery.runtime.clock import Clock
 from rookery.testing import FakeClock
 
 PROVIDER_ID = UUID(int=7)

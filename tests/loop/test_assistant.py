@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rookery.clock import DeadlineExceeded
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Part
@@ -39,6 +38,7 @@ from rookery.llm.types import (
 from rookery.loop import assistant
 from rookery.loop.assistant import AssistantOutcome, StepMeter, find_context_limit
 from rookery.loop.config import LoopConfig
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.testing import FakeClock
 from tests.loop.rig import DONE, HELLO, PROVIDER_ID, USAGE, Played, PlayedModel, Shown, generate, said, step
 

@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec import Raw
 
-from rookery.clock import SystemClock
 from rookery.domain.chat import parts
 from rookery.domain.chat import prompt as prompts
 from rookery.domain.chat.messages import Message, MessageId, NewMessage, Role, StepFigures, Visibility
@@ -31,6 +30,7 @@ from rookery.loop.config import LoopConfig
 from rookery.loop.scripted import MemoryLedger
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import ToolSet
+from rookery.runtime.clock import SystemClock
 from rookery.testing import FakeClock
 from rookery.testing import fake_anthropic as fake
 from rookery.testing.fake_anthropic import FakeAnthropic

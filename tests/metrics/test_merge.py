@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rookery.http_stats import HttpStats
 from rookery.metrics.export import Metrics, Sources
 from rookery.metrics.merge import Fetch, Gathering, merge
 from rookery.metrics.process import Build
+from rookery.telemetry.http_stats import HttpStats
 
 Labelled = dict[tuple[tuple[str, str], ...], float]
 

@@ -8,12 +8,10 @@ from contextlib import asynccontextmanager
 from random import Random
 from uuid import uuid4
 
-from rookery.clock import SystemClock
-from rookery.http_stats import HttpStats
-from rookery.lag import LagMonitor
 from rookery.llm.stats import ModelCounters
 from rookery.metrics.export import Sources
 from rookery.metrics.process import Build, PubSub
+from rookery.runtime.clock import SystemClock
 from rookery.store import replicas
 from rookery.store.machine import Machine
 from rookery.store.pubsub import Bus, Listener, Notifier, NotifyProbe
@@ -21,6 +19,8 @@ from rookery.store.replicas import Presence
 from rookery.stream.guard import Grant, Right
 from rookery.stream.relay.service import Relay
 from rookery.stream.service import StreamParts, Streams
+from rookery.telemetry.http_stats import HttpStats
+from rookery.telemetry.loop_lag import LagMonitor
 from rookery.workspaces.stats import WorkspaceStats
 from tests.worker.house import House
 

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import httpx2
 
-from rookery.clock import SystemClock
 from rookery.domain.access.rights import Scope
+from rookery.runtime.clock import SystemClock
 from rookery.store import tokens, users
 from rookery.store.users import UserDraft
 from tests.cli.fleet import FIRST, REST, Fleet, open_fleet

@@ -16,13 +16,13 @@ from uuid import UUID, uuid4
 
 from rookery.app import Replica
 from rookery.client.reducer import View
-from rookery.clock import SystemClock
 from rookery.domain.access.rights import Role as UserRole
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import Refused
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Part, Reasoning, Text
 from rookery.domain.chat.transitions import TABLE, Transition
+from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.hints import ChatHint, Hint
 from rookery.store.pubsub import Bus

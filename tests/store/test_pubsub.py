@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.store import pool
 from rookery.store.hints import (
     CHANNELS,

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.store import pool, replicas
 from rookery.store.errors import DatabaseUnreachable, DatabaseUnsuitable
 from rookery.store.pool import Database, DatabaseConfig
@@ -452,7 +452,7 @@ import asyncio, sys
 from datetime import timedelta
 from random import Random
 from uuid import UUID
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.store.pool import DatabaseConfig, connect
 from rookery.store.replicas import Presence, Replica
 

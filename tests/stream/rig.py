@@ -18,10 +18,10 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock, SystemClock
 from rookery.domain.chat.chat import Chat, LastError, RetryState
 from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role
 from rookery.domain.chat.parts import Text
+from rookery.runtime.clock import Clock, SystemClock
 from rookery.store import machine
 from rookery.store.hints import Hint
 from rookery.store.machine import Machine

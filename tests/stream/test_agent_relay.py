@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rookery.clock import SystemClock
 from rookery.domain.chat.messages import ChatId
+from rookery.runtime.clock import SystemClock
 from rookery.store import workspace_context
 from rookery.store.workspaces import Workspace
 from rookery.stream.listening import serving

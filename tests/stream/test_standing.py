@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.clock import SystemClock
 from rookery.domain.access.rights import Role
+from rookery.runtime.clock import SystemClock
 from rookery.store import sessions
 from rookery.stream.guard import Grant, Right
 from rookery.stream.standing import ReadTeller, StandingCheck

@@ -12,10 +12,10 @@ import asyncpg
 import msgspec
 import pytest
 
-from rookery.clock import SystemClock
 from rookery.domain.access.rights import Role, UserActor
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import search_query
+from rookery.runtime.clock import SystemClock
 from rookery.store import chat_reads, chats, labels, machine, pins
 from rookery.store.authorized.store import Store
 from rookery.store.chat_diffs import DiffStatus

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 
 from rookery.client import reducer
 from rookery.client.reducer import Client
-from rookery.clock import SystemClock
 from rookery.llm.scripted import Say
+from rookery.runtime.clock import SystemClock
 from rookery.store.machine import Machine
 from rookery.store.replicas import Replica as ReplicaRow
 from rookery.stream.guard import Grant, Right

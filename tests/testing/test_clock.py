@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rookery.clock import Clock
+from rookery.runtime.clock import Clock
 from rookery.testing import FakeClock
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rookery.clock import Clock, DeadlineExceeded, SystemClock
+from rookery.runtime.clock import Clock, DeadlineExceeded, SystemClock
 from rookery.testing import FakeClock
 
 MakeClock = Callable[[], Clock]

@@ -15,7 +15,6 @@ import aiohttp
 import asyncpg
 from msgspec import UNSET
 
-from rookery.clock import Clock, SystemClock
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content.skills import SkillFile
@@ -25,6 +24,7 @@ from rookery.loop.results import CallResult
 from rookery.loop.scripted import MemoryLedger
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import Cancellation, CancelReason, Services, Tool, ToolSet
+from rookery.runtime.clock import Clock, SystemClock
 from rookery.tools import attach, files, plan, process, questions, skills
 from rookery.tools.keeping import ResultKeeper
 from rookery.tools.registry import Column

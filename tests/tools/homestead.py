@@ -14,7 +14,6 @@ import msgspec
 
 from rookery import app, installation, settings
 from rookery.app import Choices, Replica
-from rookery.clock import SystemClock
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
 from rookery.domain.chat.parts import Text, ToolCall, ToolResult
@@ -24,6 +23,7 @@ from rookery.domain.models.options import ProviderType
 from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import Scripts
 from rookery.llm.secrets import KeyRing
+from rookery.runtime.clock import SystemClock
 from rookery.settings import Settings
 from rookery.store import machine, messages, model_configs, providers
 from rookery.store.machine import ChatSpec

@@ -15,7 +15,6 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rookery.clock import SystemClock
 from rookery.domain.chat import parts
 from rookery.domain.chat.mcp_consent import Entry, McpDecision
 from rookery.domain.chat.messages import ChatId
@@ -24,6 +23,7 @@ from rookery.loop import batch
 from rookery.loop.batch import BatchSetup, PendingCall
 from rookery.loop.scripted import MemoryLedger
 from rookery.loop.stragglers import Stragglers
+from rookery.runtime.clock import SystemClock
 from rookery.store import generation, machine, mcp_consents, settings, workspace_context
 from rookery.store.generation import HistoryCache, Step
 from rookery.tools.registry import Column

@@ -13,10 +13,10 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.clock import SystemClock
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId
 from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
+from rookery.runtime.clock import SystemClock
 from rookery.tools import process
 from rookery.tools.framework import make_tool
 from rookery.tools.registry import Column

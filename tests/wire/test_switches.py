@@ -16,7 +16,6 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from rookery.clock import SystemClock
 from rookery.domain.chat import interrupted_step, parts
 from rookery.domain.chat import prompt as prompts
 from rookery.domain.chat.interrupted_step import LivePart
@@ -38,6 +37,7 @@ from rookery.loop import assistant, messages, scripted
 from rookery.loop.assistant import AssistantOutcome, StepSetup
 from rookery.loop.config import LoopConfig
 from rookery.loop.tools import ToolSet
+from rookery.runtime.clock import SystemClock
 from rookery.testing import fake_anthropic, fake_completions
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCall, FakeCompletions

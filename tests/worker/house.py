@@ -17,7 +17,6 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock, SystemClock
 from rookery.domain.chat import parts
 from rookery.domain.chat.chat import Chat, LastError
 from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
@@ -34,6 +33,7 @@ from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.llm.types import Call
 from rookery.loop.config import LoopConfig
 from rookery.loop.tools import Tool
+from rookery.runtime.clock import Clock, SystemClock
 from rookery.store import machine, messages, model_configs, providers, settings
 from rookery.store.generation import Step as LoadedStep
 from rookery.store.machine import ChatSpec, Machine

@@ -20,7 +20,7 @@ from rookery.llm.scripted import CallTool, Say
 from rookery.loop import scripted
 from rookery.loop.scripted import ScriptedTool
 from rookery.loop.tools import Replay
-from rookery.pieces import in_pieces
+from rookery.runtime.time_slices import in_pieces
 from rookery.store import machine
 from tests.loop_turns import matches_by_turn
 from tests.waiting import until

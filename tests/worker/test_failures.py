@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from rookery.clock import DeadlineExceeded
 from rookery.domain.chat.messages import MessageId
 from rookery.domain.chat.prompt import UnreadableRow
 from rookery.domain.chat.summary_prompt import SummaryFailed
@@ -17,6 +16,7 @@ from rookery.llm.errors import Broken, CallFailed, TransportError
 from rookery.llm.secrets import SecretsError
 from rookery.llm.types import ErrorKind, ProviderError, ReplayFault, Usage
 from rookery.llm.wire import PromptInvalid
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.model_errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
 from rookery.worker import failures
 from rookery.worker.failures import Classified, StepFailed, classify

@@ -14,12 +14,12 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.cache import CHAT_SECONDS, Cache
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Fail, Say
 from rookery.llm.types import ErrorKind
 from rookery.loop import scripted
+from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.testing import FakeClock
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions
 from rookery.worker.memory import BUSY_TRIM_SECONDS, SWEEP_SECONDS, TRIM_SECONDS, Memory, trim_heap

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from msgspec import Raw
 
-from rookery.clock import SystemClock
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import File, HookContext, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.runtime.clock import SystemClock
 from rookery.worker.feeds import EndReason
 from rookery.worker.part_limits import PartLimits
 from rookery.worker.parts import (

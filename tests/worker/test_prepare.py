@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.clock import DeadlineExceeded
 from rookery.domain.chat.messages import NewMessage, NewQueuedMessage, Role
 from rookery.domain.chat.parts import File, Text
 from rookery.domain.chat.prompt_parts import PromptText
@@ -35,6 +34,7 @@ from rookery.llm.types import (
 )
 from rookery.loop import scripted
 from rookery.loop.tools import Attachment, ToolOutput
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.store import files, machine
 from rookery.store.generation import Step
 from rookery.store.settings import write_user_setting

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.workspaces import agent_protocol
 from rookery.workspaces.agent_http import AgentHttp, ChatHeaders, Request
 from rookery.workspaces.agent_protocol import BURST_SECONDS, SHARE, LoopShare

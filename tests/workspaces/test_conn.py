@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from aiohttp import web
 
-from rookery.clock import Clock, SystemClock
+from rookery.runtime.clock import Clock, SystemClock
 from rookery.testing import FakeClock
 from rookery.workspaces.agent_http import POOL_IDLE_SECONDS, AgentHttp, AgentPools, ChatHeaders
 from rookery.workspaces.answers import Edit, FileEdits, StartProcess

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.clock import SystemClock
 from rookery.domain.chat.messages import ChatId
+from rookery.runtime.clock import SystemClock
 from rookery.store import workspace_context
 from rookery.store.hints import Hint, WatchHint, WatchKind
 from rookery.workspaces.agent_http import AgentHttp

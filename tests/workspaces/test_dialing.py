@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from rookery.clock import Clock
 from rookery.domain.chat.messages import ChatId
+from rookery.runtime.clock import Clock
 from rookery.testing import FakeClock
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.answers import Health

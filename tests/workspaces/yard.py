@@ -14,9 +14,9 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from rookery.clock import Clock, SystemClock
 from rookery.domain.access.rights import UserActor
 from rookery.llm.secrets import KeyRing, new_key
+from rookery.runtime.clock import Clock, SystemClock
 from rookery.store import templates as stored
 from rookery.store import workspace_operations, workspaces
 from rookery.store.authorized.store import ActorStore, Store

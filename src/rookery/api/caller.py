@@ -13,9 +13,9 @@ from rookery.api import bodies
 from rookery.api.bodies import MAX_BODY_BYTES, READ_SECONDS, Body
 from rookery.api.errors import ApiError
 from rookery.api.limits import Limit, RateLimits
-from rookery.clock import Clock
 from rookery.domain.access.rights import Action, UserActor
 from rookery.domain.chat.messages import ChatId
+from rookery.runtime.clock import Clock
 from rookery.store.audit import RequestInfo
 from rookery.store.authorized.store import ActorStore, Store
 from rookery.store.session_links import LinkKey

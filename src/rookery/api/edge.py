@@ -18,7 +18,6 @@ from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from rookery import http_stats
 from rookery.api import cookies, download_links
 from rookery.api.caller import Caller
 from rookery.api.errors import NO_STORE, ApiError, explain, internal
@@ -26,8 +25,6 @@ from rookery.api.limits import Limit
 from rookery.api.origins import host_name, is_loopback
 from rookery.api.parts import ApiParts
 from rookery.domain.access.rights import UserActor
-from rookery.http_stats import HttpStats
-from rookery.log import bind, get_logger
 from rookery.store import sessions, setup, tokens
 from rookery.store.access_errors import SessionCookieRequired, SessionKeyRequired, Unauthenticated
 from rookery.store.audit import RequestInfo
@@ -35,6 +32,9 @@ from rookery.store.sessions import AuthenticatedSession
 from rookery.store.users import User
 from rookery.stream import ws
 from rookery.stream.guests import address_key
+from rookery.telemetry import http_stats
+from rookery.telemetry.http_stats import HttpStats
+from rookery.telemetry.log import bind, get_logger
 
 log = get_logger("api")
 

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import ChatId
-from rookery.log import get_logger
 from rookery.store.access_errors import AccessError
 from rookery.store.chat_diffs import DiffStatus
 from rookery.stream import events
@@ -19,6 +18,7 @@ from rookery.stream.events import GitChanges, RepositoryState
 from rookery.stream.follow import DATABASE_ERRORS
 from rookery.stream.outbox import Frame
 from rookery.stream.session import Inbound
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.answers import GitMessage, Repository
 from rookery.workspaces.dialing import Unreadable
 from rookery.workspaces.errors import WorkspaceError

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from rookery.api.errors import ApiError
-from rookery.clock import Clock
+from rookery.runtime.clock import Clock
 
 # More keys than this means that somebody makes them up; the oldest are forgotten, which only gives them a fresh start.
 MAX_KEYS = 50_000

@@ -13,16 +13,16 @@ from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
 from rookery.api.routers.health import Health
 from rookery.api.spa import WebApp, packaged
-from rookery.clock import Clock
-from rookery.http_stats import HttpStats
 from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.secrets import KeyRing
+from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import Store
 from rookery.store.logins import Logins
 from rookery.store.machine import Publisher
 from rookery.store.passwords import Passwords
 from rookery.stream.service import Streams
+from rookery.telemetry.http_stats import HttpStats
 from rookery.worker.titling import ShortTexts, Titling
 from rookery.workspaces.runtime import WorkspaceRuntime
 

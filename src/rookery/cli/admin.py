@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 import asyncpg
 import msgspec
 
-from rookery import driving, installation, replica_slots
+from rookery import driving, installation
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.domain.models.options import ProviderType
 from rookery.llm import resolve
-from rookery.replica_slots import ReplicaSlot
+from rookery.runtime import replica_slots
+from rookery.runtime.replica_slots import ReplicaSlot
 from rookery.settings import Settings
 from rookery.store import job_runs, model_configs, overview, pool, providers, replicas
 from rookery.store import migrate as migrations

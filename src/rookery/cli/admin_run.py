@@ -26,7 +26,6 @@ from rookery.cli.admin_run_screen import Screen
 from rookery.cli.admin_run_workspace import Life
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output, OutputClosed
-from rookery.clock import Clock, SystemClock
 from rookery.domain.chat import first_rows, parts, titles
 from rookery.domain.chat.chat import Chat, LastError
 from rookery.domain.chat.errors import ChatError, InvalidInput
@@ -35,6 +34,7 @@ from rookery.domain.chat.parts import ContentError, Text
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.secrets import KeyRing
+from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings import Settings
 from rookery.store import chats, machine, messages, offline_model, operator, providers, usage
 from rookery.store import settings as runtime_settings

@@ -14,11 +14,11 @@ import msgspec
 from rookery.app import Replica
 from rookery.cli.admin_run_screen import Screen
 from rookery.cli.admin_run_teller import Teller
-from rookery.clock import Clock, DeadlineExceeded
 from rookery.domain.chat.chat import Chat, RetryState
 from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
+from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store import machine, messages
 from rookery.store.hints import ChatHint
 from rookery.store.machine import Tx, View

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from rookery.cli.output import Output
-from rookery.redaction import printable
+from rookery.telemetry.redaction import printable
 
 NOTE_WIDTH = 160  # of a line that nobody's terminal cuts
 

@@ -13,11 +13,11 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from rookery.cli.admin_run_screen import Style
-from rookery.clock import Clock
 from rookery.domain.chat import parts
 from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.messages import Message, Role
 from rookery.domain.chat.parts import ContentError, File, Part, Reasoning, Source, Text, ToolCall, ToolResult
+from rookery.runtime.clock import Clock
 
 MAX_ARGUMENTS = 300
 

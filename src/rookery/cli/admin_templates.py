@@ -9,8 +9,8 @@ from rookery.cli import admin_input
 from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
-from rookery.clock import SystemClock
 from rookery.domain.access.rights import Resource, SystemActor, SystemName
+from rookery.runtime.clock import SystemClock
 from rookery.settings import Settings
 from rookery.store import audit, templates
 from rookery.store.access_errors import AccessError

@@ -21,7 +21,7 @@ from rookery.client import AsyncRookery, Chat
 from rookery.client.content import BusyBehavior
 from rookery.client.models import SendAnswer
 from rookery.client.reducer import View
-from rookery.clock import Clock, SystemClock
+from rookery.runtime.clock import Clock, SystemClock
 
 MAX_PROMPT_BYTES = 256 * 1024
 MIN_PREFIX = 4

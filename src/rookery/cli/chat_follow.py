@@ -23,11 +23,11 @@ from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change, Conflict, LiveChat
 from rookery.client.live import AT_REST
 from rookery.client.reducer import Event, View
-from rookery.clock import Clock, Deadline, Ticker
 from rookery.domain.chat import parts
 from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
 from rookery.domain.chat.parts import CONTENT_VERSION, ContentError, Part, Reasoning, Text
+from rookery.runtime.clock import Clock, Deadline, Ticker
 
 # Wrappers pass a signal on that the terminal has sent to them and to us: what comes this soon is the same key press.
 ECHO_SECONDS = 0.2

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rookery.api import spa
 from rookery.cli.output import Output
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.settings import Settings
 from rookery.store import setup
 from rookery.store.pool import Database

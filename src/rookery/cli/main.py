@@ -168,7 +168,7 @@ def run_async(command: Coroutine[Any, Any, int], out: Output, *, log_format: str
     """Run on uvloop where there is one, with the log on stderr until the command has ended."""
     import asyncio
 
-    from rookery import log
+    from rookery.telemetry import log
 
     handle = log.configure(log_level, log_format, replica="", stream=sys.stderr, secrets=out.secrets)
     try:
@@ -229,7 +229,7 @@ def _cause(error: Exception) -> Exception:
 
 
 def _report(error: Exception, out: Output) -> int:
-    from rookery.redaction import hide_secrets
+    from rookery.telemetry.redaction import hide_secrets
 
     code = exit_code(error)
     text = hide_secrets(_sentence(error) if code is not None else _bug(error), out.secrets)

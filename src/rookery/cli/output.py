@@ -14,7 +14,7 @@ from typing import TextIO
 
 import msgspec
 
-from rookery.redaction import SecretRegistry, hide_secrets, printable
+from rookery.telemetry.redaction import SecretRegistry, hide_secrets, printable
 
 _CLEAR_LINE = "\r\x1b[2K"
 

@@ -36,18 +36,20 @@ from functools import partial
 
 import msgspec
 
-from rookery import __version__, installation, log, replica_slots
+from rookery import __version__, installation
 from rookery.cli import first_run, metrics, port
 from rookery.cli.children import HURRY, STOP, Child, Orders
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.cli.stopping import Stop
-from rookery.clock import Clock, DeadlineExceeded, SystemClock
 from rookery.metrics.merge import Fetch, Gathering
-from rookery.replica_slots import ReplicaSlot, SlotState
+from rookery.runtime import replica_slots
+from rookery.runtime.clock import Clock, DeadlineExceeded, SystemClock
+from rookery.runtime.replica_slots import ReplicaSlot, SlotState
 from rookery.settings import Settings, is_in_the_clear
 from rookery.store.embedded.data_dir import Use
 from rookery.store.pool import Database
+from rookery.telemetry import log
 
 FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 30.0
 # About what a start takes. A replica that served this long takes one doubling of the pause back.

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import uvicorn
 
-from rookery import garbage
 from rookery.app import Replica
 from rookery.cli.stopping import Stop
+from rookery.runtime import garbage
 from rookery.setting_values import Address
 from rookery.settings import Settings, url_of
 from rookery.stream.listening import PUBLIC_OPTIONS, QuietServer, limit_unacknowledged

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from rookery import app, installation, log, settings
+from rookery import app, installation, settings
 from rookery.app import Replica
 from rookery.cli import main as cli
 from rookery.cli import port
@@ -33,6 +33,7 @@ from rookery.store.embedded import process as postmasters
 from rookery.store.embedded.data_dir import DataDirLock, Use, remove_socket_dir
 from rookery.store.errors import DataDirInUse
 from rookery.store.pool import Database
+from rookery.telemetry import log
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout
 DATABASE_STOP_SECONDS = 30.0

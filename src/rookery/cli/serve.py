@@ -7,16 +7,17 @@ import os
 import resource
 import socket
 
-from rookery import __version__, app, installation, log
+from rookery import __version__, app, installation
 from rookery.cli import first_run, metrics, parent, port
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.cli.parent import CannotServe
 from rookery.cli.port import CannotListen
 from rookery.cli.stopping import Stop
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.settings import Settings, is_in_the_clear
 from rookery.store.embedded.data_dir import Use
+from rookery.telemetry import log
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout
 # A parent outlasts its replicas: what it minds has to be stopped behind them.

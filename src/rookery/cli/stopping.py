@@ -8,8 +8,8 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rookery import log
 from rookery.cli.exits import Exit
+from rookery.telemetry import log
 
 # Supervisors signal a process and its group: what comes this soon after another is the same request.
 ECHO_SECONDS = 0.5

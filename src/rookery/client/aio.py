@@ -18,7 +18,7 @@ from rookery.client.models import Me, Version
 from rookery.client.queues import AsyncQueues
 from rookery.client.tokens import AsyncTokens
 from rookery.client.workspaces import AsyncTemplates, AsyncWorkspaces
-from rookery.clock import Clock, SystemClock
+from rookery.runtime.clock import Clock, SystemClock
 
 DEFAULT_URL = "http://127.0.0.1:7117"
 DEFAULT_TIMEOUT_SECONDS = 30.0

@@ -13,7 +13,7 @@ from rookery.client.errors import ApiError, RateLimited, TimedOut, Unavailable, 
 from rookery.client.http import MAX_WAIT_SECONDS, Http, Query
 from rookery.client.reducer import Event
 from rookery.client.wires import EndOfStream, Lost, NoUpgrade, Wire
-from rookery.clock import DeadlineExceeded
+from rookery.runtime.clock import DeadlineExceeded
 
 # A server says something every 20 s; one that is silent for longer than this is not there any more.
 SILENCE_SECONDS = 50.0

@@ -22,7 +22,7 @@ import msgspec
 from rookery import __version__
 from rookery.client import backoff, errors
 from rookery.client.errors import ApiError, Conflict, RateLimited, TimedOut, Unavailable, UnexpectedAnswer, Unreachable
-from rookery.clock import Clock, DeadlineExceeded
+from rookery.runtime.clock import Clock, DeadlineExceeded
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from rookery.client.sync_namespaces import (
     Tokens,
     Workspaces,
 )
-from rookery.clock import Clock
+from rookery.runtime.clock import Clock
 
 
 class Rookery:

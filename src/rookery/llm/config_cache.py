@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from rookery.clock import Clock
+from rookery.runtime.clock import Clock
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

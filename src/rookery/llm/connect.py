@@ -12,8 +12,6 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cache import Cache
-from rookery.clock import Clock, SystemClock
 from rookery.domain.chat.messages import Effort
 from rookery.domain.chat.prompt import ModelIdentity
 from rookery.domain.chat.prompt_parts import Prompt
@@ -43,6 +41,8 @@ from rookery.llm.types import (
     Wire,
 )
 from rookery.llm.wire import WireFormat
+from rookery.runtime.cache import Cache
+from rookery.runtime.clock import Clock, SystemClock
 from rookery.store.model_configs import ModelConfig
 from rookery.store.providers import Provider
 

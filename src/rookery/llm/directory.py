@@ -15,14 +15,13 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.models.context_window import Windows
 from rookery.llm import catalog, cost, resolve
 from rookery.llm.config_cache import ConfigCache
 from rookery.llm.resolve import Choice, Models, ModelState
 from rookery.llm.secrets import KeyRing, SecretStr
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError, Wire
-from rookery.redaction import SecretRegistry
+from rookery.runtime.clock import Clock
 from rookery.store import env_providers, model_configs, model_windows, providers, settings, user_keys
 from rookery.store.hints import ConfigHint
 from rookery.store.model_configs import ModelConfig
@@ -31,6 +30,7 @@ from rookery.store.model_windows import ModelWindow
 from rookery.store.providers import Provider
 from rookery.store.pubsub import Bus, Subscription
 from rookery.store.usage import KeySource
+from rookery.telemetry.redaction import SecretRegistry
 
 PROMPT_TTL_SECONDS = 5.0
 

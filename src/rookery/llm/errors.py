@@ -23,7 +23,7 @@ from rookery.llm import refusals
 from rookery.llm.refusals import Hide
 from rookery.llm.replay_faults import find_replay_fault
 from rookery.llm.types import ErrorKind, FinishReason, ProviderError, ReplayFault, Usage
-from rookery.redaction import hide_secrets
+from rookery.telemetry.redaction import hide_secrets
 
 # Longer waits are not made: a person can decide better what to do meanwhile (models.md, "Retry-After").
 MAX_RETRY_AFTER = timedelta(seconds=600)

@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 import msgspec
 
 from rookery import __version__
-from rookery.clock import Clock, SystemClock
 from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
@@ -39,8 +38,9 @@ from rookery.llm.types import (
     Wire,
 )
 from rookery.llm.wire import Request, WireFormat
-from rookery.log import get_logger
-from rookery.redaction import SecretRegistry, hide_secrets, is_secret_name
+from rookery.runtime.clock import Clock, SystemClock
+from rookery.telemetry.log import get_logger
+from rookery.telemetry.redaction import SecretRegistry, hide_secrets, is_secret_name
 
 __all__ = ["USER_AGENT", "Auth", "ModelStats", "NoStats", "WireModel"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rookery.cache import CHAT_SECONDS, Cache
-from rookery.clock import Clock
 from rookery.llm.replay_memory import Key
+from rookery.runtime.cache import CHAT_SECONDS, Cache
+from rookery.runtime.clock import Clock
 
 # Chosen: a dozen chats of 10,000 messages, or very many of a common length.
 MAX_CACHE_BYTES = 64 * 1024 * 1024

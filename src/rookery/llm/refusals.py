@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from rookery.llm.types import MAX_DETAIL
-from rookery.redaction import hide_secrets, printable
+from rookery.telemetry.redaction import hide_secrets, printable
 
 # Takes secrets out of a text. It has to see all of the text: half a secret is not recognised.
 Hide = Callable[[str], str]

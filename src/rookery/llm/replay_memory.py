@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from rookery.cache import Cache
-from rookery.clock import Clock
+from rookery.runtime.cache import Cache
+from rookery.runtime.clock import Clock
 
 # Chosen: an entry with its key. Only chats that had a trouble have one.
 ENTRY_BYTES = 512

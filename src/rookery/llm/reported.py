@@ -15,7 +15,6 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.chat.messages import Effort
 from rookery.domain.models.options import ProviderType
 from rookery.llm import catalog
@@ -25,7 +24,8 @@ from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT, Auth
 from rookery.llm.types import Capabilities, Thinking
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
+from rookery.telemetry.log import get_logger
 
 log = get_logger("llm.reported")
 

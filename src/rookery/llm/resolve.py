@@ -16,10 +16,10 @@ import msgspec
 
 from rookery.domain.chat.messages import Effort
 from rookery.llm.types import ErrorKind, ProviderError
-from rookery.log import get_logger
 from rookery.store.model_errors import ModelUnusable, NoDefaultModel, Unusable
 from rookery.store.providers import KEYLESS, Provider
 from rookery.store.usage import KeySource
+from rookery.telemetry.log import get_logger
 
 log = get_logger("llm.resolve")
 

@@ -15,7 +15,6 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.clock import Clock, SystemClock
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptPart, PromptResult, PromptText
 from rookery.llm.types import (
@@ -42,6 +41,7 @@ from rookery.llm.types import (
     UsageUpdate,
     Wire,
 )
+from rookery.runtime.clock import Clock, SystemClock
 
 # Chosen: as fast as a person reads along; 0 is as fast as it goes.
 TOKENS_PER_SECOND = 60.0

@@ -12,11 +12,11 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from rookery.histogram import Histograms, exponential
 from rookery.llm.types import LanguageModel, ReplayFault, Wire
-from rookery.log import get_logger
-from rookery.redaction import printable
 from rookery.store.usage import CallStatus, Entry
+from rookery.telemetry.histogram import Histograms, exponential
+from rookery.telemetry.log import get_logger
+from rookery.telemetry.redaction import printable
 
 log = get_logger("llm.stats")
 

@@ -18,8 +18,6 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from rookery import waits
-from rookery.clock import Clock, DeadlineExceeded
 from rookery.domain.chat import parts
 from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall
 from rookery.llm import errors
@@ -36,10 +34,12 @@ from rookery.llm.types import (
     StreamError,
     Usage,
 )
-from rookery.log import get_logger
 from rookery.loop.config import LoopConfig
 from rookery.loop.draft import StepDraft, inline_file
 from rookery.loop.tools import OnProgress, Publish, ToolSet
+from rookery.runtime import waits
+from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.assistant")
 

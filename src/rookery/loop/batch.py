@@ -16,12 +16,10 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import UNSET
 
-from rookery.clock import Clock, DeadlineExceeded
 from rookery.domain.chat import parts, tool_calls
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import ContentError, File, ToolResult
 from rookery.domain.chat.truncation import budget_bytes
-from rookery.log import get_logger
 from rookery.loop import live, messages, results, tool_input
 from rookery.loop.config import LoopConfig
 from rookery.loop.live import LiveResult
@@ -45,6 +43,8 @@ from rookery.loop.tools import (
     ToolSet,
     keep_nowhere,
 )
+from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.batch")
 

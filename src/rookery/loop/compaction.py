@@ -14,7 +14,6 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.clock import DeadlineExceeded
 from rookery.domain.chat import compaction, overflow, summary_prompt
 from rookery.domain.chat.compaction import Assessment, Source, Steps
 from rookery.domain.chat.messages import NewMessage, Role
@@ -26,9 +25,10 @@ from rookery.domain.chat.truncation import BYTES_PER_TOKEN
 from rookery.llm.errors import CallFailed
 from rookery.llm.generate import add_usage
 from rookery.llm.types import Call, ErrorKind, LanguageModel, ProviderError, Purpose, Tool, Usage
-from rookery.log import get_logger
 from rookery.loop import assistant
 from rookery.loop.assistant import StepSetup
+from rookery.runtime.clock import DeadlineExceeded
+from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.compaction")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Part, ToolResult
-from rookery.log import get_logger
 from rookery.loop import results
 from rookery.loop.results import CallName
 from rookery.loop.tools import Publish
+from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.live")
 

@@ -19,8 +19,8 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts, truncation
 from rookery.domain.chat.parts import ContentError, File, Json, ToolResult
-from rookery.log import get_logger
 from rookery.loop.tools import Attachment, Media, ToolOutput
+from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.results")
 

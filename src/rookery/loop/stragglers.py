@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.clock import Clock, DeadlineExceeded
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.stragglers")
 

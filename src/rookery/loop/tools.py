@@ -14,13 +14,13 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
-from rookery.clock import Clock, Deadline
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Json, Part
 from rookery.domain.content import shell_programs
 from rookery.llm import types as llm
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock, Deadline
+from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.tools")
 

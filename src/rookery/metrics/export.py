@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from rookery.http_stats import HttpStats
-from rookery.lag import LagMonitor
 from rookery.llm.stats import ModelCounters
 from rookery.metrics import models, process, standard, streams, text, worker, workspaces
 from rookery.metrics.families import Family
@@ -21,6 +19,8 @@ from rookery.store.pool import Database
 from rookery.store.replicas import Presence
 from rookery.stream.relay.service import Relay
 from rookery.stream.service import Streams
+from rookery.telemetry.http_stats import HttpStats
+from rookery.telemetry.loop_lag import LagMonitor
 from rookery.worker.worker import Worker
 from rookery.workspaces.stats import WorkspaceStats
 

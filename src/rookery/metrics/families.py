@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from rookery.histogram import Histogram, Histograms
 from rookery.metrics.text import Kind, Section, label_pairs, number, sample
+from rookery.telemetry.histogram import Histogram, Histograms
 
 PREFIX = "rookery_"
 

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from rookery.log import get_logger
 from rookery.metrics.families import PREFIX
 from rookery.metrics.text import Kind, Section, label_pairs, parse, render, sample, with_label
-from rookery.replica_slots import ReplicaSlot, SlotState
+from rookery.runtime.replica_slots import ReplicaSlot, SlotState
+from rookery.telemetry.log import get_logger
 
 log = get_logger("metrics")
 

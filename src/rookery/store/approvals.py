@@ -16,9 +16,9 @@ from rookery.domain.chat.approvals import MAX_RULES, UNREADABLE, Default, Offers
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.tool_calls import OpenCall
-from rookery.log import get_logger
 from rookery.store import chats, settings
 from rookery.store.pool import Connection
+from rookery.telemetry.log import get_logger
 
 log = get_logger("store.approvals")
 

@@ -18,7 +18,6 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.access import rights
 from rookery.domain.access.rights import (
     Action,
@@ -34,6 +33,7 @@ from rookery.domain.access.rights import (
 )
 from rookery.domain.chat.errors import ChatNotFound, InvalidInput
 from rookery.domain.chat.messages import ChatId
+from rookery.runtime.clock import Clock
 from rookery.store import audit, shares, tokens, workspace_operations, workspaces
 from rookery.store.access_errors import (
     AccessError,

@@ -16,7 +16,6 @@ import asyncpg
 import msgspec
 from msgspec import UNSET
 
-from rookery import log
 from rookery.domain.access import rights
 from rookery.domain.access.rights import Actor, ChatFacts, Relation, Role, SystemActor, UserActor
 from rookery.domain.chat.messages import ChatId, MessageId
@@ -26,6 +25,7 @@ from rookery.store.chat_diffs import DiffStatus
 from rookery.store.chat_views import Action, ChatFile, ChatView, ContextState, ContextUsage, action, chat_error
 from rookery.store.pool import Connection
 from rookery.store.users import PublicUser
+from rookery.telemetry import log
 
 _log = log.get_logger("store.chat_reads")
 

@@ -13,9 +13,9 @@ import msgspec
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.options import ProviderType
-from rookery.log import get_logger
 from rookery.store import config_lock, providers
 from rookery.store.pool import Connection
+from rookery.telemetry.log import get_logger
 
 log = get_logger("store.env_providers")
 

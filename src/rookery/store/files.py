@@ -13,11 +13,11 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cache import CHAT_SECONDS, Cache
-from rookery.clock import Clock
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.submission import FileFacts
 from rookery.domain.content.attachments import StoredFile
+from rookery.runtime.cache import CHAT_SECONDS, Cache
+from rookery.runtime.clock import Clock
 from rookery.store.pool import Connection
 
 MAX_FILE_BYTES = 10 * 1024 * 1024

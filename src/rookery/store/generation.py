@@ -20,14 +20,14 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.cache import CHAT_SECONDS, Cache
-from rookery.clock import Clock
 from rookery.domain.chat import prompt
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import StaleFence
 from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
 from rookery.domain.chat.parts import ContentError, Part, WorkspaceContext
 from rookery.domain.chat.prompt import PromptRow
+from rookery.runtime.cache import CHAT_SECONDS, Cache
+from rookery.runtime.clock import Clock
 from rookery.store import glance, messages
 from rookery.store import labels as stored_labels
 from rookery.store.machine.bundle import CHAT_COLUMNS

@@ -15,8 +15,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.access.account_names import normal_name
+from rookery.runtime.clock import Clock
 from rookery.store import audit, links, passwords, sessions, tokens, users
 from rookery.store.access_errors import InvalidCredentials, PasswordsBusy, TooManyAttempts
 from rookery.store.audit import NO_REQUEST, Event, Outcome, RequestInfo

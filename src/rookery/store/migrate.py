@@ -21,10 +21,10 @@ from random import Random
 import asyncpg
 
 from rookery import __version__
-from rookery.clock import Clock, SystemClock
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock, SystemClock
 from rookery.store.errors import DatabaseUnreachable, LockTimeout, SchemaUnusable
 from rookery.store.pool import Connection, Database, DatabaseConfig, explained_refusals
+from rookery.telemetry.log import get_logger
 
 log = get_logger("store.migrate")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from rookery.histogram import Histogram
+from rookery.telemetry.histogram import Histogram
 
 # Chosen: how long a wait that is over still says something about the next one.
 FRESH_SECONDS = 1.0

@@ -20,9 +20,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock, DeadlineExceeded, SystemClock
-from rookery.histogram import Histogram, exponential
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock, DeadlineExceeded, SystemClock
 from rookery.store.errors import StoreError
 from rookery.store.hints import (
     CHANNELS,
@@ -36,6 +34,8 @@ from rookery.store.hints import (
     WatchHint,
 )
 from rookery.store.pool import LAST_RECONNECT_SECONDS, ConnectionLost, raise_when_lost, reconnect_delays
+from rookery.telemetry.histogram import Histogram, exponential
+from rookery.telemetry.log import get_logger
 
 log = get_logger("store.pubsub")
 

@@ -23,10 +23,10 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store.errors import StoreError
 from rookery.store.pool import Connection, ConnectionLost, explained_refusals, raise_when_lost, reconnect_delays
+from rookery.telemetry.log import get_logger
 
 log = get_logger("store.replicas")
 

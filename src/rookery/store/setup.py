@@ -16,8 +16,8 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.access.rights import Role, SystemActor, SystemName
+from rookery.runtime.clock import Clock
 from rookery.store import audit, passwords, sessions, users
 from rookery.store.access_errors import AlreadySetUp, WrongSetupToken
 from rookery.store.audit import NO_REQUEST, Event, RequestInfo

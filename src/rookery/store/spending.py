@@ -13,10 +13,10 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.log import get_logger
 from rookery.store import settings, usage
 from rookery.store.model_errors import SpendLimitReached
 from rookery.store.pool import Connection
+from rookery.telemetry.log import get_logger
 
 log = get_logger("store.spending")
 

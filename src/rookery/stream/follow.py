@@ -16,10 +16,9 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store.errors import StoreError
 from rookery.store.hints import MiscHint
 from rookery.store.pubsub import Bus
@@ -33,6 +32,7 @@ from rookery.stream.outbox import Frame, Outbox
 from rookery.stream.params import StreamParams
 from rookery.stream.session import Inbound
 from rookery.stream.sync import BEGUN_LATER, Opening, Reader, Snapshot
+from rookery.telemetry.log import get_logger
 from rookery.worker.deltas import PartEvent
 from rookery.worker.feeds import EndReason, Subscription
 from rookery.worker.parts import EpisodeKey, PartBufferError

@@ -13,11 +13,11 @@ from enum import Enum
 from typing import NoReturn
 from uuid import UUID
 
-from rookery.log import get_logger
 from rookery.store.hints import AccessHint
 from rookery.store.pubsub import Bus
 from rookery.stream.errors import CloseCode
 from rookery.stream.session import Session
+from rookery.telemetry.log import get_logger
 
 log = get_logger("stream.guard")
 

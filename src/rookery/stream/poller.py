@@ -10,12 +10,12 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store import streaming
 from rookery.store.errors import StoreError
 from rookery.store.hints import ChatHint
 from rookery.stream.inbox import Registry
+from rookery.telemetry.log import get_logger
 
 log = get_logger("stream.poller")
 

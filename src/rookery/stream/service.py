@@ -18,10 +18,9 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId, MessageId
-from rookery.log import bind, get_logger
+from rookery.runtime.clock import Clock
 from rookery.store import cursors
 from rookery.store.machine import Machine
 from rookery.store.pubsub import Bus
@@ -35,6 +34,7 @@ from rookery.stream.poller import Poller
 from rookery.stream.session import SEND_SECONDS, Session, Sessions, Slot, Source, Transport
 from rookery.stream.sync import Reader
 from rookery.stream.watch import WatchHub
+from rookery.telemetry.log import bind, get_logger
 
 log = get_logger("stream")
 

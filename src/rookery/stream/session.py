@@ -17,13 +17,13 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.clock import Clock
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
+from rookery.runtime.waits import Within
 from rookery.stream import events
 from rookery.stream.errors import CloseCode, ReplicaDraining, StreamEnded, TooManyStreams
 from rookery.stream.events import Goodbye, Heartbeat, Pong
 from rookery.stream.outbox import Frame
-from rookery.waits import Within
+from rookery.telemetry.log import get_logger
 
 log = get_logger("stream.session")
 

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
 from rookery.domain.chat.messages import ChatId
+from rookery.runtime.clock import Clock
 from rookery.store import access, streaming
 from rookery.store.access import Standing, Watching
 from rookery.store.hints import WatchHint, WatchKind

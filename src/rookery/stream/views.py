@@ -18,7 +18,7 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.messages import QueuedMessage, StepFigures
 from rookery.domain.chat.parts import ContentError, Part
 from rookery.domain.chat.prompt import PromptRow
-from rookery.log import get_logger
+from rookery.telemetry.log import get_logger
 
 log = get_logger("stream.views")
 

@@ -16,10 +16,9 @@ from uuid import UUID
 import asyncpg
 from msgspec import UNSET
 
-from rookery.clock import Clock
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store import chat_reads, chat_views, shares, streaming
 from rookery.store.chat_views import ActionCall, ChatView
 from rookery.store.errors import StoreError
@@ -31,6 +30,7 @@ from rookery.stream import events
 from rookery.stream.events import ChatChanged, ChatGone, ListResync, Ready
 from rookery.stream.outbox import MAX_FRAME_BYTES, MAX_FRAME_EVENTS, Frame
 from rookery.stream.session import Inbound
+from rookery.telemetry.log import get_logger
 
 log = get_logger("stream.watch")
 

@@ -1,6 +1,6 @@
 """A clock that only moves when a test says so.
 
-It replaces what code asks for through `rookery.clock.Clock` and leaves the event loop's own time alone: sockets
+It replaces what code asks for through `rookery.runtime.clock.Clock` and leaves the event loop's own time alone: sockets
 and databases in the same test go on as usual.
 """
 
@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
 
-from rookery.clock import Deadline, Expiry, Ticker
+from rookery.runtime.clock import Deadline, Expiry, Ticker
 
 # How often woken tasks get the event loop before `advance` goes on. Chosen: the longest chain of awaits without
 # input or output seen between two sleeps is below ten.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rookery.clock import Clock
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.chat import Chat
+from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import Store
 from rookery.store.chat_diffs import DiffStatus
 from rookery.workspaces.answers import Count, Repository

@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from uuid import UUID, uuid5
 
-from rookery.clock import Clock, DeadlineExceeded
-from rookery.log import get_logger
 from rookery.loop.tools import ToolOutput
+from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.telemetry.log import get_logger
 from rookery.tools.commands import result_name
 from rookery.tools.workspace_turn import ask_agent
 from rookery.workspaces.dialing import TurnWorkspace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.log import get_logger
 from rookery.loop.tools import ToolContext
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.dialing import TurnWorkspace
 
 log = get_logger("tools.live_output")

@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from rookery.log import get_logger
 from rookery.loop.tools import ToolContext
 from rookery.store.authorized.store import ActorStore
+from rookery.telemetry.log import get_logger
 
 log = get_logger("tools.operation_tail")
 

@@ -13,19 +13,19 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.cache import CHAT_SECONDS, Cache
-from rookery.clock import Clock
 from rookery.domain.chat import system_blocks
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import ContextFile, WorkspaceContext
 from rookery.domain.chat.system_blocks import InstructionFile, Skill
 from rookery.domain.content import prompt_text, skills
 from rookery.domain.content.skills import WORKSPACE, SkillFile
-from rookery.log import get_logger
+from rookery.runtime.cache import CHAT_SECONDS, Cache
+from rookery.runtime.clock import Clock
 from rookery.store import workspace_context
 from rookery.store.generation import ChatMeta
 from rookery.store.workspace_context import ContextResource, Pin
 from rookery.store.workspaces import Workspace
+from rookery.telemetry.log import get_logger
 
 log = get_logger("tools.pinned")
 

@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from rookery.domain.content import skills
 from rookery.domain.content.skills import AmbiguousSkill, NoSuchSkill, SkillFile
-from rookery.log import get_logger
 from rookery.loop.tools import Tool, ToolContext, ToolOutput
+from rookery.telemetry.log import get_logger
 from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
 
 log = get_logger("tools.skills")

@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Meta
 
 from rookery.domain.content import prompt_text, skills
-from rookery.log import get_logger
 from rookery.loop.tools import Tool, ToolContext, ToolOutput
 from rookery.store.access_errors import Missing
 from rookery.store.errors import StoreError
 from rookery.store.templates import Signals, Template
+from rookery.telemetry.log import get_logger
 from rookery.tools import ranking
 from rookery.tools.ranking import Facts
 from rookery.tools.workspace_turn import Refused, make_tool, turn_of

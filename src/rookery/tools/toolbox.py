@@ -16,19 +16,19 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.cache import Cache
-from rookery.clock import Clock
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import WorkspaceContext
 from rookery.domain.chat.system_blocks import Mode
-from rookery.log import get_logger
 from rookery.loop.tools import Services, Tool, ToolSet, ToolSpec
+from rookery.runtime.cache import Cache
+from rookery.runtime.clock import Clock
 from rookery.store import mcp_consents, workspace_context, workspaces
 from rookery.store.authorized.store import Store
 from rookery.store.generation import Step
 from rookery.store.workspaces import Status, Workspace
+from rookery.telemetry.log import get_logger
 from rookery.tools import (
     attach,
     files,

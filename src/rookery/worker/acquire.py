@@ -10,9 +10,8 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from rookery.clock import Clock, DeadlineExceeded
 from rookery.domain.chat.messages import ChatId
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.errors import CommitOutcomeUnknown
 from rookery.store.hints import OwnershipHint
 from rookery.store.machine import (
@@ -30,6 +29,7 @@ from rookery.store.machine.at_once import take_free
 from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import Candidate, Takeover, find_takeover, has_peers
 from rookery.store.pubsub import Bus, Subscription
+from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.inflight import InFlight

@@ -16,7 +16,6 @@ from uuid import UUID, uuid4
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.chat import decision as chat_decision
 from rookery.domain.chat import overflow, summary_prompt
 from rookery.domain.chat.chat import Chat, LastError
@@ -31,7 +30,6 @@ from rookery.domain.chat.transitions import Transition
 from rookery.llm import cost
 from rookery.llm.errors import CallFailed, LlmError
 from rookery.llm.types import Call, ErrorKind, GeneratedFile, Purpose, Usage
-from rookery.log import get_logger
 from rookery.loop import compaction
 from rookery.loop.assistant import AssistantOutcome, NoStepStats, StepMeter, StepSetup, StepStats, generate_assistant
 from rookery.loop.batch import BatchSetup, NoToolStats, PendingCall, ToolStats, execute_batch
@@ -39,10 +37,12 @@ from rookery.loop.config import LoopConfig
 from rookery.loop.messages import assistant_rows, interrupted_figures, notice_row, tool_rows, without_files
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import Publish
+from rookery.runtime.clock import Clock
 from rookery.store import files
 from rookery.store import machine as transitions
 from rookery.store.machine import Question, StepCommitted, Tx
 from rookery.store.usage import CallStatus, Entry, record_call
+from rookery.telemetry.log import get_logger
 from rookery.worker import billing, failures, shielded
 from rookery.worker.billing import Metered, Meters
 from rookery.worker.compaction import CompactionAct

@@ -23,7 +23,6 @@ from rookery.domain.chat.truncation import BYTES_PER_TOKEN
 from rookery.domain.models.context_window import LearnedFrom
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import Call, ErrorKind, Purpose
-from rookery.log import get_logger
 from rookery.loop import compaction
 from rookery.loop.assistant import StepMeter, StepSetup
 from rookery.loop.compaction import Carried, CompactionOutcome, CompactionSetup
@@ -31,6 +30,7 @@ from rookery.loop.tools import ToolOutput
 from rookery.store import machine as transitions
 from rookery.store.machine import Tx
 from rookery.store.usage import CallStatus, record_call
+from rookery.telemetry.log import get_logger
 from rookery.worker import billing, failures, shielded
 from rookery.worker.failures import Classified, StepFailed
 from rookery.worker.prepare import Asked

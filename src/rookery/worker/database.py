@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncpg
 
-from rookery.clock import DeadlineExceeded
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.errors import StoreError
 
 # InternalClientError: what asyncpg says to a statement between the server's farewell and the end of the connection.

@@ -12,14 +12,14 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
 from rookery.domain.chat.errors import ChatError
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store import disabled_users
 from rookery.store.disabled_users import DisabledUser
 from rookery.store.errors import LockTimeout
 from rookery.store.hints import AccessHint
 from rookery.store.machine import Bundle, Machine, Publisher
+from rookery.telemetry.log import get_logger
 from rookery.worker.database import DATABASE_ERRORS
 
 log = get_logger("worker.disabled_users")

@@ -19,7 +19,6 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.chat import compaction, titles
 from rookery.domain.chat.chat import Chat, LastError
 from rookery.domain.chat.decision import TurnEnd
@@ -31,12 +30,13 @@ from rookery.llm import quickgen
 from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.stats import CallStats
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store import chats
 from rookery.store.generation import ChatMeta, LoadedHistory
 from rookery.store.hints import ConfigHint, WatchKind
 from rookery.store.machine import Publisher
 from rookery.store.pool import Connection
+from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.inflight import InFlight

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from rookery.clock import DeadlineExceeded
 from rookery.domain.chat.chat import LastError, RetryState
 from rookery.domain.chat.errors import ChatError
 from rookery.llm import errors, refusals
@@ -22,8 +21,9 @@ from rookery.llm.refusals import Hide
 from rookery.llm.secrets import SecretsError
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.llm.wire import PromptInvalid
-from rookery.redaction import hide_secrets
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.model_errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
+from rookery.telemetry.redaction import hide_secrets
 from rookery.worker import strangers
 from rookery.worker.strangers import Story
 

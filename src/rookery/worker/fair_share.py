@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
 from rookery.domain.chat.transitions import Transition
-from rookery.log import get_logger
 from rookery.store.machine import Slot, Tx, find_receiver, give_way
 from rookery.store.machine.capacity import Limits
+from rookery.telemetry.log import get_logger
 from rookery.worker.stats import WorkerStats
 from rookery.worker.tasks import TaskHandle
 

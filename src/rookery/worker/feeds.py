@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from types import TracebackType
 
-from rookery.clock import Clock
+from rookery.runtime.clock import Clock
 from rookery.worker import deltas
 from rookery.worker.deltas import PartEvent
 

@@ -21,7 +21,7 @@ from rookery.domain.chat.parts import ContentError, ToolCall
 from rookery.domain.chat.tool_calls import OpenCall
 from rookery.loop import messages, tool_input
 from rookery.loop.tools import ToolSet
-from rookery.pieces import in_pieces
+from rookery.runtime.time_slices import in_pieces
 from rookery.store import approvals as stored_approvals
 from rookery.store.generation import Step
 

@@ -17,12 +17,10 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.access.rights import Resource, SystemActor, SystemName
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatError, InvariantViolation
-from rookery.log import get_logger
-from rookery.redaction import hide_secrets
+from rookery.runtime.clock import Clock
 from rookery.store import approvals, audit, auto_archive, chat_settings, job_runs, search, usage_daily
 from rookery.store.audit import Event
 from rookery.store.authorized.store import Store
@@ -30,6 +28,8 @@ from rookery.store.auto_archive import DueFamily
 from rookery.store.errors import LockTimeout
 from rookery.store.job_runs import JobOutcome, JobRun
 from rookery.store.machine import Bundle, Machine, Publisher, count_pools, set_family_archived
+from rookery.telemetry.log import get_logger
+from rookery.telemetry.redaction import hide_secrets
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.purging import AuditPurge, AuthPurge, ChatPurge, Connect, FilePurge, Removed, ToolRunPurge, alone

@@ -9,8 +9,8 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 
-from rookery.clock import Clock, DeadlineExceeded
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.telemetry.log import get_logger
 
 log = get_logger("worker.inflight")
 

@@ -12,16 +12,16 @@ from datetime import datetime
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.chat import compaction, history, interrupted_step
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.interrupted_step import LivePart
 from rookery.domain.chat.messages import NewMessage, StepFigures
 from rookery.domain.chat.parts import ToolCall, ToolResult
 from rookery.domain.chat.transitions import Transition
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store.generation import HistoryCache, Step, load_step
 from rookery.store.machine import Machine, Tx, finish_interruption
+from rookery.telemetry.log import get_logger
 from rookery.worker import shielded
 from rookery.worker.billing import Meters
 from rookery.worker.effects import Effects

@@ -7,15 +7,15 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
 from rookery.domain.chat.transitions import Transition
 from rookery.domain.models import context_window
 from rookery.domain.models.context_window import LearnedFrom
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store import machine as transitions
 from rookery.store import model_windows
 from rookery.store.machine import Tx
 from rookery.store.refused_requests import record_refused
+from rookery.telemetry.log import get_logger
 from rookery.worker import failures, shielded
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.effects import Effects

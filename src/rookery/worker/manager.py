@@ -14,16 +14,16 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
-from rookery.log import get_logger
 from rookery.loop.tools import CancelReason
+from rookery.runtime.clock import Clock
 from rookery.store.errors import StoreError
 from rookery.store.machine import ChatState, states_of
 from rookery.store.machine.capacity import Slot
 from rookery.store.machine.leases import delete_leases
 from rookery.store.machine.ownership import LeaseKey
+from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.inflight import InFlight

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 from uuid import UUID
 
-from rookery.cache import Cache
-from rookery.clock import Clock
+from rookery.runtime.cache import Cache
+from rookery.runtime.clock import Clock
 
 SWEEP_SECONDS = 5.0
 # Chosen: a pass takes some milliseconds for each 10 MiB that are free, and whoever needs memory meanwhile waits for it.

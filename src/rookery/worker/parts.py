@@ -27,12 +27,12 @@ from sys import getsizeof
 from threading import get_ident
 from typing import NamedTuple, Protocol
 
-from rookery.clock import Clock
 from rookery.domain.chat import parts
 from rookery.domain.chat.interrupted_step import LivePart
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Part, ToolResult
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
+from rookery.telemetry.log import get_logger
 from rookery.worker import deltas
 from rookery.worker.feeds import EndReason, Feed, Subscription
 from rookery.worker.part_limits import PartLimits

@@ -19,8 +19,6 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.cache import Cache
-from rookery.clock import Clock, DeadlineExceeded
 from rookery.domain.chat import compaction, decision, prompt, system_blocks
 from rookery.domain.chat.chat import Chat, RetryState
 from rookery.domain.chat.compaction import Assessment
@@ -38,7 +36,8 @@ from rookery.llm.cost import Prices
 from rookery.llm.directory import Directory, ReadyModel, windows_of
 from rookery.llm.resolve import Choice
 from rookery.llm.types import Call, Capabilities, LanguageModel, ProviderError, Purpose
-from rookery.log import get_logger
+from rookery.runtime.cache import Cache
+from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store import chat_settings, files, model_windows, spending
 from rookery.store.chat_settings import ChatSettings
 from rookery.store.files import FileCache
@@ -46,6 +45,7 @@ from rookery.store.generation import LoadedHistory, Step
 from rookery.store.model_configs import ModelConfig
 from rookery.store.providers import Provider
 from rookery.store.usage import KeySource
+from rookery.telemetry.log import get_logger
 from rookery.tools.turn import Toolbox, ToolsUnavailable, TurnTools, mode_of
 from rookery.worker import failures
 from rookery.worker.failures import StepFailed

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from rookery.cache import CHAT_SECONDS, Cache
-from rookery.clock import Clock
 from rookery.domain.chat.prompt import PromptBuilder
+from rookery.runtime.cache import CHAT_SECONDS, Cache
+from rookery.runtime.clock import Clock
 
 # Chosen. Most of what is counted is shared with the histories that `store.generation` keeps.
 MAX_CACHE_BYTES = 64 * 1024 * 1024

@@ -14,11 +14,10 @@ from typing import TypeAlias
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.access.rights import SystemActor, SystemName
 from rookery.domain.chat.errors import ChatBusy, ChatNotFound, InvalidState, InvariantViolation
 from rookery.domain.chat.messages import ChatId
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store import (
     audit,
     audit_settings,
@@ -36,6 +35,7 @@ from rookery.store.authorized.store import Store
 from rookery.store.errors import DatabaseUnavailable, LockTimeout
 from rookery.store.pool import Connection
 from rookery.store.retention import DueFamily
+from rookery.telemetry.log import get_logger
 from rookery.worker.stats import WorkerStats
 
 log = get_logger("worker.purging")

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from rookery.log import get_logger
+from rookery.telemetry.log import get_logger
 
 log = get_logger("worker.shielded")
 

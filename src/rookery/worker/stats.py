@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import TypeAlias
 
 from rookery.domain.chat.messages import Role, Visibility
-from rookery.histogram import Histogram, Histograms, exponential
 from rookery.llm.stats import CallStats
 from rookery.store.generation import LoadedHistory, Step
+from rookery.telemetry.histogram import Histogram, Histograms, exponential
 
 # How long chats, leases and cancelled tasks are waited for.
 WAIT_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0)

@@ -20,17 +20,17 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery import waits
-from rookery.clock import Clock, Deadline, DeadlineExceeded
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import ChatNotFound, StaleFence
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import Transition
-from rookery.log import bind, get_logger
 from rookery.loop.tools import Cancellation, CancelReason
+from rookery.runtime import waits
+from rookery.runtime.clock import Clock, Deadline, DeadlineExceeded
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.machine import ChatState, Machine, Slot, Tx, View, at_once
+from rookery.telemetry.log import bind, get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.stats import WorkerStats
 

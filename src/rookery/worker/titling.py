@@ -17,7 +17,6 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock, Deadline
 from rookery.domain.chat import parts, retry_policy, titles
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import Message, Role, Visibility
@@ -33,7 +32,7 @@ from rookery.llm.errors import CallFailed, NoObject
 from rookery.llm.quickgen import Build, Quick
 from rookery.llm.stats import CallStats
 from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose, Usage
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock, Deadline
 from rookery.store import chats, files, spending, usage
 from rookery.store import messages as stored_messages
 from rookery.store.hints import WatchHint, WatchKind
@@ -41,6 +40,7 @@ from rookery.store.machine import Publisher
 from rookery.store.model_errors import NoDefaultModel, SpendLimitReached
 from rookery.store.pool import Connection
 from rookery.store.usage import CallStatus, KeySource
+from rookery.telemetry.log import get_logger
 from rookery.worker import billing
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.inflight import InFlight

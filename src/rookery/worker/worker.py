@@ -11,19 +11,19 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from rookery.cache import Cache
-from rookery.clock import Clock, DeadlineExceeded
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
-from rookery.log import get_logger
 from rookery.loop.config import LoopConfig
 from rookery.loop.stragglers import Stragglers
+from rookery.runtime.cache import Cache
+from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.generation import HistoryCache
 from rookery.store.machine import Machine, Publisher, release_leases
 from rookery.store.machine.capacity import Limits
 from rookery.store.pubsub import Bus
+from rookery.telemetry.log import get_logger
 from rookery.tools.turn import Toolbox
 from rookery.worker import billing
 from rookery.worker.acquire import Acquirer

@@ -20,7 +20,7 @@ from uuid import UUID
 
 import aiohttp
 
-from rookery.clock import Clock, DeadlineExceeded
+from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.workspaces import answers
 from rookery.workspaces.agent_protocol import AgentLimits, AgentTcpConnector, AgentUnixConnector, ProtocolBroken
 from rookery.workspaces.answers import BadAnswer, Problem

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncpg
 
-from rookery.log import get_logger
 from rookery.store import templates
 from rookery.store.errors import StoreError
 from rookery.store.model_errors import KeysMissing
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverUnavailable
 from rookery.workspaces.parts import WorkspaceParts

@@ -14,17 +14,17 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery.clock import Clock, DeadlineExceeded
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import skills
 from rookery.domain.content.skills import SkillProblem
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store import mcp_consents, workspace_context
 from rookery.store.errors import StoreError
 from rookery.store.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
 from rookery.store.workspace_context import ContextResource, Marked, Snapshot
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.answers import ContextSnapshot, Resource
 from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.errors import WorkspaceError

@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import dataclass
 from uuid import UUID
 
-from rookery.clock import Clock, DeadlineExceeded
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.context import DATABASE_ERRORS, Contexts, snapshot_of
 from rookery.workspaces.dialing import Place, Places, Unreadable

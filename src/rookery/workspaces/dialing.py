@@ -15,9 +15,9 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.clock import Clock, DeadlineExceeded
 from rookery.domain.chat.messages import ChatId
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.answers import ACCEPTED_APIS, Health
 from rookery.workspaces.conn import AgentConn

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.log import get_logger
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.answers import Listing
 from rookery.workspaces.conn import AgentConn

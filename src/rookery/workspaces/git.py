@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from uuid import UUID
 
-from rookery.clock import DeadlineExceeded
 from rookery.domain.chat.messages import ChatId
-from rookery.log import get_logger
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.chat_diffs import DiffStatus
 from rookery.store.workspaces import Status
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.answers import GitMessage, Repository
 from rookery.workspaces.conn import AgentConn

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import StartProcess
 from rookery.workspaces.conn import AgentConn

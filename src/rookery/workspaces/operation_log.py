@@ -7,10 +7,10 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.log import get_logger
 from rookery.store import workspace_claims, workspaces
 from rookery.store.errors import StoreError
 from rookery.store.hints import MiscHint
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.parts import WorkspaceParts
 
 log = get_logger("workspaces.operations")

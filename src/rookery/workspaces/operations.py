@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from typing import NoReturn
 from uuid import UUID
 
-from rookery.clock import DeadlineExceeded
-from rookery.log import get_logger
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.store import workspace_claims, workspace_requests, workspaces
 from rookery.store.hints import MiscHint
 from rookery.store.workspace_claims import RENEW_SECONDS, ClaimLost, Down, Up
 from rookery.store.workspace_operations import Kind, Operation, Reason
 from rookery.store.workspaces import SETTLED, AgentState, Status, Workspace
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.answers import Health
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint
 from rookery.workspaces.errors import AgentError, WorkspaceError

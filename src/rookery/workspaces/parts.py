@@ -10,14 +10,14 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store import workspace_claims, workspaces
 from rookery.store.hints import Hint
 from rookery.store.machine import Publisher
 from rookery.store.pool import Connection
 from rookery.store.pubsub import Bus
 from rookery.store.workspaces import Workspace
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import Health
 from rookery.workspaces.conn import AgentConn

@@ -9,10 +9,10 @@ import asyncpg
 
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
-from rookery.log import get_logger
 from rookery.store import workspace_context, workspace_operations, workspaces
 from rookery.store.errors import StoreError
 from rookery.store.workspaces import Workspace
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.answers import Health
 from rookery.workspaces.conn import AgentConn

@@ -11,10 +11,10 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.log import get_logger
 from rookery.store import workspace_claims, workspaces
 from rookery.store.errors import StoreError
 from rookery.store.workspaces import SETTLED, AgentState, Status, Workspace
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.answers import Health
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import WorkspaceError

@@ -12,12 +12,12 @@ from typing import NoReturn
 
 import asyncpg
 
-from rookery.clock import DeadlineExceeded
-from rookery.log import get_logger
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.store import workspace_claims, workspace_idle, workspace_requests, workspace_settings, workspaces
 from rookery.store.errors import StoreError
 from rookery.store.workspace_claims import Down
 from rookery.store.workspaces import AgentState, Status, Workspace
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.protocol import DriverError, Found, Inventory, Probe
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.readiness import Readiness

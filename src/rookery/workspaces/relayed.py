@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.clock import Clock
+from rookery.runtime.clock import Clock
 from rookery.workspaces.drivers.protocol import DriverError
 
 # Below it the id of the workspace, then the path of the agent.

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any, NoReturn
 from uuid import UUID
 
-from rookery.clock import DeadlineExceeded
-from rookery.log import get_logger
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.store import workspace_context
 from rookery.store.workspaces import Status, Workspace
+from rookery.telemetry.log import get_logger
 from rookery.workspaces import shipped
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.availability import Availability

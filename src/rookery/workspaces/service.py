@@ -15,8 +15,8 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from rookery.clock import DeadlineExceeded
 from rookery.domain.chat.messages import ChatId
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.store import workspace_operations, workspaces
 from rookery.store.access_errors import AlreadyExists
 from rookery.store.authorized.store import ActorStore

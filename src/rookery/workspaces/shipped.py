@@ -7,11 +7,11 @@ import functools
 from pathlib import Path
 
 import rookery
-from rookery.log import get_logger
 from rookery.store import templates as stored
 from rookery.store.hints import ConfigHint
 from rookery.store.machine import Publisher
 from rookery.store.pool import Connection
+from rookery.telemetry.log import get_logger
 from rookery.workspaces import service, templates
 from rookery.workspaces.templates import Packed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rookery.histogram import Histograms
+from rookery.telemetry.histogram import Histograms
 from rookery.workspaces.egress.stats import EgressStats
 
 START_BOUNDS = (0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0)

@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.clock import SystemClock
 from rookery.domain.chat.errors import ChatNotFound, InvariantViolation
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
+from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.errors import DatabaseUnavailable, LockTimeout
 from rookery.store.machine import Bundle, Machine, Tx, View, lock

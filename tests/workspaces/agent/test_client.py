@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.workspaces.agent_http import AgentHttp, ChatHeaders
 from rookery.workspaces.answers import Edit, FileEdits
 from rookery.workspaces.conn import AgentConn

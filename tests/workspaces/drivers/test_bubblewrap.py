@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.drivers import bubblewrap

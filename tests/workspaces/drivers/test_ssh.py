@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.workspaces import bundle
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import StartProcess

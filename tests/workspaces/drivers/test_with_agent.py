@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.clock import SystemClock
+from rookery.runtime.clock import SystemClock
 from rookery.workspaces import bundle
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import Edit, FileEdits, StartProcess

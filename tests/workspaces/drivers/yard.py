@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.guard import Guard
+from rookery.runtime.address_guard import Guard
 from rookery.workspaces.drivers import bubblewrap
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig, Machine

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rookery.guard import Guard, Resolve
+from rookery.runtime.address_guard import Guard, Resolve
 from tests.certificates import make_certificate
 
 HERE = "127.0.0.1"

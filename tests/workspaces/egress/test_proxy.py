@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.guard import Lookups
+from rookery.runtime.address_guard import Lookups
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.proxy import Proxy, Times
 from rookery.workspaces.egress.stats import EgressStats

@@ -262,7 +262,7 @@ async def test_another_replica_takes_over_and_whoever_connects_only_waits(world:
 REPLICA = """
 import asyncio, sys
 from pathlib import Path
-from rookery.guard import Guard
+from rookery.runtime.address_guard import Guard
 from rookery.workspaces.egress.doors import Doors
 async def main():
     doors = Doors(Path(sys.argv[1]), Guard())

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.guard import Guard, Lookups
+from rookery.runtime.address_guard import Guard, Lookups
 from rookery.workspaces.egress import hosts, socks
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.proxy import Proxy, Times

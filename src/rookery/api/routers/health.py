@@ -8,7 +8,7 @@ from typing import Protocol
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from rookery.clock import Clock
+from rookery.runtime.clock import Clock
 
 CACHE_SECONDS = 2.0
 NO_STORE = {"Cache-Control": "no-store"}

@@ -15,7 +15,6 @@ from rookery.api.errors import ApiError
 from rookery.api.limits import Limit
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
-from rookery.clock import DeadlineExceeded
 from rookery.domain.access.rights import Action
 from rookery.domain.chat import parts as content
 from rookery.domain.chat import titles
@@ -24,6 +23,7 @@ from rookery.domain.chat.parts import ContentError
 from rookery.domain.chat.prompt import PromptRow
 from rookery.llm.errors import CallFailed, NoObject
 from rookery.llm.quickgen import TITLE_INPUT
+from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.authorized.turns import Titled
 from rookery.store.chat_views import ChatView
 from rookery.worker.titling import NoTitle

@@ -16,13 +16,13 @@ from pydantic_ai.messages import ModelResponseStreamEvent
 from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.providers import Provider
 
-from rookery.clock import Clock
 from rookery.llm.bridge import failures, request, responses
 from rookery.llm.bridge.request import BridgeRequest
 from rookery.llm.bridge.stream import BridgeFold
 from rookery.llm.refusals import Hide
 from rookery.llm.types import Call, Capabilities, ProviderError, StreamError, StreamPart
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
+from rookery.telemetry.log import get_logger
 
 log = get_logger("llm.bridge")
 

@@ -17,7 +17,6 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.clock import Clock
 from rookery.domain.models.options import ProviderType
 from rookery.llm import refusals
 from rookery.llm.bridge.model import READ_SECONDS, BridgeModel, CannotBuild
@@ -25,8 +24,9 @@ from rookery.llm.http import CONNECT_SECONDS
 from rookery.llm.model import ModelStats
 from rookery.llm.secrets import SecretStr
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError
-from rookery.redaction import SecretRegistry, hide_secrets
+from rookery.runtime.clock import Clock
 from rookery.store.providers import DEFAULT_BASE_URLS
+from rookery.telemetry.redaction import SecretRegistry, hide_secrets
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

@@ -14,7 +14,6 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.clock import Clock, SystemClock
 from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.llm.errors import LlmError
@@ -29,8 +28,9 @@ from rookery.llm.types import (
     Warnings,
     Wire,
 )
-from rookery.log import get_logger
-from rookery.redaction import SecretRegistry, hide_secrets, is_secret_name
+from rookery.runtime.clock import Clock, SystemClock
+from rookery.telemetry.log import get_logger
+from rookery.telemetry.redaction import SecretRegistry, hide_secrets, is_secret_name
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

@@ -13,7 +13,7 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.approvals import Answer, Offers, Rule, Scope
 from rookery.domain.chat.errors import ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId, Message
-from rookery.pieces import in_pieces
+from rookery.runtime.time_slices import in_pieces
 from rookery.store import approvals, machine, preferences, streaming
 from rookery.store.access_errors import Disabled
 from rookery.store.audit import CHANGED, Event

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
 from rookery.domain.access.rights import Actor, Role, UserActor
+from rookery.runtime.clock import Clock
 from rookery.store import authz
 from rookery.store.audit import NO_REQUEST, RequestInfo
 from rookery.store.authorized.approvals import Approvals

@@ -13,7 +13,6 @@ from uuid import UUID
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from rookery.clock import Clock
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import (
     ChatArchived,
@@ -25,6 +24,7 @@ from rookery.domain.chat.errors import (
 )
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition, is_legal
+from rookery.runtime.clock import Clock
 from rookery.store.hints import ChatHint, Hint, OwnershipHint, WatchHint, WatchKind
 
 T = TypeVar("T")

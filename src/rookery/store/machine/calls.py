@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rookery import log
 from rookery.domain.chat import tool_calls
 from rookery.domain.chat.messages import CONTENT_VERSION
 from rookery.domain.chat.tool_calls import CallRow, OpenCall
 from rookery.store.machine.bundle import Tx
+from rookery.telemetry import log
 
 _log = log.get_logger("store.machine")
 

@@ -17,17 +17,17 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from rookery import log
-from rookery.clock import Clock, SystemClock
 from rookery.domain.chat.chat import Chat, Fence
 from rookery.domain.chat.errors import ChatNotFound, InvalidInput, InvariantViolation
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import Transition, is_legal
+from rookery.runtime.clock import Clock, SystemClock
+from rookery.runtime.waits import Unbroken, Within
 from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.hints import Hint
 from rookery.store.machine.bundle import PEEK_CHAT, READ_CHAT, Bundle, Connection, Tx
-from rookery.waits import Unbroken, Within
+from rookery.telemetry import log
 
 T = TypeVar("T")
 

@@ -18,14 +18,14 @@ import aiohttp
 import asyncpg
 from yarl import URL
 
-from rookery.clock import Clock
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
 from rookery.store import replicas
 from rookery.store.replicas import ReplicaState
 from rookery.stream.relay import tokens
 from rookery.stream.relay.link import NoAddress, check_url
 from rookery.stream.relay.tokens import TokenCheck, TokenRefused
 from rookery.stream.ws import Receive, Refusal, Scope, Send
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_protocol import AgentLimits, AgentUnixConnector
 from rookery.workspaces.drivers.protocol import Connector, DriverError
 from rookery.workspaces.relayed import PATH, REFUSED_HEADER, TOKEN_HEADER, Peer

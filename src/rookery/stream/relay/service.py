@@ -15,7 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.clock import Clock
+from rookery.runtime.clock import Clock
 from rookery.store import replicas
 from rookery.store.replicas import Replica
 from rookery.stream.follow import PartSource

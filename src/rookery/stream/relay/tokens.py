@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.clock import Clock
+from rookery.runtime.clock import Clock
 
 LIFETIME_SECONDS = 30
 # Clocks of two machines may differ by as much; chosen.

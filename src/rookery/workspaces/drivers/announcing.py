@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rookery.log import get_logger
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import Driver, DriverUnavailable
 

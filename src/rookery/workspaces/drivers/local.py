@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.guard import Guard
+from rookery.runtime.address_guard import Guard
 from rookery.workspaces import networks
 from rookery.workspaces.drivers import asking, layout, machine, sandboxes, starting
 from rookery.workspaces.drivers.launcher import archives, arguments, cgroups, filling, identity

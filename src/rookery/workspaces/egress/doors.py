@@ -16,8 +16,8 @@ import os
 import socket
 from pathlib import Path
 
-from rookery.guard import Guard, Lookups
-from rookery.log import get_logger
+from rookery.runtime.address_guard import Guard, Lookups
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.launcher import running
 from rookery.workspaces.drivers.layout import Layout
 from rookery.workspaces.drivers.protocol import DriverError

@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.guard import CONNECT_SECONDS, Blocked, Guard, Lookups, Unreachable
-from rookery.log import get_logger
+from rookery.runtime.address_guard import CONNECT_SECONDS, Blocked, Guard, Lookups, Unreachable
+from rookery.telemetry.log import get_logger
 from rookery.workspaces.egress import hosts, requests, socks, wires
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.requests import Decision, Refusal, Request

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from rookery.clock import Clock, SystemClock
+from rookery.runtime.clock import Clock, SystemClock
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -27,8 +27,8 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.clock import Clock, SystemClock
-from rookery.redaction import REDACTED, SecretRegistry, encodable, hide_secrets, is_secret_name, printable
+from rookery.runtime.clock import Clock, SystemClock
+from rookery.telemetry.redaction import REDACTED, SecretRegistry, encodable, hide_secrets, is_secret_name, printable
 
 # Chosen: a field is read by people. What is cut off is never looked at, so that no half of a secret is left over.
 MAX_TEXT = 4_096

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rookery.histogram import Histograms
+from rookery.telemetry.histogram import Histograms
 
 REQUEST_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0)
 WEBSOCKET_BOUNDS = (0.001, 1.0, 60.0, 3600.0, 54_000.0, 108_000.0)

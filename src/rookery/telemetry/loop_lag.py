@@ -7,9 +7,9 @@ import math
 from collections import deque
 from typing import NoReturn
 
-from rookery.clock import Clock
-from rookery.histogram import Histogram
-from rookery.log import get_logger
+from rookery.runtime.clock import Clock
+from rookery.telemetry.histogram import Histogram
+from rookery.telemetry.log import get_logger
 
 TICK_SECONDS = 0.25
 WARN_SECONDS = 0.25
@@ -18,7 +18,7 @@ MAX_TASK_NAMES = 10
 RECENT_TICKS = 20
 BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.25, 1.0)
 
-log = get_logger("lag")
+log = get_logger("telemetry.loop_lag")
 
 
 class LagMonitor:

@@ -1,0 +1,1 @@
+"""Facilities of the process: clock, cache, waits, garbage collection, address guard."""

@@ -1,0 +1,1 @@
+"""Logs and counters: structured logging, redaction, histograms, event loop lag."""
